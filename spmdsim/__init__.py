@@ -1,0 +1,1 @@
+"""spmdsim: see, run and choose the layouts of distributed tensors."""

@@ -1,0 +1,74 @@
+"""The errors users see: one family, one line each, no internals.
+
+An error carries *what* conflicts (with the values) and, when it leaves a public function, *where*: the
+operator, its rule, the layouts and shapes. The context is added once, at the public boundary::
+
+    with context(operator="matmul", x="f32[8,4] S(0)R"):
+        ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class SpmdError(Exception):
+    """Base of all errors raised for a user's mistake.
+
+    Args:
+        message: one sentence that says what conflicts, with the values, and what would be right.
+        **facts: context shown in brackets after the message, such as ``operator`` or ``rank``.
+
+    >>> str(SpmdError("axis 'tp' is not in the mesh", mesh="dp=2, sp=4"))
+    "axis 'tp' is not in the mesh [mesh: dp=2, sp=4]"
+    """
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts: dict[str, object] = dict(facts)
+
+    def __str__(self) -> str:
+        if not self.facts:
+            return self.message
+        return f"{self.message} [{'; '.join(f'{k}: {v}' for k, v in self.facts.items())}]"
+
+
+class LayoutError(SpmdError, ValueError):
+    """A mesh, layout or placement that cannot exist, or does not fit its tensor."""
+
+
+class RuleError(SpmdError, ValueError):
+    """An operator's rule, strategy or operands that do not fit one another."""
+
+
+class PlanError(SpmdError, ValueError):
+    """A redistribution that has no meaning, such as one between different shapes."""
+
+
+class ScheduleError(SpmdError, ValueError):
+    """A collective algorithm that does not do what its collective promises."""
+
+
+class WorldError(SpmdError, RuntimeError):
+    """The world cannot run this: wrong number of ranks, no MPI, a mismatched collective."""
+
+
+class InputError(SpmdError, ValueError):
+    """A file, a value or a command-line argument of the user's that is missing, damaged or out of range."""
+
+
+class UsageTypeError(SpmdError, TypeError):
+    """An argument of the wrong type."""
+
+
+@contextmanager
+def context(**facts: object) -> Iterator[None]:
+    """Add facts to a :class:`SpmdError` that passes through, and hide where inside us it arose."""
+    try:
+        yield
+    except SpmdError as error:
+        for key, value in facts.items():
+            error.facts.setdefault(key, value)
+        raise error from None

@@ -1,0 +1,17 @@
+"""Where tensors live (pure): meshes, layouts, and how one explains the other."""
+
+from spmdsim.layout.layout import Bounds, Layout, split_block
+from spmdsim.layout.mesh import Mesh
+from spmdsim.layout.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
+
+__all__ = [
+    "REDUCE_OPS",
+    "Bounds",
+    "Layout",
+    "Mesh",
+    "Partial",
+    "Placement",
+    "Replicate",
+    "Shard",
+    "split_block",
+]

@@ -1,0 +1,238 @@
+"""The mesh: ranks arranged in a grid whose axes have names.
+
+MindSpore calls it the device matrix with alias names, OneFlow the hierarchy of a placement, JAX and
+DTensor a mesh. Coordinates are row-major: the last axis varies fastest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from spmdsim.errors import LayoutError, UsageTypeError
+
+if TYPE_CHECKING:
+    from spmdsim.layout.layout import Layout
+
+
+class Mesh:
+    """Ranks in a grid with named axes. Immutable and hashable.
+
+    Args:
+        shape: the size of each axis, all positive.
+        axes: one distinct name per axis.
+        ranks: the rank at each position in row-major order; ``0 .. size-1`` when left out. Any order and
+            any subset of the world's ranks may be given; the order written is kept.
+
+    Raises:
+        LayoutError: sizes, names or ranks that cannot form a mesh.
+
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> mesh.coords(6), mesh.group(6, "dp")
+    ((1, 2), (2, 6))
+    >>> print(mesh("dp", None))
+    [dp, -] over dp=2 tp=4
+    """
+
+    __slots__ = ("__dict__", "_hash", "_positions", "axes", "ranks", "shape", "size")
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    ranks: tuple[int, ...] | None
+    size: int
+
+    def __init__(self, shape: Sequence[int], axes: Sequence[str], ranks: Iterable[int] | None = None) -> None:
+        shape, axes = _sizes(shape), _names(axes)
+        if len(shape) != len(axes):
+            raise LayoutError(
+                f"mesh shape {shape} has {len(shape)} axes but {len(axes)} names were given: {axes}"
+            )
+        size = math.prod(shape)
+        order = None if ranks is None else _rank_order(ranks, size, shape)
+        fields = {"shape": shape, "axes": axes, "ranks": order, "size": size}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_hash", hash((shape, axes, order)))
+        positions = None if order is None else {rank: i for i, rank in enumerate(order)}
+        object.__setattr__(self, "_positions", positions)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Mesh is immutable; cannot set {name!r}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return (Mesh, (self.shape, self.axes, self.ranks))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return (self.shape, self.axes, self.ranks) == (other.shape, other.axes, other.ranks)
+
+    def __repr__(self) -> str:
+        ranks = "" if self.ranks is None else f", ranks={self.ranks}"
+        return f"Mesh({self.shape}, {self.axes}{ranks})"
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
+        return sizes if self.ranks is None else f"{sizes} on ranks {list(self.ranks)}"
+
+    def __call__(
+        self,
+        *dims: str | Sequence[str] | None,
+        partial: Mapping[str, str] | str | Sequence[str] = (),
+    ) -> Layout:
+        """A layout on this mesh: per tensor dim an axis, several axes (major first) or None.
+
+        ``partial`` names the axes with pending results: ``{"tp": "sum"}``, or just ``"tp"`` for a sum.
+        """
+        from spmdsim.layout.layout import Layout
+
+        return Layout(self, dims, partial)
+
+    # -- axes ---------------------------------------------------------------------------------------
+
+    def axis_index(self, axis: str) -> int:
+        """Position of a named axis.
+
+        Raises:
+            LayoutError: the mesh has no such axis.
+        """
+        try:
+            return self.axes.index(axis)
+        except ValueError:
+            raise LayoutError(
+                f"axis {axis!r} is not found in the mesh; its axes are {list(self.axes)}"
+            ) from None
+
+    def axis_size(self, *axes: str) -> int:
+        """Product of the sizes of the given axes (1 for none)."""
+        return math.prod(
+            self._size_of[axis] if axis in self._size_of else self.shape[self.axis_index(axis)]
+            for axis in axes
+        )
+
+    @cached_property
+    def _size_of(self) -> dict[str, int]:
+        return dict(zip(self.axes, self.shape))
+
+    @cached_property
+    def _strides(self) -> tuple[int, ...]:
+        strides = [1]
+        for size in reversed(self.shape[1:]):
+            strides.append(strides[-1] * size)
+        return tuple(reversed(strides)) if self.shape else ()
+
+    # -- ranks and coordinates ----------------------------------------------------------------------
+
+    def __contains__(self, rank: int) -> bool:
+        return 0 <= rank < self.size if self._positions is None else rank in self._positions  # type: ignore[attr-defined]
+
+    def position(self, rank: int) -> int:
+        """Row-major position of a rank in the mesh.
+
+        Raises:
+            LayoutError: the rank is not in the mesh.
+        """
+        if rank not in self:
+            where = f"0..{self.size - 1}" if self.ranks is None else str(list(self.ranks))
+            raise LayoutError(f"rank {rank} is not in the mesh {self}, which holds ranks {where}")
+        return rank if self._positions is None else self._positions[rank]  # type: ignore[attr-defined]
+
+    def rank_at(self, position: int) -> int:
+        """The rank at a row-major position."""
+        return position if self.ranks is None else self.ranks[position]
+
+    @property
+    def rank_list(self) -> tuple[int, ...]:
+        """All ranks in row-major order. Materialises ``size`` numbers."""
+        return tuple(range(self.size)) if self.ranks is None else self.ranks
+
+    def coords(self, rank: int) -> tuple[int, ...]:
+        """The rank's coordinate on every axis.
+
+        >>> Mesh((2, 1, 4), ("a", "b", "c")).coords(5)
+        (1, 0, 1)
+        """
+        position = self.position(rank)
+        return tuple(position // stride % size for stride, size in zip(self._strides, self.shape))
+
+    def rank_of(self, coords: Sequence[int]) -> int:
+        """The rank at a coordinate (inverse of :meth:`coords`)."""
+        return self.rank_at(sum(c * stride for c, stride in zip(coords, self._strides)))
+
+    # -- groups -------------------------------------------------------------------------------------
+
+    def group(self, rank: int, *axes: str) -> tuple[int, ...]:
+        """The ranks that differ from ``rank`` only on the given axes, itself included.
+
+        They are ordered by their coordinates on ``axes``, the first axis given being the major one.
+
+        >>> Mesh((2, 3), ("a", "b")).group(4, "b"), Mesh((2, 3), ("a", "b")).group(4, "b", "a")
+        ((3, 4, 5), (0, 3, 1, 4, 2, 5))
+        """
+        indices = [self.axis_index(axis) for axis in axes]
+        coords = self.coords(rank)
+        base = self.position(rank) - sum(coords[i] * self._strides[i] for i in indices)
+        offsets = [range(0, self.shape[i] * self._strides[i], self._strides[i]) for i in indices]
+        return tuple(self.rank_at(base + sum(parts)) for parts in itertools.product(*offsets))
+
+    def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
+        """All groups along the given axes, ordered by their first rank's position.
+
+        >>> Mesh((2, 2), ("a", "b")).groups("a")
+        ((0, 2), (1, 3))
+        """
+        indices = {self.axis_index(axis) for axis in axes}
+        others = [
+            range(0, size * stride, stride)
+            for i, (size, stride) in enumerate(zip(self.shape, self._strides))
+            if i not in indices
+        ]
+        return tuple(self.group(self.rank_at(sum(parts)), *axes) for parts in itertools.product(*others))
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(shape, int):
+        shape = (shape,)
+    if not all(isinstance(size, int) and not isinstance(size, bool) for size in shape):
+        raise UsageTypeError(f"mesh shape must be integers, but got {tuple(shape)}")
+    if any(size <= 0 for size in shape):
+        raise LayoutError(f"every axis of a mesh needs a positive size, but got {tuple(shape)}")
+    return tuple(shape)
+
+
+def _names(axes: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(axes, str):
+        axes = (axes,)
+    if not all(isinstance(axis, str) for axis in axes):
+        raise UsageTypeError(f"axis names must be strings, but got {tuple(axes)}")
+    for axis in axes:
+        if not axis or axis == "None":
+            raise LayoutError(f"{axis!r} cannot name an axis: a name is not empty and not 'None'")
+    repeated = [axis for i, axis in enumerate(axes) if axis in axes[:i]]
+    if repeated:
+        raise LayoutError(f"axis names must differ, but {repeated[0]!r} is repeated in {tuple(axes)}")
+    return tuple(axes)
+
+
+def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    order = tuple(
+        int(rank) if not isinstance(rank, int) and hasattr(rank, "__index__") else rank for rank in ranks
+    )
+    if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in order):
+        raise UsageTypeError(f"ranks must be integers, but got {order}")
+    if len(order) != size:
+        raise LayoutError(f"a mesh of shape {shape} needs {size} ranks, but {len(order)} were given: {order}")
+    if any(rank < 0 for rank in order):
+        raise LayoutError(f"ranks must not be negative, but got {order}")
+    if len(set(order)) != size:
+        repeated = next(rank for i, rank in enumerate(order) if rank in order[:i])
+        raise LayoutError(f"ranks of a mesh must differ, but {repeated} is repeated in {order}")
+    return None if order == tuple(range(size)) else order
