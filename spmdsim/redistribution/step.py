@@ -1,0 +1,100 @@
+"""One step of a redistribution: a collective that takes a tensor from one layout to another.
+
+A step is a value. Who sends which box to whom follows from its two layouts: a rank receives, from each
+member of its group, the overlap of the member's source box with its own target box. Placing the boxes gives
+all_gather, all_to_all, slice and exchange; reducing them gives all_reduce and reduce_scatter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spmdsim.layout import Bounds, Layout, split_block
+
+#: The collectives a step may be. ``slice`` and ``fill`` are local; ``exchange`` is the direct
+#: redistribution in which every rank sends exactly the overlapping boxes.
+STEP_COLLECTIVES = ("slice", "fill", "all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A box of the global tensor that goes between this rank and ``peer`` (which may be the rank itself)."""
+
+    peer: int
+    box: Bounds
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(stop - start for start, stop in self.box)
+
+
+def overlap(a: Bounds, b: Bounds) -> Bounds | None:
+    """The common box of two boxes, or None if they share no element.
+
+    >>> overlap(((0, 4), (0, 4)), ((2, 6), (1, 3)))
+    ((2, 4), (1, 3))
+    """
+    box = tuple((max(p, r), min(q, s)) for (p, q), (r, s) in zip(a, b))
+    return None if any(start >= stop for start, stop in box) else box
+
+
+@dataclass(frozen=True)
+class Step:
+    """A collective between two layouts of a tensor.
+
+    Args:
+        collective: one of :data:`STEP_COLLECTIVES`.
+        axes: the mesh axes along which the groups communicate; empty for ``exchange`` and local steps.
+        src: the layout before.
+        dst: the layout after.
+        shape: global shape of the tensor.
+        op: the reduction, for all_reduce and reduce_scatter; the pending one, for fill.
+    """
+
+    collective: str
+    axes: tuple[str, ...]
+    src: Layout
+    dst: Layout
+    shape: tuple[int, ...]
+    op: str | None = None
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """The ranks that take part together with ``rank``, major axis first, itself included."""
+        return self.src.mesh.group(rank, *self.axes)
+
+    def nbytes(self, rank: int, itemsize: int) -> int:
+        """Bytes ``rank`` receives from others.
+
+        Reductions count as the bandwidth-optimal algorithm moves them, over balanced blocks: reduce_scatter
+        ``(n-1)`` times the own block, all_reduce that plus the rest of the buffer.
+        """
+        if self.collective in ("slice", "fill"):
+            return 0
+        if self.collective == "exchange":
+            from spmdsim.redistribution.exchange import receives
+
+            got = receives(self.src, self.dst, self.shape, rank)
+            return itemsize * sum(t.count for t in got if t.peer != rank)
+        mine = math.prod(self.dst.local_shape(self.shape, rank))
+        group = self.group(rank)
+        if self.collective == "all_reduce":
+            _, block = split_block(0, mine, len(group), group.index(rank))
+            return itemsize * ((len(group) - 1) * block + mine - block)
+        if self.collective == "reduce_scatter":
+            return itemsize * (len(group) - 1) * mine
+        box = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))
+        return itemsize * (mine - (Transfer(rank, box).count if box else 0))
+
+    def __str__(self) -> str:
+        over = f" over {','.join(self.axes)}" if self.axes else ""
+        return f"{self.collective}{over}: {self.src.short()} -> {self.dst.short()}"
+
+
+def group_transfers(step: Step, rank: int, members: Sequence[int]) -> tuple[Transfer, ...]:
+    """What ``rank`` receives from each member of its group in a placing step, itself included."""
+    target = step.dst.bounds(step.shape, rank)
+    boxes = ((m, overlap(step.src.bounds(step.shape, m), target)) for m in members)
+    return tuple(Transfer(m, box) for m, box in boxes if box is not None)
