@@ -1,0 +1,289 @@
+"""A machine as a few numbers, and the time of one collective on it.
+
+The model is the alpha-beta-gamma model: a message of ``m`` bytes takes ``alpha + m * beta`` seconds,
+reducing it takes ``m * gamma``, copying it inside memory ``m * beta_memory``. Two levels (inside a node,
+between nodes) or one pair per mesh axis refine alpha and beta. Where measured times are given they decide,
+interpolated on log-log axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Protocol
+
+from spmdsim.cost.measured import MeasuredTable, Measurement
+from spmdsim.cost.textbook import textbook_seconds
+from spmdsim.cost.volumes import message_bytes
+from spmdsim.errors import InputError
+
+__all__ = ["CostModel", "Link", "Machine", "Measurement"]
+
+
+class CostModel(Protocol):
+    """What planners and searches need from a machine: anything with these members will do."""
+
+    @property
+    def name(self) -> str:
+        """How tables call this model."""
+
+    def seconds(
+        self,
+        collective: str,
+        group_size: int,
+        nbytes: float,
+        axes: Iterable[str] | None = None,
+        *,
+        messages: int | None = None,
+        copied: float = 0.0,
+    ) -> float:
+        """Time (or cost, in the model's own unit) of one collective."""
+
+    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
+        """Time (or cost) of one local operator."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Latency and inverse bandwidth of one level of the network.
+
+    Attributes:
+        alpha: seconds per message.
+        beta: seconds per byte.
+    """
+
+    alpha: float
+    beta: float
+
+
+@dataclass(frozen=True, eq=True)
+class Machine:
+    """The cost parameters of one machine; immutable and hashable.
+
+    Attributes:
+        name: shown in tables.
+        alpha: seconds per message, between any two ranks unless a level below says otherwise.
+        beta: seconds per byte of a message.
+        gamma: seconds per reduced byte.
+        flops: floating point operations per second of one rank.
+        beta_memory: seconds per byte of a local copy.
+        ranks_per_node: consecutive ranks that share a node; 0 when the machine has one level only.
+        intra: the link inside a node; ``alpha`` and ``beta`` then hold between nodes.
+        axis_links: a link per mesh axis name; it decides for collectives along these axes.
+        measured: measured times; they decide over the formulas for their collective and group size.
+        memory_bytes: memory of one rank, 0 when unknown.
+
+    >>> machine = Machine("toy", alpha=1e-6, beta=1e-9)
+    >>> f"{machine.seconds('all_gather', 4, 3000):.1e}"
+    '5.0e-06'
+    """
+
+    name: str
+    alpha: float
+    beta: float
+    gamma: float = 0.0
+    flops: float = 1e11
+    beta_memory: float = 0.0
+    ranks_per_node: int = 0
+    intra: Link | None = None
+    axis_links: tuple[tuple[str, Link], ...] = ()
+    measured: tuple[Measurement, ...] = ()
+    memory_bytes: int = 0
+    _table: MeasuredTable = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        object.__setattr__(self, "_table", MeasuredTable(self.measured))
+        facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
+        shape = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes)
+        object.__setattr__(self, "_hash", hash((facts, shape, self.measured)))
+
+    def __hash__(self) -> int:
+        # Plans are cached by machine: hashing a measured table on each lookup would cost more than the plan.
+        return self._hash
+
+    # ---------------------------------------------------------------------------------- where a group lives
+
+    def link(self, group_size: int, axes: Iterable[str] | None = None, span: int | None = None) -> Link:
+        """The slowest link a group uses.
+
+        Args:
+            group_size: ranks in the group.
+            axes: the mesh axes the group runs along, if any; looked up in ``axis_links``.
+            span: consecutive ranks the group stretches over; ``group_size`` if they are neighbours.
+        """
+        if axes is not None and self.axis_links:
+            known = dict(self.axis_links)
+            found = [known[axis] for axis in axes if axis in known]
+            if found:
+                return Link(max(one.alpha for one in found), max(one.beta for one in found))
+        if self.intra is not None and (span or group_size) <= self.ranks_per_node:
+            return self.intra
+        return Link(self.alpha, self.beta)
+
+    def on_mesh(self, mesh: Any) -> Machine:
+        """This machine with one link per axis of a mesh: an axis inside a node gets the node's link.
+
+        Args:
+            mesh: a mesh with ``axes``, ``shape`` and ``groups(axis)``.
+        """
+        if self.intra is None or not self.ranks_per_node:
+            return self
+        given = dict(self.axis_links)
+        links = tuple((axis, given.get(axis) or _axis_link(self, mesh, axis)) for axis in mesh.axes)
+        return replace(self, axis_links=links)
+
+    # ---------------------------------------------------------------------------------- prices
+
+    def seconds(
+        self,
+        collective: str,
+        group_size: int,
+        nbytes: float,
+        axes: Iterable[str] | None = None,
+        *,
+        messages: int | None = None,
+        copied: float = 0.0,
+        span: int | None = None,
+        algorithm: str = "native",
+    ) -> float:
+        """Time of one collective over one group.
+
+        Args:
+            collective: one of ``spmdsim.cost.volumes.COLLECTIVES``; ``slice`` moves nothing and costs
+                only its local copy, ``exchange`` is one irregular exchange of single messages.
+            group_size: ranks that take part.
+            nbytes: bytes each rank receives by the least count: (n-1) pieces for all_gather, 2(n-1)/n of
+                the vector for all_reduce, (n-1)/n of it for reduce_scatter, (n-1)/n of the local bytes
+                for all_to_all.
+            axes: the mesh axes the group runs along.
+            messages: messages each rank receives (exchange only; group_size - 1 if not given).
+            copied: bytes each rank copies locally besides.
+            span: consecutive ranks the group stretches over, see :meth:`link`.
+            algorithm: whose measured times to use where the machine has some.
+
+        Returns:
+            Seconds.
+
+        Raises:
+            InputError: for an unknown collective or a negative size.
+        """
+        if nbytes < 0 or copied < 0 or group_size < 1:
+            raise InputError(
+                f"a collective over {group_size} ranks with {nbytes} bytes has no price; "
+                "sizes are >= 0 and ranks >= 1"
+            )
+        local = copied * self.beta_memory
+        if self.measured and group_size > 1:
+            message = message_bytes(collective, group_size, nbytes)
+            found = self._table.seconds(collective, algorithm, group_size, message)
+            if found is not None:
+                return found + local
+        link = self.link(group_size, axes, span)
+        return local + textbook_seconds(
+            collective, group_size, nbytes, link.alpha, link.beta, self.gamma, messages
+        )
+
+    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
+        """Time of a local operator: the slower of arithmetic and memory traffic (roofline)."""
+        return max(flops / self.flops, nbytes * self.beta_memory)
+
+    def what_if(self, **factors: float) -> Machine:
+        """This machine with some numbers multiplied, such as ``beta=0.5`` for twice the bandwidth.
+
+        The factor of alpha or beta holds for every level. Measured times are dropped: they belong to the
+        machine as it was.
+
+        >>> Machine.laptop().what_if(beta=0.5).beta == Machine.laptop().beta / 2
+        True
+        """
+        allowed = ("alpha", "beta", "gamma", "flops", "beta_memory")
+        for key, value in factors.items():
+            if key not in allowed:
+                raise InputError(f"no machine number called {key!r}; there are {', '.join(allowed)}")
+            if not value > 0:
+                raise InputError(f"the factor of {key} is {value}; it has to be greater than 0")
+        a, b = factors.get("alpha", 1.0), factors.get("beta", 1.0)
+
+        def scaled(link: Link) -> Link:
+            return Link(link.alpha * a, link.beta * b)
+
+        numbers = {key: getattr(self, key) * value for key, value in factors.items()}
+        text = ", ".join(f"{key} x{value:g}" for key, value in factors.items())
+        return replace(
+            self,
+            name=f"{self.name} ({text})" if text else self.name,
+            intra=scaled(self.intra) if self.intra else None,
+            axis_links=tuple((axis, scaled(link)) for axis, link in self.axis_links),
+            measured=() if factors else self.measured,
+            **numbers,
+        )
+
+    # ---------------------------------------------------------------------------------- machines of today
+
+    @staticmethod
+    @cache
+    def laptop() -> Machine:
+        """One node: MPI through shared memory, one core per rank."""
+        return Machine("laptop", alpha=1e-6, beta=1.2e-10, gamma=1e-10, flops=1e11, beta_memory=6e-11)
+
+    @staticmethod
+    @cache
+    def cluster() -> Machine:
+        """Nodes of 32 cores, one rank per core, 100 Gbit/s between nodes."""
+        return Machine(
+            "cluster",
+            alpha=2e-6,
+            beta=8e-11,
+            gamma=1e-10,
+            flops=5e10,
+            beta_memory=6e-11,
+            ranks_per_node=32,
+            intra=Link(5e-7, 5e-11),
+            memory_bytes=4 * 2**30,
+        )
+
+    @staticmethod
+    @cache
+    def accelerators() -> Machine:
+        """Nodes of 8 accelerators, one rank each, 200 Gbit/s per accelerator between nodes."""
+        return Machine(
+            "accelerators",
+            alpha=8e-6,
+            beta=4e-11,
+            gamma=1e-12,
+            flops=3e14,
+            beta_memory=5e-13,
+            ranks_per_node=8,
+            intra=Link(4e-6, 5e-12),
+            memory_bytes=80 * 2**30,
+        )
+
+
+def _axis_link(machine: Machine, mesh: Any, axis: str) -> Link:
+    """The link of one mesh axis: the node's if every group along it stays inside a node."""
+    per_node = machine.ranks_per_node
+    inside = all(len({rank // per_node for rank in group}) == 1 for group in mesh.groups(axis))
+    return machine.intra if inside and machine.intra else Link(machine.alpha, machine.beta)
+
+
+def _check_numbers(machine: Machine) -> None:
+    """Refuse numbers that no machine has."""
+    links = [("intra", machine.intra)] if machine.intra else []
+    links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
+    values = [(key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory")]
+    values += [(f"{where} alpha", link.alpha) for where, link in links if link]
+    values += [(f"{where} beta", link.beta) for where, link in links if link]
+    for key, value in values:
+        if not 0 <= value < float("inf"):
+            raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")
+    if not 0 < machine.flops < float("inf"):
+        raise InputError(f"machine {machine.name!r}: flops is {machine.flops}; it has to be greater than 0")
+    if machine.ranks_per_node < 0:
+        raise InputError(
+            f"machine {machine.name!r}: ranks_per_node is {machine.ranks_per_node}; 0 means one level"
+        )
+    if bool(machine.intra) != bool(machine.ranks_per_node):
+        raise InputError(f"machine {machine.name!r}: ranks_per_node and intra only mean something together")

@@ -1,0 +1,161 @@
+"""Machines by name, and machine files: JSON in, JSON out, one-line errors.
+
+A machine file is one JSON object with the attribute names of :class:`spmdsim.cost.Machine`::
+
+    {"name": "lab", "alpha": 1.3e-06, "beta": 2.1e-10, "gamma": 1.2e-10,
+     "ranks_per_node": 2, "intra": {"alpha": 4e-07, "beta": 9e-11}}
+
+Keys starting with an underscore are notes and are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from spmdsim.cost.machine import CostModel, Link, Machine, Measurement
+from spmdsim.errors import InputError
+
+_NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory")
+_WHOLE = ("ranks_per_node", "memory_bytes")
+_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", "measured")
+_OWN = {
+    "laptop": Machine.laptop,
+    "cluster": Machine.cluster,
+    "accelerators": Machine.accelerators,
+}
+
+
+def load_machine(name_or_file: str) -> Machine:
+    """A machine by name (``laptop``, ``cluster``, ``accelerators``) or from a file.
+
+    Raises:
+        InputError: no such name or file, or the file is damaged.
+
+    >>> load_machine("laptop").name
+    'laptop'
+    """
+    if name_or_file in _OWN:
+        return _OWN[name_or_file]()
+    path = Path(name_or_file)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise InputError(
+            f"cannot read machine {name_or_file!r}: {reason}; give a file or one of {', '.join(_OWN)}"
+        ) from None
+    return machine_from_json(text, name_or_file)
+
+
+def load_cost_model(name_or_file: str) -> CostModel:
+    """A machine, or one of the published cost models by its name (see ``spmdsim.cost.published``)."""
+    from spmdsim.cost.published import PUBLISHED
+
+    if name_or_file in PUBLISHED:
+        return PUBLISHED[name_or_file]()
+    return load_machine(name_or_file)
+
+
+def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | None = None) -> None:
+    """Write a machine file; ``notes`` are kept under keys with a leading underscore."""
+    try:
+        Path(path).write_text(machine_to_json(machine, notes), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write machine file {str(path)!r}: {error.strerror}") from None
+
+
+def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> str:
+    """The text of a machine file."""
+    data: dict[str, Any] = {"name": machine.name}
+    data |= {key: getattr(machine, key) for key in (*_NUMBERS, *_WHOLE)}
+    if machine.intra:
+        data["intra"] = vars(machine.intra)
+    if machine.axis_links:
+        data["axis_links"] = {axis: vars(link) for axis, link in machine.axis_links}
+    if machine.measured:
+        data["measured"] = [list(vars(one).values()) for one in machine.measured]
+    data |= {f"_{key}": value for key, value in (notes or {}).items()}
+    return _one_row_per_line(data)
+
+
+def _one_row_per_line(data: dict[str, Any]) -> str:
+    """JSON with one line per key and per measurement: easy to read and to compare."""
+    lines = []
+    for key, value in data.items():
+        if key == "measured":
+            rows = ",\n    ".join(json.dumps(row) for row in value)
+            lines.append(f'  "measured": [\n    {rows}\n  ]')
+        else:
+            lines.append(f"  {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def machine_from_json(text: str, where: str = "machine file") -> Machine:
+    """A machine from the text of a machine file.
+
+    Raises:
+        InputError: one line that names the file and the key.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON, line {error.lineno}: {error.msg}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: a machine file holds one JSON object, not {type(data).__name__}")
+    data = {key: value for key, value in data.items() if not key.startswith("_")}
+    unknown = sorted(set(data) - set(_KEYS))
+    if unknown:
+        raise InputError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}")
+    values: dict[str, Any] = {"name": str(data.get("name", Path(where).stem))}
+    for key in ("alpha", "beta"):
+        if key not in data:
+            raise InputError(f"{where}: {key!r} is missing; it is needed, in seconds")
+    for key in (*_NUMBERS, *_WHOLE):
+        if key in data:
+            values[key] = _number(data[key], key, where, whole=key in _WHOLE)
+    if "intra" in data:
+        values["intra"] = _link(data["intra"], "intra", where)
+    if "axis_links" in data:
+        values["axis_links"] = _axis_links(data["axis_links"], where)
+    if "measured" in data:
+        values["measured"] = _measured(data["measured"], where)
+    try:
+        return Machine(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {error.message}") from None
+
+
+def _number(value: Any, key: str, where: str, whole: bool = False) -> Any:
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        kind = "a whole number" if whole else "a number"
+        raise InputError(f"{where}: {key!r} is {value!r}; it has to be {kind}")
+    return value if whole else float(value)
+
+
+def _link(value: Any, key: str, where: str) -> Link:
+    if not isinstance(value, dict) or set(value) != {"alpha", "beta"}:
+        raise InputError(f'{where}: {key!r} is {value!r}; it has to be {{"alpha": seconds, "beta": seconds}}')
+    return Link(*(_number(value[part], f"{key} {part}", where) for part in ("alpha", "beta")))
+
+
+def _axis_links(value: Any, where: str) -> tuple[tuple[str, Link], ...]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: 'axis_links' is {value!r}; it has to map axis names to alpha and beta")
+    return tuple((axis, _link(link, f"axis_links {axis}", where)) for axis, link in value.items())
+
+
+def _measured(value: Any, where: str) -> tuple[Measurement, ...]:
+    wanted = "[collective, algorithm, ranks, bytes, seconds]"
+    kinds: tuple[Any, ...] = (str, str, int, int, (int, float))
+    if not isinstance(value, list):
+        raise InputError(f"{where}: 'measured' has to be a list of {wanted}")
+    rows = []
+    for index, row in enumerate(value):
+        right = isinstance(row, list) and len(row) == 5
+        if not right or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
+            raise InputError(f"{where}: measured row {index} is {row!r}; it has to be {wanted}")
+        rows.append(Measurement(row[0], row[1], row[2], row[3], float(row[4])))
+    return tuple(rows)

@@ -1,0 +1,81 @@
+"""Measured times of collectives, looked up by log-log interpolation."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp, log
+
+from spmdsim.errors import InputError
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured time.
+
+    Attributes:
+        collective: such as ``all_reduce``.
+        algorithm: the emulated algorithm's name, or ``native`` for the MPI library's own call.
+        group_size: ranks that took part.
+        nbytes: message size as benchmarks state it (see ``spmdsim.cost.volumes``).
+        seconds: time of one call.
+    """
+
+    collective: str
+    algorithm: str
+    group_size: int
+    nbytes: int
+    seconds: float
+
+
+class MeasuredTable:
+    """Lookup of measurements by collective, algorithm, ranks and size.
+
+    >>> table = MeasuredTable([Measurement("all_reduce", "native", 2, 100, 1e-6),
+    ...                        Measurement("all_reduce", "native", 2, 10000, 1e-4)])
+    >>> f"{table.seconds('all_reduce', 'native', 2, 1000):.2e}"
+    '1.00e-05'
+    """
+
+    def __init__(self, measurements: Iterable[Measurement]) -> None:
+        rows: dict[tuple[str, str, int], dict[int, float]] = {}
+        for one in measurements:
+            if one.nbytes < 0 or not one.seconds > 0 or one.group_size < 1:
+                raise InputError(
+                    f"measured {one.collective}: {one.nbytes} bytes on {one.group_size} ranks in "
+                    f"{one.seconds} s cannot be; times are greater than 0"
+                )
+            key = (one.collective, one.algorithm, one.group_size)
+            rows.setdefault(key, {})[one.nbytes] = one.seconds
+        self._curves = {
+            key: (
+                [log(max(size, 1)) for size in sorted(points)],
+                [log(points[size]) for size in sorted(points)],
+            )
+            for key, points in rows.items()
+        }
+
+    def algorithms(self, collective: str, group_size: int) -> tuple[str, ...]:
+        """The algorithms measured for this collective and group size."""
+        return tuple(a for (c, a, n) in self._curves if c == collective and n == group_size)
+
+    def seconds(self, collective: str, algorithm: str, group_size: int, nbytes: float) -> float | None:
+        """Interpolated seconds, or None where nothing was measured for this group size.
+
+        Below the smallest measured size the time stays what it was there, above the largest it grows in
+        proportion to the size.
+        """
+        curve = self._curves.get((collective, algorithm, group_size))
+        if curve is None:
+            return None
+        sizes, times = curve
+        x = log(max(nbytes, 1.0))
+        if x <= sizes[0]:
+            return exp(times[0])
+        if x >= sizes[-1]:
+            return exp(times[-1] + (x - sizes[-1]))
+        at = bisect_left(sizes, x)
+        low, high = sizes[at - 1], sizes[at]
+        share = (x - low) / (high - low)
+        return exp(times[at - 1] * (1 - share) + times[at] * share)
