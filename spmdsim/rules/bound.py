@@ -1,0 +1,286 @@
+"""A rule bound to shapes: from strategies to layouts and back."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from spmdsim.errors import RuleError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules.rule import Rule, Term
+from spmdsim.rules.strategy import Strategy
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BoundRule:
+    """A rule whose factors have sizes and whose ``...`` is written out.
+
+    The dims of ``...`` become factors ``.0``, ``.1``, … counted from the right; a dim of size one that is
+    broadcast has no factor, so that it is never split and its gradient sums over the factor it lacks.
+    """
+
+    rule: Rule
+    shapes: tuple[Shape, ...]
+    inputs: tuple[Term, ...]
+    outputs: tuple[Term, ...]
+    factor_sizes: tuple[tuple[str, int], ...]
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Global size by factor, in device-matrix order."""
+        return dict(self.factor_sizes)
+
+    @cached_property
+    def output_shapes(self) -> tuple[Shape, ...]:
+        """Global shapes of the results."""
+        return tuple(tuple(math.prod(self.sizes[f] for f in dim) for dim in term) for term in self.outputs)
+
+    @cached_property
+    def points(self) -> int:
+        """Size of the iteration space: the product of all factors."""
+        return math.prod(self.sizes.values())
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations: one per point, two where products are summed."""
+        multiply_add = len(self.inputs) > 1 and bool(self.reduced(0))
+        return (2 if multiply_add else 1) * self.points
+
+    def reduced(self, output: int = 0) -> tuple[str, ...]:
+        """Factors of the operands that a result lacks, unless they must stay whole."""
+        present = members(self.outputs[output])
+        return tuple(
+            f
+            for f in self.sizes
+            if f not in present
+            and f not in self.rule.whole
+            and any(f in members(term) for term in self.inputs)
+        )
+
+    @cached_property
+    def splittable(self) -> tuple[str, ...]:
+        """Factors that an axis may split."""
+        return tuple(f for f in self.sizes if f not in self.rule.whole)
+
+    @cached_property
+    def compound(self) -> frozenset[str]:
+        """Factors that share a dim with another one; they split evenly only."""
+        return frozenset(
+            f for term in (*self.inputs, *self.outputs) for dim in term if len(dim) > 1 for f in dim
+        )
+
+    # -- strategy -> layouts ------------------------------------------------------------------------
+
+    def check(self, strategy: Strategy) -> None:
+        """Refuse a strategy that the rule does not allow.
+
+        Raises:
+            RuleError: it splits a factor that must stay whole or does not exist, cuts a compound dim where
+                blocks would not be contiguous, or mixes reductions.
+        """
+        for factor, axes in strategy.splits:
+            if factor not in self.sizes:
+                raise RuleError(
+                    f"strategy splits {factor!r}, but the rule '{self.rule}' has factors {list(self.sizes)}"
+                )
+            if factor in self.rule.whole and strategy.parts(factor) > 1:
+                raise RuleError(
+                    f"factor {factor!r} of the rule '{self.rule}' must not be split, but axes {axes} split it"
+                )
+            if factor in self.compound and self.sizes[factor] % strategy.parts(factor):
+                raise RuleError(
+                    f"factor {factor!r} of size {self.sizes[factor]} shares a dim with others, so it can only "
+                    f"be cut evenly, not into {strategy.parts(factor)} pieces"
+                )
+        for term in (*self.inputs, *self.outputs):
+            for dim in term:
+                self._check_compound(dim, strategy)
+        for output in range(len(self.outputs)):
+            ops = {op for _, op in self._partial(strategy, output)}
+            if len(ops) > 1:
+                raise RuleError(
+                    f"strategy {strategy} would leave different reductions pending: {sorted(ops)}"
+                )
+
+    def _check_compound(self, dim: tuple[str, ...], strategy: Strategy) -> None:
+        for major, minor in itertools.pairwise(dim):
+            if strategy.parts(minor) > 1 and strategy.parts(major) != self.sizes[major]:
+                raise RuleError(
+                    f"in the dim ({' '.join(dim)}) factor {minor!r} can only be split where {major!r} is split "
+                    f"completely ({self.sizes[major]} pieces, not {strategy.parts(major)})"
+                )
+
+    def allows(self, strategy: Strategy) -> bool:
+        """Whether :meth:`check` accepts the strategy."""
+        try:
+            self.check(strategy)
+        except RuleError:
+            return False
+        return True
+
+    def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
+        """The layout every operand must have."""
+        passed = [
+            tuple((axis, op) for axis, operands, op in strategy.passed if i in operands)
+            for i in range(len(self.inputs))
+        ]
+        return tuple(
+            Layout(strategy.mesh, _axes(term, strategy), partial)
+            for term, partial in zip(self.inputs, passed)
+        )
+
+    def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
+        """The layout the results come out with, pending reductions included."""
+        return tuple(
+            Layout(strategy.mesh, _axes(term, strategy), self._partial(strategy, i))
+            for i, term in enumerate(self.outputs)
+        )
+
+    def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
+        """The layout in which the gradient of an operand comes out of the transposed rule.
+
+        The axes of every factor the operand lacks are partial; so are axes along which another operand,
+        which the gradient is a product of, was partial.
+        """
+        present = members(self.inputs[operand])
+        lacking = [(a, "sum") for f, axes in strategy.splits if f not in present for a in axes]
+        passed = [(axis, "sum") for axis, operands, _ in strategy.passed if operand not in operands]
+        return Layout(strategy.mesh, _axes(self.inputs[operand], strategy), [*lacking, *passed])
+
+    def _partial(self, strategy: Strategy, output: int) -> list[tuple[str, str]]:
+        reduced = [
+            (axis, self.rule.reduction(factor))
+            for factor in self.reduced(output)
+            for axis in strategy.axes_of(factor)
+            if strategy.mesh.axis_size(axis) > 1
+        ]
+        return [*reduced, *((axis, op) for axis, _, op in strategy.passed)]
+
+    # -- layouts -> strategy ------------------------------------------------------------------------
+
+    def infer(self, layouts: Sequence[Layout]) -> Strategy:
+        """The strategy under which operands with these layouts are computed as they are.
+
+        Raises:
+            RuleError: no strategy fits; the message names the factor or axis and both uses.
+        """
+        mesh = common_mesh(layouts)
+        splits: dict[str, tuple[str, ...]] = {}
+        owner: dict[str, int] = {}
+        for i, (term, layout) in enumerate(zip(self.inputs, layouts)):
+            for factor, axes in self._factor_axes(term, layout.canonical, i).items():
+                if factor in splits and splits[factor] != axes:
+                    raise RuleError(
+                        f"factor {factor!r} of the rule '{self.rule}' is split by {_names(splits[factor])} in "
+                        f"operand {owner[factor]} but by {_names(axes)} in operand {i}; both must be the same"
+                    )
+                splits[factor], owner[factor] = axes, owner.get(factor, i)
+        strategy = Strategy.of(mesh, splits, self._passed(layouts, splits))
+        self._check_single_use(strategy, owner)
+        self.check(strategy)
+        return strategy
+
+    def _factor_axes(self, term: Term, layout: Layout, operand: int) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for dim, (factors, axes) in enumerate(zip(term, layout.dims)):
+            if not factors and axes:
+                raise RuleError(
+                    f"dim {dim} of operand {operand} has size 1 in the rule '{self.rule}', but {_names(axes)} "
+                    "splits it"
+                )
+            rest = list(axes)
+            for k, factor in enumerate(factors):
+                last = k == len(factors) - 1
+                taken, parts = [], 1
+                while rest and (last or parts < self.sizes[factor]):
+                    taken.append(rest.pop(0))
+                    parts *= layout.mesh.axis_size(taken[-1])
+                found[factor] = tuple(taken)
+        return found
+
+    def _passed(
+        self, layouts: Sequence[Layout], splits: dict[str, tuple[str, ...]]
+    ) -> list[tuple[str, frozenset[int], str]]:
+        pending: dict[str, dict[int, str]] = {}
+        for i, layout in enumerate(layouts):
+            for axis, op in layout.canonical.partial:
+                pending.setdefault(axis, {})[i] = op
+        passed = []
+        split = {axis for axes in splits.values() for axis in axes}
+        for axis, operands in pending.items():
+            group, ops = frozenset(operands), set(operands.values())
+            if group not in self.rule.linear or len(ops) > 1 or not ops <= self.rule.passes or axis in split:
+                raise RuleError(
+                    f"operands {sorted(group)} are partial ({', '.join(sorted(ops))}) over axis {axis!r}, which "
+                    f"the rule '{self.rule}' does not pass on; reduce them first"
+                )
+            passed.append((axis, group, ops.pop()))
+        return passed
+
+    def _check_single_use(self, strategy: Strategy, owner: dict[str, int]) -> None:
+        used: dict[str, str] = {}
+        for factor, axes in strategy.splits:
+            for axis in axes:
+                if axis in used:
+                    raise RuleError(
+                        f"axis {axis!r} splits factor {used[axis]!r} (operand {owner[used[axis]]}) and factor "
+                        f"{factor!r} (operand {owner[factor]}) of the rule '{self.rule}'; it can split only one"
+                    )
+                used[axis] = factor
+
+    # -- all strategies -----------------------------------------------------------------------------
+
+    def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
+        """Every strategy on a mesh: each axis splits one factor, passes a partial value on, or does nothing.
+
+        Args:
+            mesh: the mesh.
+            partial: also those in which operands arrive partial (sums).
+            empty: also those in which some rank gets an empty block.
+        """
+        choices: list[object] = [None, *self.splittable, *(self.rule.linear if partial else ())]
+        op = "sum" if "sum" in self.rule.passes else min(self.rule.passes, default="sum")
+        for picks in itertools.product(choices, repeat=len(mesh.axes)):
+            splits: dict[str, tuple[str, ...]] = {}
+            passed = []
+            for axis, pick in zip(mesh.axes, picks):
+                if isinstance(pick, str):
+                    splits[pick] = (*splits.get(pick, ()), axis)
+                elif isinstance(pick, frozenset):
+                    passed.append((axis, pick, op))
+            strategy = Strategy.of(mesh, splits, passed)
+            if not empty and any(strategy.parts(f) > self.sizes[f] for f in splits):
+                continue
+            if self.allows(strategy):
+                yield strategy
+
+
+def members(term: Term) -> set[str]:
+    """All factors of a term."""
+    return {factor for dim in term for factor in dim}
+
+
+def common_mesh(layouts: Sequence[Layout]) -> Mesh:
+    """The mesh all layouts share.
+
+    Raises:
+        RuleError: they are on different meshes.
+    """
+    mesh = layouts[0].mesh
+    for layout in layouts[1:]:
+        if layout.mesh != mesh:
+            raise RuleError(f"operands live on different meshes, {mesh} and {layout.mesh}")
+    return mesh
+
+
+def _axes(term: Term, strategy: Strategy) -> list[tuple[str, ...]]:
+    return [tuple(axis for factor in dim for axis in strategy.axes_of(factor)) for dim in term]
+
+
+def _names(axes: tuple[str, ...]) -> str:
+    return "no axis" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes)

@@ -1,0 +1,116 @@
+"""``.shard`` cuts: how many pieces each dim of each operand is cut into, as MindSpore writes strategies.
+
+The cuts of all operands give the cuts of the factors, and these the device matrix: one axis per factor, in
+the rule's order, and one for repeated calculation where the product is smaller than the number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spmdsim.errors import RuleError
+from spmdsim.layout import Mesh
+from spmdsim.rules.bound import BoundRule
+from spmdsim.rules.strategy import Strategy
+
+#: Name of the axis along which the same computation is repeated.
+REPEAT = "repeat"
+
+Cuts = Sequence[Sequence[int]]
+
+
+def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
+    """Into how many pieces each factor is cut, from the cuts per operand and dim.
+
+    Raises:
+        RuleError: a wrong number of cuts, a cut that is not positive, operands that disagree.
+    """
+    if len(cuts) != len(bound.inputs):
+        raise RuleError(
+            f"the rule '{bound.rule}' takes {len(bound.inputs)} operands, but the strategy {_text(cuts)} is for "
+            f"{len(cuts)}"
+        )
+    found: dict[str, int] = {}
+    for i, (term, shape, entry) in enumerate(zip(bound.inputs, bound.shapes, cuts)):
+        if len(entry) != len(shape):
+            raise RuleError(
+                f"operand {i} of shape {shape} has {len(shape)} dims, but its strategy is {tuple(entry)}"
+            )
+        for dim, (factors, cut) in enumerate(zip(term, entry)):
+            if cut <= 0:
+                raise RuleError(
+                    f"a dim is cut into 1 or more pieces, but dim {dim} of operand {i} into {cut}"
+                )
+            if not factors:
+                _check_unsplit(cut, dim, i)
+                continue
+            _distribute(bound, factors, cut, found, f"dim {dim} of operand {i}")
+    return found
+
+
+def _check_unsplit(cut: int, dim: int, operand: int) -> None:
+    if cut != 1:
+        raise RuleError(f"dim {dim} of operand {operand} has size 1 and cannot be cut into {cut} pieces")
+
+
+def _distribute(
+    bound: BoundRule, factors: tuple[str, ...], cut: int, found: dict[str, int], where: str
+) -> None:
+    for k, factor in enumerate(factors):
+        part = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
+        cut //= part
+        if found.setdefault(factor, part) != part:
+            raise RuleError(
+                f"factor {factor!r} of the rule '{bound.rule}' is cut into {found[factor]} pieces elsewhere, but "
+                f"into {part} in {where}"
+            )
+
+
+def strategy_from_cuts(
+    bound: BoundRule, cuts: Cuts, ranks: int | Sequence[int], *, repeat: str = "right"
+) -> Strategy:
+    """The strategy, on its own device matrix, that ``.shard(cuts)`` means on ``ranks`` ranks.
+
+    Args:
+        bound: the operator's rule with shapes.
+        cuts: per operand the cuts of its dims, such as ``((2, 4), (4, 1))``.
+        ranks: how many ranks, or which.
+        repeat: on which side of the device matrix repeated calculation is put: ``"right"`` (ranks hold
+            0,0,1,1,…) or ``"left"`` (0,1,…,0,1,…).
+
+    Raises:
+        RuleError: the cuts do not fit the rule or do not divide the ranks.
+
+    >>> from spmdsim.rules import Rule, bind
+    >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((32, 784), (784, 512)))
+    >>> strategy_from_cuts(matmul, ((2, 4), (4, 1)), 8).mesh
+    Mesh((2, 4, 1), ('m', 'k', 'n'))
+    """
+    members = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
+    found = factor_cuts(bound, cuts)
+    names = [f for f in bound.sizes if f in found]
+    sizes = [found[f] for f in names]
+    used = math.prod(sizes)
+    if len(members) % used:
+        raise RuleError(
+            f"the strategy {_text(cuts)} cuts into {used} pieces, which does not divide the {len(members)} ranks"
+        )
+    repeats = len(members) // used
+    axes = [_axis_name(f) for f in names]
+    if repeats > 1 and repeat == "left":
+        axes, sizes = [REPEAT, *axes], [repeats, *sizes]
+    elif repeats > 1:
+        axes, sizes = [*axes, REPEAT], [*sizes, repeats]
+    mesh = Mesh(sizes, axes, members)
+    strategy = Strategy.of(mesh, {f: _axis_name(f) for f in names})
+    bound.check(strategy)
+    return strategy
+
+
+def _axis_name(factor: str) -> str:
+    return f"dim{factor[1:]}" if factor.startswith(".") else factor
+
+
+def _text(cuts: Cuts) -> str:
+    return str(tuple(tuple(entry) for entry in cuts))

@@ -1,0 +1,208 @@
+"""The rule: what an operator means for layouts, in one line.
+
+``"... m k, ... k n -> ... m n"`` declares a matrix product. A letter (factor) that an operand shares with
+the result passes through; one that is missing from the result is reduced; ``...`` stands for leading dims
+that broadcast as in numpy; ``1`` is a dim of size one; ``(a b)`` is a dim made of two factors, a major.
+Strategies, layouts, pending reductions, gradients, flops and tests are derived from the line.
+
+The notation is that of einops and Shardy's sharding rules; the kinds of factors are Shardy's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from spmdsim.errors import RuleError
+
+#: A tensor's dims as an operator sees them: per dim its factors, major to minor.
+Term = tuple[tuple[str, ...], ...]
+
+ELLIPSIS = "..."
+_ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An operator's declaration. Build it with :meth:`parse`.
+
+    Attributes:
+        text: the line it was parsed from.
+        inputs: one term per operand.
+        outputs: one term per result.
+        reductions: factors that reduce with something else than a sum.
+        whole: factors that must not be split (a sort's dim, say).
+        indexed: factors looked up by value (an embedding's rows): split, each rank contributes the rows it
+            holds and zeros for the others.
+        linear: the sets of operands that may hold partial values together, the others being replicated.
+            A product is linear in each operand, a sum in all of them jointly.
+        passes: the pending reductions that pass through linear operands.
+        order: factors in the order of the device matrix, where it is not that of first appearance.
+    """
+
+    text: str
+    inputs: tuple[Term, ...]
+    outputs: tuple[Term, ...]
+    reductions: tuple[tuple[str, str], ...] = ()
+    whole: frozenset[str] = frozenset()
+    indexed: frozenset[str] = frozenset()
+    linear: tuple[frozenset[int], ...] = ()
+    passes: frozenset[str] = field(default=frozenset({"sum", "avg"}))
+    order: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        *,
+        reduce: str | Mapping[str, str] = "sum",
+        whole: str = "",
+        indexed: str = "",
+        linear: str | Iterable[Iterable[int]] = "none",
+        passes: Iterable[str] = ("sum", "avg"),
+        order: str = "",
+    ) -> Rule:
+        """Read a rule.
+
+        Args:
+            text: operands, ``->``, results; terms separated by commas, dims by spaces.
+            reduce: the reduction of all factors missing from the results, or per factor.
+            whole: factors that must not be split, separated by spaces.
+            indexed: factors that are looked up by value.
+            linear: ``"none"``, ``"each"`` (in every operand by itself), ``"all"`` (in all jointly) or sets of
+                operand numbers.
+            passes: reductions that pass through linear operands.
+            order: the order of the factors in a device matrix.
+
+        Raises:
+            RuleError: the text is not a rule; the message shows where.
+
+        >>> rule = Rule.parse("m k, k n -> m n", linear="each")
+        >>> rule.factors, rule.reduced
+        (('m', 'k', 'n'), ('k',))
+        """
+        named = {} if isinstance(reduce, str) else dict(reduce)
+        return _parse(
+            text,
+            reduce if isinstance(reduce, str) else "sum",
+            tuple(sorted(named.items())),
+            tuple(whole.split()),
+            tuple(indexed.split()),
+            linear if isinstance(linear, str) else tuple(tuple(group) for group in linear),
+            tuple(passes),
+            tuple(order.split()),
+        )
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """All factors, operands' first, in order of first appearance (``...`` included)."""
+        seen: dict[str, None] = {}
+        for term in (*self.inputs, *self.outputs):
+            for dim in term:
+                seen.update(dict.fromkeys(dim))
+        return tuple(seen)
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """The factors missing from some result, which splitting therefore leaves partial."""
+        return tuple(f for f in self.factors if any(f not in _members(out) for out in self.outputs))
+
+    def reduction(self, factor: str) -> str:
+        """The reduction op of a factor."""
+        return dict(self.reductions).get(factor, "sum")
+
+    def transpose(self, operand: int) -> Rule:
+        """The rule of the gradient of an operand: result gradients and operands in, that operand out.
+
+        Every factor the operand lacks is summed: this is where all backward reductions come from.
+
+        >>> print(Rule.parse("m k, k n -> m n").transpose(1))
+        m n, m k, k n -> k n
+        """
+        inputs = (*self.outputs, *self.inputs)
+        text = f"{', '.join(map(_text, inputs))} -> {_text(self.inputs[operand])}"
+        return Rule(text, inputs, (self.inputs[operand],), whole=self.whole, order=self.order)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@lru_cache(maxsize=4096)
+def _parse(
+    text: str,
+    op: str,
+    named: tuple[tuple[str, str], ...],
+    whole: tuple[str, ...],
+    indexed: tuple[str, ...],
+    linear: str | tuple[tuple[int, ...], ...],
+    passes: tuple[str, ...],
+    order: tuple[str, ...],
+) -> Rule:
+    if text.count("->") != 1:
+        raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
+    left, right = text.split("->")
+    inputs = tuple(_term(part, text) for part in left.split(",")) if left.strip() else ()
+    outputs = tuple(_term(part, text) for part in right.split(","))
+    rule = Rule(text.strip(), inputs, outputs)
+    known = set(rule.factors)
+    for name in (*whole, *indexed, *order, *(factor for factor, _ in named)):
+        if name not in known:
+            raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
+    ops = dict.fromkeys(rule.reduced, op) | dict(named)
+    return Rule(
+        rule.text,
+        inputs,
+        outputs,
+        reductions=tuple(sorted((f, o) for f, o in ops.items() if o != "sum")),
+        whole=frozenset(whole),
+        indexed=frozenset(indexed),
+        linear=_linear(linear, len(inputs), text),
+        passes=frozenset(passes),
+        order=order,
+    )
+
+
+def _linear(linear: str | tuple[tuple[int, ...], ...], count: int, text: str) -> tuple[frozenset[int], ...]:
+    if linear == "none":
+        return ()
+    if linear == "each":
+        return tuple(frozenset({i}) for i in range(count))
+    if linear == "all":
+        return (frozenset(range(count)),)
+    if isinstance(linear, str):
+        raise RuleError(
+            f"linear is 'none', 'each', 'all' or sets of operands, but got {linear!r} for {text!r}"
+        )
+    return tuple(frozenset(group) for group in linear)
+
+
+def _term(part: str, text: str) -> Term:
+    dims: list[tuple[str, ...]] = []
+    for match in _ITEM.finditer(part):
+        item = match.group(0)
+        if match.group(1) is not None:
+            factors = tuple(match.group(1).split())
+            if not all(factor.isidentifier() for factor in factors):
+                raise RuleError(f"{item!r} in the rule {text!r} must hold factor names only")
+            dims.append(factors)
+        elif item == "1":
+            dims.append(())
+        elif item == ELLIPSIS or item.isidentifier():
+            dims.append((item,))
+        else:
+            raise RuleError(f"{item!r} is neither a factor, '...', '1' nor '(a b)' in the rule {text!r}")
+    names = [name for dim in dims for name in dim]
+    repeated = [name for i, name in enumerate(names) if name in names[:i]]
+    if repeated:
+        raise RuleError(f"factor {repeated[0]!r} occurs twice in one term of the rule {text!r}")
+    return tuple(dims)
+
+
+def _members(term: Term) -> set[str]:
+    return {factor for dim in term for factor in dim}
+
+
+def _text(term: Term) -> str:
+    return " ".join("1" if not d else d[0] if len(d) == 1 else f"({' '.join(d)})" for d in term)
