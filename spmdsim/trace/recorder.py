@@ -1,0 +1,145 @@
+"""Recording: ``with record() as trace`` collects the events of everything that runs inside.
+
+Nothing is computed, looked up or allocated while nobody records: callers ask :func:`recording` first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import overload
+
+from spmdsim.trace.events import CollectiveEvent, Event, OperatorEvent
+
+#: The directory of this package: frames below it are not the user's.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+_traces: list[Trace] = []
+_operators: list[str] = []
+
+
+class Trace(Sequence[Event]):
+    """The events of one recording, in the order in which they ended.
+
+    >>> from spmdsim.trace import record
+    >>> with record() as trace:
+    ...     pass
+    >>> len(trace), trace.nbytes()
+    (0, 0)
+    """
+
+    def __init__(self, events: Sequence[Event] = ()) -> None:
+        self.events: list[Event] = list(events)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Trace: ...
+
+    def __getitem__(self, index: int | slice) -> Event | Trace:
+        return Trace(self.events[index]) if isinstance(index, slice) else self.events[index]
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def collectives(self) -> list[CollectiveEvent]:
+        """The steps that ran, local ones (slice, fill) included."""
+        return [event for event in self.events if isinstance(event, CollectiveEvent)]
+
+    @property
+    def operators(self) -> list[OperatorEvent]:
+        """The operators that ran."""
+        return [event for event in self.events if isinstance(event, OperatorEvent)]
+
+    def counts(self, local: bool = False) -> dict[str, int]:
+        """How often each collective ran; ``local=True`` counts slice and fill, which move nothing, too."""
+        skipped = () if local else ("slice", "fill")
+        return dict(Counter(e.collective for e in self.collectives if e.collective not in skipped))
+
+    def nbytes(self, rank: int | None = None) -> int:
+        """Bytes that ``rank`` received; without a rank, the most that any rank of this process received."""
+        if rank is not None:
+            return sum(e.nbytes[e.ranks.index(rank)] for e in self.collectives if rank in e.ranks)
+        totals: Counter[int] = Counter()
+        for event in self.collectives:
+            for owner, count in zip(event.ranks, event.nbytes):
+                totals[owner] += count
+        return max(totals.values(), default=0)
+
+    @property
+    def seconds(self) -> float:
+        """Measured time in collectives, summed."""
+        return sum(event.seconds for event in self.collectives)
+
+    def table(self) -> str:
+        """The events as a table for people."""
+        from spmdsim.trace.table import table
+
+        return table(self)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.operators)} operators, {self.counts(local=True)})"
+
+
+@contextmanager
+def record() -> Iterator[Trace]:
+    """Record every operator and collective that runs inside the ``with`` block, on this process.
+
+    Recordings may be nested: an event goes to all that are open.
+    """
+    trace = Trace()
+    _traces.append(trace)
+    try:
+        yield trace
+    finally:
+        _traces[:] = [other for other in _traces if other is not trace]
+
+
+def recording() -> bool:
+    """Whether anybody records now."""
+    return bool(_traces)
+
+
+def emit(event: Event) -> None:
+    """Give an event to every open recording."""
+    for trace in _traces:
+        trace.events.append(event)
+
+
+class operator:
+    """Names the operator on whose behalf collectives run: ``with operator("matmul"): ...``."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        _operators.append(self.name)
+
+    def __exit__(self, *exc: object) -> None:
+        _operators.pop()
+
+
+def current_operator() -> str:
+    """The operator that runs now, ``"to"`` outside of any."""
+    return _operators[-1] if _operators else "to"
+
+
+def source_line() -> str | None:
+    """``file:line`` of the innermost frame outside this package: the user's call."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(PACKAGE) and not name.startswith("<"):
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

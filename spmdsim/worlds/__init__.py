@@ -1,0 +1,25 @@
+"""What executes: a world owns some ranks and runs the steps of redistributions on their shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.worlds.base import World, world
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.lockstep import LockStep
+    from spmdsim.worlds.mpi import MPIWorld
+    from spmdsim.worlds.shapes import ShapeArray, ShapeOnly
+
+__all__ = ["LockStep", "MPIWorld", "ShapeArray", "ShapeOnly", "World", "world"]
+
+_HOME = {"LockStep": "lockstep", "MPIWorld": "mpi", "ShapeArray": "shapes", "ShapeOnly": "shapes"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a world when it is first asked for: MPI starts with MPIWorld, not with this package."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

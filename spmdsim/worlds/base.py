@@ -1,0 +1,214 @@
+"""The world: it owns some ranks of all and runs the steps of plans on their shards.
+
+A world is told *what* happens by a :class:`~spmdsim.redistribution.step.Step`; which rank sends which box to
+whom follows from the step's two layouts. Arrays are values: a world never changes its inputs, may return
+them or views of them, and in one process equal replicas may be one array object.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
+from spmdsim.trace import recorder
+from spmdsim.trace.events import CollectiveEvent, group_size, received_counts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from spmdsim.layout import Mesh
+
+#: Collectives that can be run by an emulated algorithm instead of the world's own.
+EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+class World:
+    """Base of all worlds.
+
+    Attributes:
+        size: number of ranks.
+        ranks: the ranks this process owns, in the order in which shards are passed.
+        has_data: whether shards are arrays; False where only shapes are followed.
+        algorithms: the emulated algorithm per collective, as set by :meth:`use`.
+    """
+
+    has_data = True
+
+    def __init__(self, size: int, ranks: Sequence[int]) -> None:
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
+        if size < 1:
+            raise WorldError(f"a world needs at least one rank, but got {size}")
+        self.size = size
+        self.ranks = ranks
+        self.algorithms: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size})"
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
+        """Run one step on the shards of the owned ranks.
+
+        Args:
+            step: the collective and its two layouts.
+            shards: one array per owned rank, in the order of ``ranks``; a rank outside the source mesh
+                holds an array whose dims are all zero. They are not changed.
+            algorithm: an emulated algorithm for this call, such as ``"ring"``; what :meth:`use` says if left
+                out.
+
+        Returns:
+            One C-contiguous array per owned rank. They may be the inputs, or views of them.
+
+        Raises:
+            WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
+                reduction without meaning on the element type, ranks that disagree about the step.
+        """
+        if algorithm is None and self.algorithms:
+            algorithm = self.algorithms.get(step.collective)
+        if not recorder.recording():
+            return self._run(step, shards, algorithm)
+        start = time.perf_counter()
+        results = self._run(step, shards, algorithm)
+        self._emit(step, shards[0].dtype, algorithm, start, time.perf_counter() - start)
+        return results
+
+    def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
+        raise NotImplementedError  # pragma: no cover
+
+    def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
+        elements = self._received(step, algorithm)
+        recorder.emit(
+            CollectiveEvent(
+                operator=recorder.current_operator(),
+                collective=step.collective,
+                axes=step.axes,
+                group_size=group_size(step),
+                dtype=dtype.name,
+                ranks=self.ranks,
+                nbytes=tuple(count * dtype.itemsize for count in elements),
+                algorithm=algorithm,
+                seconds=seconds,
+                start=start,
+                source=recorder.source_line(),
+                step=step,
+            )
+        )
+
+    def _received(self, step: Step, algorithm: str | None) -> tuple[int, ...]:
+        return received_counts(step, self.ranks)
+
+    # -- what a step must fulfil --------------------------------------------------------------------
+
+    def check_mesh(self, mesh: Mesh) -> None:
+        """Refuse a mesh with ranks that this world does not have.
+
+        Raises:
+            WorldError: with both numbers.
+        """
+        highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
+        if highest >= self.size:
+            raise WorldError(
+                f"mesh {mesh} needs rank {highest}, but the world has {self.size} "
+                f"rank{'s' if self.size > 1 else ''}; start it with at least {highest + 1}"
+            )
+
+    def check_step(self, step: Step) -> None:
+        """Refuse a step that cannot run in this world."""
+        if step.collective not in STEP_COLLECTIVES:
+            raise WorldError(
+                f"no step is called {step.collective!r}; there are {', '.join(STEP_COLLECTIVES)}"
+            )
+        self.check_mesh(step.src.mesh)
+        if step.dst.mesh is not step.src.mesh:
+            self.check_mesh(step.dst.mesh)
+            if step.collective != "exchange" and step.dst.mesh != step.src.mesh:
+                raise WorldError(
+                    f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
+                )
+
+    # -- choices ------------------------------------------------------------------------------------
+
+    def use(self, **algorithms: str | None) -> Restore:
+        """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``.
+
+        ``None`` or ``"native"`` goes back to the world's own collective. The choice holds from now on; as a
+        context manager, ``with world.use(...):``, only inside the block.
+
+        Raises:
+            WorldError: a collective that cannot be emulated.
+        """
+        before = dict(self.algorithms)
+        for collective, name in algorithms.items():
+            if collective not in EMULATED:
+                raise WorldError(
+                    f"no algorithm can be chosen for {collective!r}; there are {', '.join(EMULATED)}"
+                )
+            if name is None or name == "native":
+                self.algorithms.pop(collective, None)
+            else:
+                self.algorithms[collective] = name
+        return Restore(self, before)
+
+    # -- the control plane and memory ---------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+
+    def gather_objects(self, values: list[Any]) -> list[Any]:
+        """All ranks' values on every process: one per owned rank in, ``size`` out. Not traced."""
+        return list(values)
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
+        """An uninitialised C-ordered array, from a pool of buffers that nobody uses any more."""
+        from spmdsim.worlds.pool import empty
+
+        return empty(tuple(shape), dtype)
+
+    def close(self) -> None:
+        """Give back what the world holds (communicators, buffers)."""
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Restore:
+    """What :meth:`World.use` returns: leaving its ``with`` block brings the earlier choice back."""
+
+    def __init__(self, owner: World, before: dict[str, str]) -> None:
+        self._owner, self._before = owner, before
+
+    def __enter__(self) -> World:
+        return self._owner
+
+    def __exit__(self, *exc: object) -> None:
+        self._owner.algorithms = self._before
+
+
+def world(size: int | None = None) -> World:
+    """The world this process is in: MPIWorld under an MPI launcher, else a LockStep of ``size`` ranks (or 1).
+
+    Raises:
+        WorldError: started by an MPI launcher that belongs to another MPI, or with another number of ranks
+            than ``size``.
+    """
+    from spmdsim.worlds.launcher import launched
+
+    found = launched()
+    if found is None:
+        from spmdsim.worlds.lockstep import LockStep
+
+        return LockStep(1 if size is None else size)
+    from spmdsim.worlds.mpi import MPIWorld
+
+    here = MPIWorld.of_launcher(found[1])
+    if size is not None and size != here.size:
+        raise WorldError(f"{size} ranks were asked for, but the launcher started {here.size}")
+    return here

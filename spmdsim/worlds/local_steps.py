@@ -1,0 +1,97 @@
+"""The steps that move nothing: ``slice`` and ``fill``, on one rank's array.
+
+A slice that is contiguous in its source is a view of it: the source was replicated, its owner holds it
+anyhow, and a copy of 64 MiB costs milliseconds. Any other slice is copied. Who drops the source and wants its
+memory back copies the slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spmdsim.layout import Bounds
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds.reduce_ops import check_reduce, identity
+
+Index = tuple[slice, ...]
+
+
+def within(box: Bounds, outer: Bounds) -> Index:
+    """The box as slices relative to the start of ``outer``."""
+    return tuple(slice(start - base, stop - base) for (start, stop), (base, _) in zip(box, outer))
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array itself if it is C-contiguous, else a C-ordered copy (0-d arrays stay 0-d)."""
+    return array if array.flags.c_contiguous else array.copy()
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How one rank slices: the part of its source it keeps, or None for all of it."""
+
+    index: Index | None
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        """The slice of an array."""
+        return contiguous(array if self.index is None else array[self.index])
+
+
+def slicing(step: Step, rank: int) -> Slicing:
+    """The slice that takes ``rank`` from the source to the target layout."""
+    source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
+    if source == target:
+        return Slicing(None)
+    if any(start == stop for start, stop in target):  # an empty shard may lie outside of the source box
+        target = tuple((base, base + stop - start) for (start, stop), (base, _) in zip(target, source))
+    return Slicing(within(target, source))
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How one rank makes its part of a pending value.
+
+    Args:
+        op: the pending reduction.
+        shape: shape of the target shard.
+        index: where the rank's own values go in it; None if they fill it.
+        keeps: whether this rank contributes its values, or only the identity element.
+        scale: what the values are multiplied by, so that an average over the ranks gives them back.
+    """
+
+    op: str
+    shape: tuple[int, ...]
+    index: Index | None
+    keeps: bool
+    scale: int
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        """The rank's part of the pending value."""
+        if self.keeps and self.index is None and self.scale == 1:
+            return contiguous(array)
+        result = np.empty(self.shape, array.dtype)
+        if not self.keeps or self.index is not None:
+            result[...] = identity(self.op, array.dtype)
+        if self.keeps:
+            where = ... if self.index is None else self.index
+            result[where] = array if self.scale == 1 else array * array.dtype.type(self.scale)
+        return result
+
+
+def filling(step: Step, rank: int, dtype: np.dtype) -> Filling:
+    """What ``rank`` holds of a value that becomes pending over the step's axes.
+
+    Along an axis on which the source is replicated, coordinate 0 keeps the values; along one that split it,
+    every rank keeps its own slice. For an average all replicas keep the values.
+    """
+    op = check_reduce(step.op, dtype)
+    source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
+    coords = dict(zip(step.src.mesh.axes, step.src.mesh.coords(rank)))
+    split = [axis for axis in step.axes if axis in step.src.split_axes]
+    copies = [axis for axis in step.axes if axis not in split]
+    scale = step.src.mesh.axis_size(*split) if op == "avg" else 1
+    keeps = op == "avg" or all(coords[axis] == 0 for axis in copies)
+    index = None if source == target else within(source, target)
+    return Filling(op, tuple(stop - start for start, stop in target), index, keeps, scale)

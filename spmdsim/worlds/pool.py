@@ -1,0 +1,95 @@
+"""Reusable buffers: a fresh array of many MiB costs page faults worth up to twice its copy.
+
+The pool keeps the big arrays it made and hands one out again as soon as nobody else refers to it. Views keep
+their base alive, so an array is free exactly when its base's reference count says that only the pool has it.
+What is kept is bounded in bytes; the arrays unused for longest go first.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+#: Arrays below this size come from the allocator, which reuses them by itself.
+SMALLEST = 256 * 1024
+#: Bytes kept, in use or not, unless ``SPMDSIM_POOL_BYTES`` says otherwise.
+LIMIT = 512 * 1024 * 1024
+
+
+class Pool:
+    """Buffers by size.
+
+    Args:
+        limit: bytes kept at most. A larger array is made and forgotten.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.nbytes = 0
+        self._by_size: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+        self._alone = self._references_when_free()
+
+    def _references_when_free(self) -> int:
+        """What :meth:`_count` says of a buffer that only the pool holds (it depends on the interpreter)."""
+        return self._count([np.empty(1, np.uint8)], 0)
+
+    @staticmethod
+    def _count(kept: list[np.ndarray], index: int) -> int:
+        return sys.getrefcount(kept[index])
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An uninitialised C-ordered array that nobody else refers to."""
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        if nbytes < SMALLEST or nbytes > self.limit:
+            return np.empty(shape, kind)
+        return self._buffer(nbytes).view(kind).reshape(shape)
+
+    def _buffer(self, nbytes: int) -> np.ndarray:
+        kept = self._by_size.get(nbytes)
+        if kept is None:
+            kept = self._by_size[nbytes] = []
+        else:
+            self._by_size.move_to_end(nbytes)
+            for index in range(len(kept)):
+                if self._count(kept, index) == self._alone:
+                    return kept[index]
+        buffer = np.empty(nbytes, np.uint8)
+        kept.append(buffer)
+        self.nbytes += nbytes
+        if self.nbytes > self.limit:
+            self._shrink(nbytes)
+        return buffer
+
+    def _shrink(self, newest: int) -> None:
+        """Forget buffers of the sizes asked for longest ago until the rest fits in the limit."""
+        for size in list(self._by_size):
+            kept = self._by_size[size]
+            while kept and self.nbytes > self.limit and (size != newest or len(kept) > 1):
+                del kept[0]
+                self.nbytes -= size
+            if not kept:
+                del self._by_size[size]
+
+    def clear(self) -> None:
+        """Forget all buffers; arrays in use stay valid."""
+        self._by_size.clear()
+        self.nbytes = 0
+
+
+_pool = Pool(int(os.environ.get("SPMDSIM_POOL_BYTES", LIMIT)))
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised C-ordered array from this process's pool."""
+    return _pool.empty(shape, dtype)
+
+
+def pool() -> Pool:
+    """This process's pool."""
+    return _pool

@@ -1,0 +1,117 @@
+"""The reductions in numpy: which operation, on which element types, with which identity element.
+
+16-bit floats are accumulated in float32 in the order of the group and rounded once; all other types are
+accumulated in their own type. Integer sums wrap around as numpy's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+
+from spmdsim.errors import WorldError
+from spmdsim.layout import REDUCE_OPS
+
+#: Reductions of truth values, and the plain reductions that mean the same on them.
+_LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
+_NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether the type is a real floating type, bfloat16 and its small relatives included."""
+    return dtype.kind == "f" or (dtype.kind == "V" and dtype.name.startswith(("bfloat", "float")))
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Whether the type is a float of at most 16 bits, which is accumulated in float32."""
+    return dtype.itemsize <= 2 and is_float(dtype)
+
+
+@lru_cache(maxsize=256)
+def check_reduce(op: str | None, dtype: np.dtype) -> str:
+    """The reduction's name, if it has a meaning on this element type.
+
+    Raises:
+        WorldError: an unknown reduction, or one without meaning on the type (the maximum of complex numbers,
+            the sum of bools, the average of integers).
+    """
+    if op not in REDUCE_OPS:
+        raise WorldError(f"no reduction is called {op!r}; there are {', '.join(REDUCE_OPS)}")
+    if dtype.kind == "b":
+        if op not in _LOGICAL:
+            raise WorldError(
+                f"the {op} of bools is not a bool; reduce with 'any' or 'all', or convert to an integer first"
+            )
+    elif op in ("all", "any"):
+        raise WorldError(f"{op!r} reduces bools, but got {dtype.name}; compare first, as in x != 0")
+    elif dtype.kind == "c" and op in ("max", "min"):
+        raise WorldError(f"complex numbers have no order, so no {op}; got {dtype.name}")
+    elif dtype.kind in "iu" and op == "avg":
+        raise WorldError(f"the average of {dtype.name} is not an integer; convert to a float first")
+    elif dtype.kind not in "iufc" and not is_float(dtype):
+        raise WorldError(f"elements of type {dtype.name} cannot be reduced")
+    return op
+
+
+def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
+    """The numpy function that combines two operands of the reduction (``avg`` adds)."""
+    return _LOGICAL[op] if dtype.kind == "b" else _NUMERIC[op]
+
+
+def accumulator(op: str, dtype: np.dtype) -> np.dtype:
+    """The type in which the reduction is accumulated."""
+    return np.dtype(np.float32) if is_half(dtype) and op in ("sum", "avg", "prod") else dtype
+
+
+def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
+    """Reduce equally shaped arrays in the order given.
+
+    Args:
+        op: the reduction.
+        parts: at least one array; they are only read.
+        out: where to put the result; a new C-ordered array if left out.
+    """
+    parts = list(parts)
+    first = parts[0]
+    kind = accumulator(op, first.dtype)
+    function = ufunc(op, first.dtype)
+    direct = out is not None and out.dtype == kind
+    total = out if direct else np.empty(first.shape, kind)
+    assert total is not None  # for the type checker: direct says that out is given
+    if len(parts) == 1:
+        total[...] = first
+    elif kind == first.dtype:
+        function(first, parts[1], out=total)
+    else:
+        total[...] = first
+        function(total, parts[1], out=total)
+    for part in parts[2:]:
+        function(total, part, out=total)
+    if op == "avg":
+        total /= len(parts)
+    if kind == first.dtype:
+        return total
+    if out is None:
+        return total.astype(first.dtype)
+    out[...] = total
+    return out
+
+
+def identity(op: str, dtype: np.dtype) -> object:
+    """The value that changes nothing when reduced: 0, 1, -inf, the smallest integer, True, False, ...
+
+    >>> identity("max", np.dtype("int8")), identity("prod", np.dtype("f4"))
+    (np.int8(-128), np.float32(1.0))
+    """
+    check_reduce(op, dtype)
+    kind = dtype.type
+    if dtype.kind == "b":
+        return kind(op in ("all", "min"))
+    if op in ("sum", "avg", "prod"):
+        return kind(1 if op == "prod" else 0)
+    if is_float(dtype):
+        return kind(-np.inf if op == "max" else np.inf)
+    limits = np.iinfo(dtype)
+    return kind(limits.min if op == "max" else limits.max)

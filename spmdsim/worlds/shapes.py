@@ -1,0 +1,87 @@
+"""ShapeOnly: one representative rank and no data, for costs at any number of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import WorldError
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds.base import World
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class ShapeArray:
+    """The shape and element type of an array, without its data.
+
+    >>> import numpy as np
+    >>> ShapeArray((3, 4), np.dtype("f4")).nbytes
+    48
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the array would have."""
+        return self.size * self.dtype.itemsize
+
+
+class ShapeOnly(World):
+    """A world of ``size`` ranks of which only rank 0 is followed, by shapes.
+
+    Rank 0 holds the largest shard of every layout (balanced blocks give the first ones one element more), so
+    its shapes and bytes are the worst case.
+
+    >>> ShapeOnly(65536).ranks
+    range(0, 1)
+    """
+
+    has_data = False
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, range(1))
+        self._shapes: dict[tuple[Step, object], list[Any]] = {}
+
+    def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
+        found = self._shapes.get((step, shards[0]))
+        if found is not None:
+            return found
+        self.check_step(step)
+        shard = shards[0]
+        expected = step.src.local_shape(step.shape, 0)
+        if shard.shape != expected:
+            raise WorldError(
+                f"rank 0 holds a shard of shape {shard.shape}, but {step.src} gives it {expected}"
+            )
+        if len(self._shapes) >= 65536:
+            self._shapes.clear()
+        found = [ShapeArray(step.dst.local_shape(step.shape, 0), shard.dtype)]
+        self._shapes[step, shard] = found
+        return found
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
+        """A shape without data."""
+        import numpy as np
+
+        return ShapeArray(tuple(shape), np.dtype(dtype))
+
+    def gather_objects(self, values: list[Any]) -> list[Any]:
+        """The representative's value in the place of every rank's."""
+        return list(values) * self.size
