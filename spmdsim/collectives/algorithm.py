@@ -1,0 +1,222 @@
+"""An algorithm: one generator function and the facts that belong to it; and the register of all of them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from importlib import import_module
+from typing import Any
+
+from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.moves import Move, Rounds
+from spmdsim.collectives.partition import BALANCED
+from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
+from spmdsim.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Closed-form cost: ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``.
+
+    Each field is an expression over :data:`spmdsim.collectives.formula.NAMES`; ``beta`` and ``gamma``
+    are multiples of the message size, exact when it divides into the chunks.
+    """
+
+    steps: str
+    beta: str
+    gamma: str = "0"
+    depth: str | None = None
+
+    def at(self, size: int, options: Mapping[str, object] | None = None) -> tuple[int, Fraction, Fraction]:
+        """Steps, beta and gamma coefficients for a rank count.
+
+        >>> Formula("2*(n-1)", "2*q", "q").at(6)
+        (10, Fraction(5, 3), Fraction(5, 6))
+        """
+        steps, beta, gamma = (evaluate(e, size, options) for e in (self.steps, self.beta, self.gamma))
+        return int(steps), beta, gamma
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A collective algorithm, declared once.
+
+    Attributes:
+        collective: what it implements.
+        name: as users know it, such as ``"ring"``.
+        generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one
+            that takes ``root`` works for any root.
+        chunks: into how many chunks the vector is cut: one expression, or several for a nested cut.
+            Empty: found from the chunk numbers the generator uses.
+        about: one line for people.
+        rounding: ``"balanced"`` or ``"ceiling"`` chunks.
+        condition: an expression that must be true, such as ``"n == p"``; empty when any rank count works.
+        condition_words: the same for people.
+        in_order: reduces in rank order, so that non-commutative operators may be used.
+        options: names and default values of the generator's further parameters.
+        ports: messages a rank may send (and receive) in one round, an expression.
+        formula: closed-form cost, where known.
+        symmetry: ``"shift"`` when rank r does what rank 0 does with all peers shifted by r, ``"xor"`` when with
+            peers xored by r; used to price huge rank counts from rank 0 alone. An expression in front (``"n == p: xor"``)
+            limits it.
+        busy: for algorithms without symmetry, an expression list of ranks that together take part in every
+            round with the largest message.
+        libraries: the names and numbers MPI libraries use.
+    """
+
+    collective: Collective
+    name: str
+    generate: Callable[..., Rounds]
+    chunks: tuple[str, ...] = ()
+    about: str = ""
+    rounding: str = BALANCED
+    condition: str = ""
+    condition_words: str = "any rank count"
+    in_order: bool | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    ports: str = "1"
+    formula: Formula | None = None
+    symmetry: str = ""
+    busy: tuple[str, ...] = ()
+    libraries: tuple[tuple[str, str], ...] = ()
+    takes_root: bool = field(default=False)
+
+    @property
+    def full_name(self) -> str:
+        """Collective and name, such as ``"all_reduce ring"``."""
+        return f"{self.collective.name} {self.name}"
+
+    def fits(self, size: int, options: Mapping[str, object] | None = None) -> bool:
+        """Whether the algorithm works for this rank count."""
+        if size < 1:
+            return False
+        return not self.condition or bool(evaluate(self.condition, size, self._with(options)))
+
+    def _with(self, options: Mapping[str, object] | None) -> dict[str, Any]:
+        return {**dict(self.options), **(options or {})}
+
+    def levels(self, size: int, options: Mapping[str, object]) -> tuple[int, ...]:
+        """The nested cut: pieces per level; their product is the chunk count."""
+        if self.chunks:
+            return tuple(int(evaluate(e, size, options)) for e in self.chunks)
+        return (infer_chunk_count(self, size, options),)
+
+    def moves(self, rank: int, size: int, root: int, options: Mapping[str, Any]) -> Iterator[list[Move]]:
+        """One rank's rounds, lazily."""
+        if self.takes_root:
+            return self.generate(rank, size, root=root, **options)
+        return self.generate(rank, size, **options)
+
+
+def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any]) -> int:
+    """The chunk count of an algorithm that does not declare it: from the largest number it uses."""
+    what = algorithm.collective
+    if "row" in (what.before, what.after):
+        return size * size
+    largest = 0
+    for rank in range(size):
+        for moves in algorithm.moves(rank, size, 0, options):
+            for move in moves:
+                for chunk in move.chunks:
+                    largest = max(largest, chunk)
+    if "owner" in (what.before, what.after):
+        return (largest // size + 1) * size
+    return 1 if largest == 0 else max(size, largest + 1)
+
+
+_REGISTER: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+_MODULES = (
+    "all_reduce", "all_reduce_trees", "all_reduce_groups", "reduce_scatter", "all_gather", "all_to_all",
+    "broadcast", "reduce", "gather_scatter", "scan", "barrier",
+)  # fmt: skip
+
+
+def declare(
+    collective_name: str, name: str, chunks: str | tuple[str, ...] = (), **facts: Any
+) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
+    """Decorator: register a generator function as an algorithm of a collective.
+
+    Args:
+        collective_name: such as ``"all_reduce"``.
+        name: the algorithm's name.
+        chunks: expression(s) for the chunk count.
+        **facts: further fields of :class:`Algorithm`.
+    """
+
+    def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
+        made = from_function(generate, collective_name, name=name, chunks=chunks, **facts)
+        _REGISTER[made.collective.name][name] = made
+        return generate
+
+    return register
+
+
+def from_function(
+    generate: Callable[..., Rounds],
+    collective_name: str = "all_reduce",
+    name: str | None = None,
+    chunks: str | tuple[str, ...] = (),
+    **facts: Any,
+) -> Algorithm:
+    """Make an algorithm of anyone's generator function, without registering it.
+
+    Parameters of the function after ``(rank, size)`` become options; they need default values.
+
+    Raises:
+        ScheduleError: when the function does not take ``(rank, size)``.
+    """
+    parameters = list(inspect.signature(generate).parameters.values())
+    label = name or getattr(generate, "__name__", "algorithm")
+    extra = [p for p in parameters[2:] if p.name != "root"]
+    if len(parameters) < 2 or any(p.default is p.empty for p in extra):
+        raise ScheduleError(
+            f"{label} must be a function of (rank, size), further parameters with default values;"
+            f" it takes ({', '.join(p.name for p in parameters)})"
+        )
+    if "about" not in facts and generate.__doc__:
+        facts["about"] = generate.__doc__.strip().splitlines()[0]
+    return Algorithm(
+        collective=collective(collective_name),
+        name=label,
+        generate=generate,
+        chunks=(chunks,) if isinstance(chunks, str) else tuple(chunks),
+        options=tuple((p.name, p.default) for p in extra),
+        takes_root=any(p.name == "root" for p in parameters),
+        **facts,
+    )
+
+
+def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
+    """All registered algorithms, or those of one collective."""
+    for module in _MODULES:
+        import_module(f"spmdsim.collectives.algorithms.{module}")
+    names = list(COLLECTIVES) if collective_name is None else [collective(collective_name).name]
+    return tuple(a for name in names for a in _REGISTER[name].values())
+
+
+def algorithm(collective_name: str, name: str) -> Algorithm:
+    """Look an algorithm up, by its name or by a library's name for it.
+
+    Raises:
+        ScheduleError: when there is none; the message lists those there are.
+
+    >>> algorithm("allreduce", "reduce_scatter_allgather").name
+    'rabenseifner'
+    """
+    known = algorithms(collective_name)
+    wanted = name.lower().replace("-", "_")
+    for candidate in known:
+        if candidate.name == wanted:
+            return candidate
+    for candidate in known:
+        if any(wanted in theirs.split() for _, theirs in candidate.libraries):
+            return candidate
+    names = [a.name for a in known]
+    near = difflib.get_close_matches(wanted, names, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ScheduleError(
+        f"{collective(collective_name).name} has no algorithm {name!r}; {hint}known are {', '.join(names)}"
+    )

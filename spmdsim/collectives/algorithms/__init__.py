@@ -1,0 +1,1 @@
+"""All algorithms, one small file per collective; each is one generator function of (rank, size)."""

@@ -1,0 +1,78 @@
+"""all_to_all: rank d ends with block d of every rank. The chunk from rank s to rank d is number s*n + d."""
+
+from __future__ import annotations
+
+from spmdsim.collectives.algorithm import Formula, declare
+from spmdsim.collectives.algorithms.common import doublings
+from spmdsim.collectives.moves import Rounds, recv, send
+
+
+def _exchange(rank: int, size: int, to: int, source: int) -> list:
+    return [send(to, rank * size + to), recv(source, source * size + rank)]
+
+
+@declare(
+    "all_to_all",
+    "pairwise",
+    chunks="n*n",
+    about="one partner per round: r^i for a power of two, else to r+i and from r-i",
+    formula=Formula("n-1", "q"),
+    symmetry="n == p: xor; shift",
+    libraries=(("mpich", "pairwise"), ("openmpi", "pairwise two_proc 2")),
+)
+def pairwise(rank: int, size: int) -> Rounds:
+    """Every block travels once."""
+    for i in range(1, size):
+        if size & (size - 1) == 0:
+            yield _exchange(rank, size, rank ^ i, rank ^ i)
+        else:
+            yield _exchange(rank, size, (rank + i) % size, (rank - i) % size)
+
+
+@declare(
+    "all_to_all",
+    "linear",
+    chunks="n*n",
+    about="all messages at once; needs n-1 ports",
+    formula=Formula("(1 if n > 1 else 0)", "q"),
+    ports="max(1, n-1)",
+    symmetry="shift",
+    libraries=(("mpich", "scattered"), ("openmpi", "linear linear_sync basic_linear 1 4")),
+)
+def linear(rank: int, size: int) -> Rounds:
+    """One round with every partner; MPICH calls it scattered, Open MPI linear."""
+    if size > 1:
+        yield [
+            move
+            for i in range(1, size)
+            for move in _exchange(rank, size, (rank + i) % size, (rank - i) % size)
+        ]
+
+
+@declare(
+    "all_to_all",
+    "bruck",
+    chunks="n*n",
+    about="ceil(log2 n) rounds; blocks hop along the binary digits of their distance",
+    formula=Formula("c", "bits/n"),
+    symmetry="shift",
+    libraries=(("mpich", "brucks"), ("openmpi", "modified_bruck bruck 3")),
+)
+def bruck(rank: int, size: int) -> Rounds:
+    """Round k moves all blocks whose distance to go, destination minus source, has bit k set."""
+    for k in doublings(size):
+        distances = [j for j in range(size) if j & k]
+        to, source = (rank + k) % size, (rank - k) % size
+        yield [
+            send(to, _resting(rank, size, k, distances)),
+            recv(source, _resting(source, size, k, distances)),
+        ]
+
+
+def _resting(rank: int, size: int, k: int, distances: list[int]) -> list[int]:
+    """The blocks with the given distances that rest on ``rank`` before round ``k``."""
+    chunks = []
+    for distance in distances:
+        source = (rank - distance % k) % size
+        chunks.append(source * size + (source + distance) % size)
+    return chunks

@@ -1,0 +1,104 @@
+"""scan and exscan: rank r ends with the reduction of the vectors of ranks 0 ... r, or 0 ... r-1.
+
+Chunk 0 is the result; scratch chunk 1 is the sum over the aligned group so far, scratch chunk 2 what arrives.
+"""
+
+from __future__ import annotations
+
+from spmdsim.collectives.algorithm import Formula, declare
+from spmdsim.collectives.algorithms.common import doublings
+from spmdsim.collectives.moves import Rounds, combine, copy, recv, recv_reduce, send
+
+
+@declare(
+    "scan",
+    "recursive_doubling",
+    chunks="1",
+    about="sums of aligned groups exchanged at distance 1, 2, 4, ...; the lower group's sum enters the result",
+    formula=Formula("c", "c"),
+    symmetry="n == p: xor",
+    busy=("0", "1"),
+    libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
+    in_order=True,
+)
+def scan_recursive_doubling(rank: int, size: int) -> Rounds:
+    """Partner r^k, as far as it exists."""
+    if size > 1:
+        yield [copy(0, 1)]
+    for k in doublings(size):
+        partner = rank ^ k
+        if partner >= size:
+            yield []
+            continue
+        moves = [send(partner, 1), recv(partner, 2), combine(2, 1, left=partner < rank)]
+        yield moves + [combine(2, 0, left=True)] if partner < rank else moves
+
+
+@declare(
+    "exscan",
+    "recursive_doubling",
+    chunks="1",
+    about="as for scan; the own vector stays out of the result",
+    formula=Formula("c", "c"),
+    symmetry="n == p: xor",
+    busy=("0", "1"),
+    libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
+    in_order=True,
+)
+def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
+    """The first sum that arrives from below starts the result."""
+    if size > 1:
+        yield [copy(0, 1)]
+    started = False
+    for k in doublings(size):
+        partner = rank ^ k
+        if partner >= size:
+            yield []
+            continue
+        moves = [send(partner, 1), recv(partner, 2), combine(2, 1, left=partner < rank)]
+        if partner < rank:
+            moves.append(combine(2, 0, left=True) if started else copy(2, 0))
+            started = True
+        yield moves
+
+
+@declare(
+    "scan",
+    "linear",
+    chunks="1",
+    about="each rank waits for the sum of those before it",
+    formula=Formula("n-1", "n-1", "n-1", "n-1"),
+    busy=("0",),
+    libraries=(("openmpi", "linear 1"),),
+    in_order=True,
+)
+def scan_linear(rank: int, size: int) -> Rounds:
+    """Round i brings the sum of ranks 0 ... i to rank i+1."""
+    for i in range(size - 1):
+        if rank == i:
+            yield [send(rank + 1, 0)]
+        else:
+            yield [recv_reduce(rank - 1, 0)] if rank == i + 1 else []
+
+
+@declare(
+    "exscan",
+    "linear",
+    chunks="1",
+    about="each rank waits for the sum of those before it, and passes it on with its own",
+    formula=Formula("n-1", "n-1"),
+    busy=("0",),
+    libraries=(("openmpi", "linear 1"),),
+    in_order=True,
+)
+def exscan_linear(rank: int, size: int) -> Rounds:
+    """Scratch chunk 1 is the sum that travels on."""
+    if size > 1:
+        yield [copy(0, 1)]
+    for i in range(size - 1):
+        if rank == i:
+            yield [send(rank + 1, 1)]
+        elif rank == i + 1:
+            yield [recv(rank - 1, 0), combine(0, 1, left=True)]
+        else:
+            yield []

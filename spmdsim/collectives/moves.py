@@ -1,0 +1,141 @@
+"""The words of a collective algorithm: what one rank does in one round.
+
+An algorithm is a generator function of ``(rank, size)``. It yields that rank's rounds; a round is a
+short list of moves over a buffer that is cut into numbered chunks::
+
+    def ring(rank, size):
+        for i in range(size - 1):
+            yield [
+                send((rank + 1) % size, (rank - i) % size),
+                recv((rank - 1) % size, (rank - 1 - i) % size),
+            ]
+
+What a round means: its messages travel at the same time (sends read the values from before the
+round), then the received values are stored or reduced in the order written, then the local moves run.
+A rank that is idle in a round yields an empty list, so that round *i* means the same on every rank.
+
+Chunk numbers beyond the chunk count ``k`` are scratch: number ``c + k * layer`` is a private copy of
+the size of chunk ``c``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import index
+from typing import NamedTuple, TypeAlias
+
+Chunks: TypeAlias = "range | tuple[int, ...]"
+
+SEND = "send"
+RECV = "recv"
+REDUCE = "reduce"
+COPY = "copy"
+COMBINE = "combine"
+
+LOCAL = -1
+"""The ``peer`` of a move that stays on its rank."""
+
+
+class Move(NamedTuple):
+    """One thing a rank does in a round.
+
+    Attributes:
+        kind: ``"send"``, ``"recv"``, ``"reduce"`` (receive and reduce), or the local ``"copy"`` and ``"combine"``.
+        peer: the other rank; :data:`LOCAL` for local moves.
+        chunks: what is sent, or where the result goes.
+        source: the chunks a local move reads.
+        left: whether the incoming (or source) value is the *left* operand of the reduction;
+            None: it is when its sender has the lower rank.
+    """
+
+    kind: str
+    peer: int
+    chunks: Chunks
+    source: Chunks = ()
+    left: bool | None = None
+
+    @property
+    def receives(self) -> bool:
+        """Whether a message arrives."""
+        return self.kind == RECV or self.kind == REDUCE
+
+    def incoming_left(self, rank: int) -> bool:
+        """Whether the incoming value is the left operand on this rank."""
+        return self.peer < rank if self.left is None else self.left
+
+    def describe(self) -> str:
+        """A few words for messages and pictures.
+
+        >>> recv_reduce(2, [3, 4]).describe()
+        'recv_reduce from 2: chunks 3-4'
+        """
+        what = name_chunks(self.chunks)
+        if self.kind == SEND:
+            return f"send to {self.peer}: {what}"
+        if self.peer != LOCAL:
+            return f"{'recv' if self.kind == RECV else 'recv_reduce'} from {self.peer}: {what}"
+        return f"{self.kind} {name_chunks(self.source)} into {what}"
+
+
+Round: TypeAlias = "Sequence[Move]"
+Rounds: TypeAlias = "Iterator[list[Move]]"
+
+
+def send(peer: int, chunks: int | Iterable[int]) -> Move:
+    """Send chunks to a rank. ``chunks`` is one number, a range or a list; ``()`` is an empty message."""
+    return Move(SEND, peer, _chunks(chunks))
+
+
+def recv(peer: int, chunks: int | Iterable[int]) -> Move:
+    """Receive chunks from a rank; they replace what was there."""
+    return Move(RECV, peer, _chunks(chunks))
+
+
+def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None) -> Move:
+    """Receive chunks from a rank and reduce them into the chunks of the same numbers.
+
+    Args:
+        peer: the sender.
+        chunks: one chunk number, a range or a list.
+        left: put the incoming value on the left of the operator. By default the value from the lower
+            rank stands left, which keeps the order of the ranks in most algorithms.
+    """
+    return Move(REDUCE, peer, _chunks(chunks), (), left)
+
+
+def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Move:
+    """Copy chunks to other chunks of the same rank; costs no message."""
+    return Move(COPY, LOCAL, _chunks(target), _chunks(source))
+
+
+def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Move:
+    """Reduce chunks into other chunks of the same rank: ``target = source op target`` if ``left``."""
+    return Move(COMBINE, LOCAL, _chunks(target), _chunks(source), left)
+
+
+def _chunks(chunks: int | Iterable[int]) -> Chunks:
+    if type(chunks) is int:
+        return (chunks,)
+    if type(chunks) is range:
+        return chunks
+    if isinstance(chunks, Iterable):
+        return tuple(map(index, chunks))
+    return (index(chunks),)  # an integer of another type, such as numpy's
+
+
+def name_chunks(chunks: Chunks) -> str:
+    """Chunks as words, runs shortened.
+
+    >>> name_chunks((1, 2, 3, 7)), name_chunks((4,)), name_chunks(())
+    ('chunks 1-3, 7', 'chunk 4', 'no data')
+    """
+    if not chunks:
+        return "no data"
+    runs: list[list[int]] = []
+    for chunk in chunks:
+        if runs and chunk == runs[-1][1] + 1:
+            runs[-1][1] = chunk
+        else:
+            runs.append([chunk, chunk])
+    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return f"chunk {words}" if len(chunks) == 1 else f"chunks {words}"

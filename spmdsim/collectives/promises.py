@@ -1,0 +1,151 @@
+"""What each collective promises, as data: who holds which chunk before and after.
+
+A collective of ``n`` ranks works on ``k`` chunks. Three words describe it:
+
+* ``before``: who has input. ``everyone`` (each rank its own version of all chunks), ``owner`` (rank
+  ``c * n // k`` has chunk ``c``), ``root`` (the root has all), ``row`` (rank ``r`` has the chunks
+  ``r * n + d`` for each destination ``d``).
+* ``after``: who must have output; also ``column``: rank ``r`` ends with the chunks ``s * n + r``.
+* ``value``: what the output is. ``copy`` of the input, ``sum`` over all ranks, ``prefix`` (ranks up to
+  and including the own one), ``earlier`` (ranks before the own one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spmdsim.collectives.moves import Chunks
+from spmdsim.errors import ScheduleError, SpmdError
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective: its name and its pre- and postcondition.
+
+    Attributes:
+        name: as in ``all_reduce``.
+        before: who has input: ``everyone``, ``owner``, ``root``, ``row`` or ``nobody``.
+        after: who must have output: ``everyone``, ``owner``, ``root``, ``column`` or ``nobody``.
+        value: ``copy``, ``sum``, ``prefix``, ``earlier`` or ``nothing``.
+        size_means: what the message size of this collective counts.
+    """
+
+    name: str
+    before: str
+    after: str
+    value: str
+    size_means: str
+
+    @property
+    def reduces(self) -> bool:
+        """Whether an operator is applied."""
+        return self.value in ("sum", "prefix", "earlier")
+
+    @property
+    def rooted(self) -> bool:
+        """Whether it has a root."""
+        return "root" in (self.before, self.after)
+
+    def starts_with(self, rank: int, size: int, chunk_count: int, root: int = 0) -> Chunks:
+        """The chunks of which this rank has input."""
+        return _holds(self.before, rank, size, chunk_count, root)
+
+    def ends_with(self, rank: int, size: int, chunk_count: int, root: int = 0) -> Chunks:
+        """The chunks this rank must have at the end."""
+        if self.value == "earlier" and rank == 0:
+            return range(0)
+        return _holds(self.after, rank, size, chunk_count, root)
+
+    def contributors(self, rank: int, size: int, chunk: int, chunk_count: int, root: int) -> range:
+        """The ranks whose input makes up the output ``chunk`` of this rank."""
+        if self.value == "prefix":
+            return range(rank + 1)
+        if self.value == "earlier":
+            return range(rank)
+        if self.value == "sum":
+            return range(size)
+        origin = _origin(self.before, chunk, size, chunk_count, root)
+        return range(origin, origin + 1)
+
+    def check_chunk_count(self, size: int, chunk_count: int) -> None:
+        """Refuse a chunk count that this collective cannot be cut into.
+
+        Raises:
+            ScheduleError: when the chunks do not fall evenly to their owners.
+        """
+        words = (self.before, self.after)
+        if "row" in words and chunk_count != size * size:
+            raise ScheduleError(
+                f"{self.name} on {size} ranks has one chunk per pair of ranks, {size * size} in all;"
+                f" the algorithm uses {chunk_count}"
+            )
+        if "owner" in words and (chunk_count % size or chunk_count == 0):
+            raise ScheduleError(
+                f"{self.name} on {size} ranks needs the same number of chunks for every rank;"
+                f" the algorithm uses {chunk_count}"
+            )
+
+
+def _holds(who: str, rank: int, size: int, chunk_count: int, root: int) -> Chunks:
+    if who == "everyone" or (who == "root" and rank == root):
+        return range(chunk_count)
+    if who == "owner":
+        each = chunk_count // size
+        return range(rank * each, (rank + 1) * each)
+    if who == "row":
+        return range(rank * size, (rank + 1) * size)
+    if who == "column":
+        return range(rank, size * size, size)
+    return range(0)
+
+
+def _origin(who: str, chunk: int, size: int, chunk_count: int, root: int) -> int:
+    if who == "root":
+        return root
+    return chunk // size if who == "row" else chunk * size // chunk_count
+
+
+_VECTOR = "bytes of one rank's vector"
+_BLOCKS = "bytes of one rank's blocks together"
+_GATHERED = "bytes of all ranks' blocks together"
+
+COLLECTIVES: dict[str, Collective] = {
+    c.name: c
+    for c in (
+        Collective("all_reduce", "everyone", "everyone", "sum", _VECTOR),
+        Collective("reduce_scatter", "everyone", "owner", "sum", _BLOCKS),
+        Collective("all_gather", "owner", "everyone", "copy", _GATHERED),
+        Collective("all_to_all", "row", "column", "copy", _BLOCKS),
+        Collective("broadcast", "root", "everyone", "copy", _VECTOR),
+        Collective("reduce", "everyone", "root", "sum", _VECTOR),
+        Collective("gather", "owner", "root", "copy", _GATHERED),
+        Collective("scatter", "root", "owner", "copy", _GATHERED),
+        Collective("scan", "everyone", "everyone", "prefix", _VECTOR),
+        Collective("exscan", "everyone", "everyone", "earlier", _VECTOR),
+        Collective("barrier", "nobody", "nobody", "nothing", "always 0"),
+    )
+}
+
+_OTHER_NAMES = {
+    "allreduce": "all_reduce",
+    "reducescatter": "reduce_scatter",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "bcast": "broadcast",
+}
+
+
+def collective(name: str) -> Collective:
+    """Look a collective up by name; the MPI spellings (``allreduce``, ``bcast``, ...) are known too.
+
+    Raises:
+        SpmdError: when there is no such collective; the message lists them.
+
+    >>> collective("Bcast").name
+    'broadcast'
+    """
+    lowered = name.lower().replace("-", "_")
+    lowered = _OTHER_NAMES.get(lowered.replace("_", ""), lowered)
+    if lowered not in COLLECTIVES:
+        raise SpmdError(f"there is no collective {name!r}; known are {', '.join(COLLECTIVES)}")
+    return COLLECTIVES[lowered]

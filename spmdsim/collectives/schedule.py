@@ -1,0 +1,147 @@
+"""A schedule: an algorithm for a given number of ranks. Everything else is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from spmdsim.collectives.algorithm import Algorithm, algorithm
+from spmdsim.collectives.moves import Chunks, Move
+from spmdsim.collectives.partition import chunk_sizes
+from spmdsim.collectives.promises import Collective
+from spmdsim.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An algorithm bound to a rank count, a root and options; a hashable value.
+
+    Nothing is materialised: :meth:`rounds` generates one rank's rounds when asked.
+
+    Attributes:
+        algorithm: the declaration.
+        size: number of ranks.
+        root: root rank; 0 for collectives without one.
+        options: sorted ``(name, value)`` pairs, defaults included.
+        rounding: how chunks are cut, ``"balanced"`` or ``"ceiling"``.
+    """
+
+    algorithm: Algorithm
+    size: int
+    root: int = 0
+    options: tuple[tuple[str, Any], ...] = ()
+    rounding: str = "balanced"
+
+    @property
+    def collective(self) -> Collective:
+        """What the schedule implements."""
+        return self.algorithm.collective
+
+    @property
+    def name(self) -> str:
+        """Words for titles, such as ``"all_reduce ring on 6 ranks"``."""
+        options = "".join(f", {k} {v}" for k, v in self.options)
+        root = f", root {self.root}" if self.collective.rooted else ""
+        return f"{self.algorithm.full_name} on {self.size} ranks{root}{options}"
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """Pieces per level of the nested cut into chunks."""
+        return self.algorithm.levels(self.size, dict(self.options))
+
+    @cached_property
+    def chunk_count(self) -> int:
+        """Number of chunks the vector is cut into."""
+        count = 1
+        for level in self.levels:
+            count *= level
+        return count
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether operands are combined in rank order (fit for non-commutative operators)."""
+        if not self.collective.reduces or self.algorithm.in_order is False:
+            return False
+        from spmdsim.collectives.verification import verify
+
+        if self.algorithm.in_order and self.root == 0:
+            return True
+        return bool(verify(self).in_order)
+
+    def chunk_elements(self, count: int) -> tuple[int, ...]:
+        """Elements of each chunk when the whole vector has ``count`` elements.
+
+        For all_to_all ``count`` is what one rank sends; each of its ``size`` blocks is a chunk.
+        """
+        if "row" in (self.collective.before, self.collective.after):
+            return chunk_sizes(count, (self.size,), self.rounding) * self.size
+        return chunk_sizes(count, self.levels, self.rounding)
+
+    def rounds(self, rank: int) -> Iterator[list[Move]]:
+        """The rounds of one rank, generated lazily."""
+        return self.algorithm.moves(rank, self.size, self.root, dict(self.options))
+
+    def starts_with(self, rank: int) -> Chunks:
+        """The chunks of which this rank has input."""
+        return self.collective.starts_with(rank, self.size, self.chunk_count, self.root)
+
+    def ends_with(self, rank: int) -> Chunks:
+        """The chunks this rank must have at the end."""
+        return self.collective.ends_with(rank, self.size, self.chunk_count, self.root)
+
+
+def make_schedule(
+    chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
+) -> Schedule:
+    """Bind an algorithm to a rank count.
+
+    Args:
+        chosen: the algorithm.
+        size: number of ranks, at least 1.
+        root: root rank of rooted collectives.
+        rounding: overrides how the algorithm cuts chunks.
+        **options: options of the algorithm, such as ``segments`` or ``group``.
+
+    Raises:
+        ScheduleError: for a rank count the algorithm cannot do, an unknown option, or a root out of range.
+    """
+    if size < 1:
+        raise ScheduleError(f"{chosen.full_name} needs at least 1 rank, got {size}")
+    known = dict(chosen.options)
+    for name in options:
+        if name not in known:
+            raise ScheduleError(
+                f"{chosen.full_name} has no option {name!r}; it has {', '.join(known) or 'none'}"
+            )
+    settled = {**known, **options}
+    if not chosen.fits(size, settled):
+        words = ", ".join(f"{k} {v}" for k, v in settled.items())
+        raise ScheduleError(
+            f"{chosen.full_name} needs {chosen.condition_words}; got {size} ranks"
+            + (f", {words}" if words else "")
+        )
+    if not 0 <= root < size:
+        raise ScheduleError(f"root {root} is not a rank of 0 ... {size - 1}")
+    made = Schedule(chosen, size, root, tuple(sorted(settled.items())), rounding or chosen.rounding)
+    chosen.collective.check_chunk_count(size, made.chunk_count)
+    return made
+
+
+def schedule_of(
+    collective_name: str,
+    algorithm_name: str,
+    size: int,
+    root: int = 0,
+    rounding: str | None = None,
+    **options: Any,
+) -> Schedule:
+    """The schedule of a registered algorithm.
+
+    >>> schedule = schedule_of("all_reduce", "ring", 4)
+    >>> [move.describe() for move in next(schedule.rounds(0))]
+    ['send to 1: chunk 3', 'recv_reduce from 3: chunk 2']
+    """
+    chosen = algorithm(collective_name, algorithm_name)
+    return make_schedule(chosen, size, root, rounding, **options)
