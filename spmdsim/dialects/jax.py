@@ -1,0 +1,117 @@
+"""JAX's notation: ``PartitionSpec``, per tensor dim an axis name, a tuple of names (major first) or None.
+
+Semantics: ``jax.sharding.PartitionSpec`` and ``NamedSharding``. JAX refuses uneven sizes; :func:`check_even`
+does so too.
+
+>>> mesh = Mesh((2, 4), ("data", "model"))
+>>> layout(mesh, P("data", None), ndim=2).short()
+'S(0)R'
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from spmdsim.dialects.even import first_uneven
+from spmdsim.errors import LayoutError
+from spmdsim.layout import Layout, Mesh
+
+
+class PartitionSpec(tuple[Any, ...]):
+    """One entry per leading tensor dim; missing entries are None. ``unreduced`` names axes with pending sums."""
+
+    unreduced: frozenset[str]
+
+    def __new__(cls, *entries: Any, unreduced: Sequence[str] | frozenset[str] = ()) -> PartitionSpec:
+        """The spec of the given entries."""
+        made = super().__new__(cls, entries)
+        made.unreduced = frozenset([unreduced] if isinstance(unreduced, str) else unreduced)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionSpec):
+            return tuple(self) == other and not self.unreduced
+        return tuple(self) == tuple(other) and self.unreduced == other.unreduced
+
+    def __hash__(self) -> int:
+        return hash((tuple(self), self.unreduced))
+
+    def __repr__(self) -> str:
+        entries = [repr(entry) for entry in self]
+        if self.unreduced:
+            names = ", ".join(map(repr, sorted(self.unreduced)))
+            entries.append(f"unreduced={{{names}}}")
+        return f"PartitionSpec({', '.join(entries)})"
+
+
+P = PartitionSpec
+
+
+def parse(text: str) -> PartitionSpec:
+    """A spec from its text: ``P('data', None)``, ``PartitionSpec(('x', 'y'),)``, ``P()``.
+
+    Raises:
+        ValueError: something else.
+
+    >>> parse("P(('x', 'y'), None)")
+    PartitionSpec(('x', 'y'), None)
+    """
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] not in (
+            "P",
+            "PartitionSpec",
+        ):
+            raise ValueError("not a call of P")
+        entries = [ast.literal_eval(arg) for arg in call.args]
+        keywords = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    except (ValueError, SyntaxError) as error:
+        raise LayoutError(f"{text!r} is not a partition spec; write it like P('data', None)") from error
+    unreduced = keywords.pop("unreduced", ())
+    if keywords:
+        raise LayoutError(f"a partition spec takes no {', '.join(map(str, keywords))}: {text!r}")
+    return PartitionSpec(*entries, unreduced=unreduced)
+
+
+def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> Layout:
+    """The layout of a spec; dims it does not mention are not split.
+
+    Raises:
+        ValueError: more entries than dims, or an axis that is unknown or used twice.
+    """
+    if isinstance(spec, str):
+        spec = parse(spec)
+    entries = list(spec)
+    if len(entries) > ndim:
+        raise LayoutError(
+            f"{PartitionSpec(*entries)} has {len(entries)} entries, but the tensor has {ndim} dims"
+        )
+    unreduced = sorted(spec.unreduced) if isinstance(spec, PartitionSpec) else ()
+    return Layout(mesh, entries + [None] * (ndim - len(entries)), unreduced)
+
+
+def spec_of(layout: Layout) -> PartitionSpec:
+    """The spec of a layout, one entry per dim.
+
+    Raises:
+        ValueError: a pending reduction other than sum: a spec has only ``unreduced``.
+    """
+    if layout.reduce_op not in (None, "sum"):
+        raise LayoutError(
+            f"a partition spec can wait for a sum only, but the layout waits for {layout.reduce_op}"
+        )
+    entries = [None if not entry else entry[0] if len(entry) == 1 else entry for entry in layout.dims]
+    return PartitionSpec(*entries, unreduced=layout.partial_axes)
+
+
+def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") -> None:
+    """Refuse a shape that the layout does not split evenly, as ``jax.device_put`` does.
+
+    Raises:
+        ValueError: naming the first dim that does not divide.
+    """
+    uneven = first_uneven(layout, shape)
+    if uneven:
+        raise LayoutError(f"{what} of shape {tuple(shape)} cannot be placed: {uneven}")

@@ -1,0 +1,334 @@
+"""MindSpore's ``Layout``: device matrix, alias names, tensor map, rank list.
+
+Semantics: ``mindspore/python/mindspore/parallel/shard.py`` (2.7), and ``parallel/_tensor.py`` for what a rank
+holds. Calling a :class:`Layout` gives this package's own layout, with MindSpore's ``to_dict``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from spmdsim.dialects.even import first_uneven
+from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.layout import Bounds, Mesh, Placement, Shard
+from spmdsim.layout import Layout as CoreLayout
+
+VIRTUAL = "interleaved_parallel"
+"""The alias of a virtual last axis: every device holds that many micro-shards of the tensor."""
+
+TUPLE_ORDERS = ("tuple", "mesh")
+Entry = str | Sequence[str] | None
+
+
+class NestedRankListError(LayoutError, UsageTypeError):
+    """A rank list in several dimensions: its elements are no integers, and its shape is not one-dimensional."""
+
+
+class MindSporeLayout(CoreLayout):
+    """A layout that remembers how it was written: equal to, and usable as, a plain :class:`spmdsim.Layout`.
+
+    What it adds is ``to_dict`` with the tensor map as written (``-1`` inside a tuple is kept) and, for a
+    virtual axis, which micro-shards a device holds.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, mesh: Mesh, dims: Sequence[Entry], written: tuple[Any, ...], devices: int) -> None:
+        super().__init__(mesh, dims)
+        self.__dict__["tensor_map"] = written
+        self.__dict__["devices"] = devices
+
+    tensor_map: tuple[Any, ...]
+    devices: int
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return (MindSporeLayout, (self.mesh, self.dims, self.tensor_map, self.devices))
+
+    @property
+    def interleaved_parallel(self) -> bool:
+        """Whether the last axis is virtual."""
+        return VIRTUAL in self.mesh.axes
+
+    @property
+    def micro_shards(self) -> int:
+        """How many pieces each device holds: the size of the virtual axis, else 1."""
+        return self.mesh.size // self.devices
+
+    def virtual_ranks(self, device: int) -> tuple[int, ...]:
+        """The ranks of the virtual mesh that a real device plays: ``device * n + i``."""
+        n = self.micro_shards
+        return tuple(self.mesh.rank_at(device * n + i) for i in range(n))
+
+    def micro_bounds(self, shape: Sequence[int], device: int) -> tuple[Bounds, ...]:
+        """The bounds of each micro-shard of a real device."""
+        return tuple(self.bounds(shape, rank) for rank in self.virtual_ranks(device))
+
+    def to_dict(self) -> dict[str, object]:
+        """MindSpore's five keys."""
+        found = super().to_dict()
+        return {**found, "tensor_map": self.tensor_map, "interleaved_parallel": self.interleaved_parallel}
+
+
+class Layout:
+    """``Layout(device_matrix, alias_name, rank_list=None)``, to be called with one entry per tensor dim.
+
+    An entry is an alias, ``"None"``, or a tuple of aliases (``"None"`` may stand in it) that split one dim
+    together. **The first alias of a tuple is the major one**: that is what MindSpore's code does, what its
+    figures show and what the number / adjust / compute procedure teaches. The slice table printed in the
+    operator-level parallel tutorial shows the other order for ``("sp", "dp")``;
+    ``tuple_order="mesh"`` nests the axes of every tuple in the order of the device matrix instead, which
+    reproduces that table.
+
+    An alias splits at most one dim of a tensor. One object may be called for several tensors.
+
+    Args:
+        device_matrix: sizes of the axes (a tuple of positive integers).
+        alias_name: one name per axis (a tuple). A last axis named ``interleaved_parallel`` is virtual: the
+            devices are those of the axes before it, and each holds that many micro-shards.
+        rank_list: the device at each position, row-major; ``0 .. n-1`` when left out. Any order.
+        tuple_order: ``"tuple"`` (first is major) or ``"mesh"``.
+
+    Raises:
+        TypeError: something is not a tuple, list, int or str where it has to be.
+        ValueError: lengths that differ; an empty, repeated or reserved alias; a virtual axis that is not the
+            last one; a rank list of the wrong length; sizes, ranks or repetitions that cannot be.
+
+    >>> layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
+    >>> x = layout("mp", ("sp", "dp"))
+    >>> x.to_dict()["tensor_map"], x.bounds((32, 784), rank=2)
+    ((0, (1, 2)), ((0, 16), (392, 588)))
+    >>> as_printed = Layout((2, 2, 2), ("dp", "sp", "mp"), tuple_order="mesh")
+    >>> as_printed("mp", ("sp", "dp")).bounds((32, 784), rank=2)
+    ((0, 16), (196, 392))
+    """
+
+    def __init__(
+        self,
+        device_matrix: tuple[int, ...],
+        alias_name: tuple[str, ...],
+        rank_list: list[int] | None = None,
+        *,
+        tuple_order: str = "tuple",
+    ) -> None:
+        _check_arguments(device_matrix, alias_name)
+        _check_ranks(rank_list, device_matrix)
+        if tuple_order not in TUPLE_ORDERS:
+            raise LayoutError(f"tuple_order is 'tuple' or 'mesh', but got {tuple_order!r}")
+        self.mesh = Mesh(device_matrix, alias_name, rank_list)
+        self.device_matrix = device_matrix
+        self.alias_name = alias_name
+        self.rank_list = list(self.mesh.rank_list) if rank_list is None else list(rank_list)
+        self.tuple_order = tuple_order
+
+    def __call__(self, *tensor_map: Entry) -> MindSporeLayout:
+        """The layout of a tensor with one entry per dim.
+
+        Raises:
+            ValueError: an alias that is not found, or that has been set more than once.
+        """
+        entries = [self._ordered(_names(entry)) for entry in tensor_map]
+        used: set[str] = set()
+        for name in (name for entry in entries for name in entry if name != "None"):
+            if name not in self.alias_name:
+                raise LayoutError(f"alias {name!r} is not found in alias_name {self.alias_name}")
+            if name in used:
+                raise LayoutError(
+                    f"alias {name!r} has been set more than once in {tensor_map}; it can split one dim only"
+                )
+            used.add(name)
+        number = {name: len(self.alias_name) - 1 - i for i, name in enumerate(self.alias_name)}
+        written: list[Any] = []
+        for given, entry in zip(tensor_map, entries):
+            numbers = tuple(number.get(name, -1) for name in entry)
+            written.append(numbers[0] if given is None or isinstance(given, str) else numbers)
+        dims = [tuple(name for name in entry if name != "None") for entry in entries]
+        return MindSporeLayout(self.mesh, dims, tuple(written), self.devices)
+
+    @property
+    def devices(self) -> int:
+        """The number of real devices: without the virtual axis."""
+        virtual = VIRTUAL in self.alias_name
+        return math.prod(self.device_matrix[:-1] if virtual else self.device_matrix)
+
+    def to_dict(self) -> dict[str, object]:
+        """Refused: a tensor map exists only after a call.
+
+        Raises:
+            ValueError: always.
+        """
+        raise LayoutError("the tensor map is not set: call the layout with one entry per tensor dim first")
+
+    def _ordered(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if self.tuple_order == "tuple" or not set(names) <= {*self.alias_name, "None"}:
+            return names
+        last = len(self.alias_name)
+        return tuple(sorted(names, key=lambda n: last if n == "None" else self.alias_name.index(n)))
+
+    def __repr__(self) -> str:
+        return f"Layout({self.device_matrix}, {self.alias_name}, {self.rank_list})"
+
+
+def from_tensor_map(
+    device_matrix: Sequence[int],
+    tensor_map: Sequence[int | Sequence[int]],
+    rank_list: Sequence[int] | None = None,
+    alias_name: Sequence[str] | None = None,
+) -> MindSporeLayout:
+    """The layout of a numeric tensor map: axes counted from the right, -1 for a dim that is not split.
+
+    Args:
+        device_matrix: sizes of the axes.
+        tensor_map: per dim a number, or several (first is major); -1 may stand among several.
+        rank_list: the device at each position.
+        alias_name: names for the axes; ``"d<n>"`` with the number from the right when left out.
+
+    Raises:
+        ValueError: a number outside -1 .. axes-1, or used twice.
+        TypeError: something that is not a number.
+
+    >>> from_tensor_map((2, 2, 2), (0, (1, 2))).bounds((32, 784), 2)
+    ((0, 16), (392, 588))
+    """
+    count = len(device_matrix)
+    names = tuple(f"d{count - 1 - i}" for i in range(count)) if alias_name is None else tuple(alias_name)
+    entries: list[Entry] = []
+    for given in tensor_map:
+        numbers = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+        for number in numbers:
+            if not _is_int(number):
+                raise UsageTypeError(f"a tensor map holds integers, but got {number!r} in {tensor_map}")
+            if not -1 <= number < count:
+                raise LayoutError(
+                    f"tensor map {tensor_map} has {number}, but the {count} axes of device matrix "
+                    f"{tuple(device_matrix)} are numbered 0..{count - 1} from the right, and -1 is not split"
+                )
+        found = tuple("None" if number == -1 else names[count - 1 - number] for number in numbers)
+        entries.append(found if numbers is given else found[0])
+    return Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))(*entries)
+
+
+def from_placements(
+    mesh_shape: Sequence[int], alias_name: Sequence[str], placements: Sequence[Placement], ndim: int
+) -> CoreLayout:
+    """The layout of hyper-parallel's placements, one per mesh axis, which refuse two axes on one dim.
+
+    (Placements cannot say in which order two axes split one dim; alias tuples can.)
+
+    Raises:
+        ValueError: a dim that has been sharded already, or a tensor of a negative number of dims.
+    """
+    if ndim < 0:
+        raise LayoutError(f"the number of tensor dims must be positive, but got {ndim}")
+    seen: dict[int, str] = {}
+    for axis, placement in zip(alias_name, placements):
+        if isinstance(placement, Shard) and -ndim <= placement.dim < ndim:
+            first = seen.setdefault(placement.dim % ndim, axis)
+            if first != axis:
+                raise LayoutError(
+                    f"dim {placement.dim} has been sharded by axis {first!r} already; write the axes as one "
+                    f"tuple of aliases, ({first!r}, {axis!r}), which also says which is the major one"
+                )
+    return CoreLayout.from_placements(Mesh(tuple(mesh_shape), tuple(alias_name)), placements, ndim)
+
+
+def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindSporeLayout:
+    """The layout of one tensor with ``.shard`` cuts: its device matrix is the cuts, its map their order.
+
+    Fewer cuts than devices: the devices repeat the work along an extra axis, appended on the right (device
+    matrix ``cuts + (n,)``, so neighbours hold equal pieces) or, with ``repeat="left"``, put on the left.
+
+    Raises:
+        ValueError: cuts that are not positive, or whose product does not divide the devices.
+
+    >>> [from_cuts((2, 1, 1, 2, 1), 8).shard_number(r) for r in range(8)]
+    [0, 0, 1, 1, 2, 2, 3, 3]
+    >>> [from_cuts((2, 1, 1, 2, 1), 8, repeat="left").shard_number(r) for r in range(8)]
+    [0, 1, 2, 3, 0, 1, 2, 3]
+    """
+    if repeat not in ("right", "left"):
+        raise LayoutError(f"repeat is 'right' or 'left', but got {repeat!r}")
+    if any(not _is_int(cut) for cut in cuts):
+        raise UsageTypeError(f"cuts must be integers, but got {tuple(cuts)}")
+    product = math.prod(cuts)
+    if any(cut <= 0 for cut in cuts) or devices % product:
+        raise LayoutError(
+            f"cuts {tuple(cuts)} make {product} pieces, which must be positive and divide the {devices} devices"
+        )
+    times = () if product == devices else (devices // product,)
+    matrix = (*times, *cuts) if repeat == "left" else (*cuts, *times)
+    shift = len(times) if repeat == "right" else 0
+    return from_tensor_map(matrix, [shift + len(cuts) - 1 - i for i in range(len(cuts))])
+
+
+def check_even(layout: CoreLayout, shape: Sequence[int], what: str = "the tensor") -> None:
+    """Refuse a shape that the layout does not split evenly, as MindSpore does.
+
+    Raises:
+        ValueError: naming the first dim that does not divide.
+    """
+    uneven = first_uneven(layout, shape)
+    if uneven:
+        raise LayoutError(f"{what} of shape {tuple(shape)} cannot be split: {uneven}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ("None",)
+    names = tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+    return tuple("None" if name is None else name for name in names)
+
+
+def _check_arguments(device_matrix: Any, alias_name: Any) -> None:
+    if not isinstance(device_matrix, tuple):
+        raise UsageTypeError(f"device_matrix must be a tuple, but got {_typed(device_matrix)}")
+    if not isinstance(alias_name, tuple):
+        raise UsageTypeError(f"alias_name must be a tuple, but got {_typed(alias_name)}")
+    if len(device_matrix) != len(alias_name):
+        raise LayoutError(
+            f"device_matrix {device_matrix} has {len(device_matrix)} axes, but alias_name {alias_name} names "
+            f"{len(alias_name)}; they must be equally long"
+        )
+    for size in device_matrix:
+        if not _is_int(size):
+            raise UsageTypeError(f"the elements of device_matrix must be int, but got {_typed(size)}")
+    for name in alias_name:
+        if not isinstance(name, str):
+            raise UsageTypeError(f"the elements of alias_name must be str, but got {_typed(name)}")
+        if not name:
+            raise LayoutError(f"an alias must not be empty: {alias_name}")
+        if name == "None":
+            raise LayoutError(f"'None' cannot be an alias, because it means not split: {alias_name}")
+    if len(set(alias_name)) != len(alias_name):
+        repeated = next(name for i, name in enumerate(alias_name) if name in alias_name[:i])
+        raise LayoutError(f"every alias must be different, but {repeated!r} is repeated in {alias_name}")
+    if VIRTUAL in alias_name[:-1]:
+        raise LayoutError(f"{VIRTUAL!r} names the virtual axis and must be the last alias: {alias_name}")
+    if any(size <= 0 for size in device_matrix):
+        raise LayoutError(f"every element of device_matrix must be positive, but got {device_matrix}")
+
+
+def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:
+    if rank_list is None:
+        return
+    if not isinstance(rank_list, list):
+        raise UsageTypeError(f"rank_list must be a list, but got {_typed(rank_list)}")
+    for rank in rank_list:
+        if isinstance(rank, list | tuple):
+            raise NestedRankListError(f"rank_list must be one-dimensional and hold ints, but got {rank_list}")
+        if not _is_int(rank):
+            raise UsageTypeError(f"the elements of rank_list must be int, but got {_typed(rank)}")
+    if len(rank_list) != math.prod(device_matrix):
+        raise LayoutError(
+            f"rank_list has {len(rank_list)} ranks, but device_matrix {device_matrix} needs "
+            f"{math.prod(device_matrix)}"
+        )
+
+
+def _typed(value: object) -> str:
+    return f"{value!r} ({type(value).__name__})"

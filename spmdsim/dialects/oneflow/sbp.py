@@ -1,0 +1,180 @@
+"""OneFlow's ``sbp``: split, broadcast and partial_sum, as objects, as callables and as text.
+
+Semantics: ``oneflow/api/python/symbol/sbp_symbol.cpp``. One of them per mesh axis, the major axis first.
+
+>>> from spmdsim.dialects.oneflow import sbp
+>>> sbp.parse("(B, S(0))") == (sbp.broadcast, sbp.split(0))
+True
+>>> sbp.text((sbp.broadcast, sbp.split(0))), sbp.split(0)() == sbp.split(0)
+('(B, S(0))', True)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.layout import Partial, Placement, Replicate, Shard
+
+MAX_SPLIT_AXIS = 6
+"""Split axes are 0 .. 5."""
+
+
+class OneFlowError(LayoutError, RuntimeError):
+    """What OneFlow refuses; a RuntimeError there, and here as well."""
+
+
+@dataclass(frozen=True)
+class Sbp:
+    """One entry of an sbp tuple. Calling it gives itself, as in OneFlow.
+
+    Args:
+        kind: ``"split"``, ``"broadcast"`` or ``"partial_sum"``.
+        axis: the tensor dim, for split only.
+    """
+
+    kind: str
+    axis: int | None = None
+
+    def __call__(self) -> Sbp:
+        """Itself."""
+        return self
+
+    def __str__(self) -> str:
+        return {"broadcast": "B", "partial_sum": "P"}.get(self.kind, f"S({self.axis})")
+
+    def __repr__(self) -> str:
+        return f"oneflow.sbp.{self.kind}" + ("" if self.axis is None else f"(dim={self.axis})")
+
+    def __lt__(self, other: Sbp) -> bool:
+        """OneFlow's order of signatures: B < P < S(0) < S(1) < ..."""
+        return self._key < other._key
+
+    @property
+    def _key(self) -> tuple[int, int]:
+        return (("broadcast", "partial_sum", "split").index(self.kind), self.axis or 0)
+
+    @property
+    def dual(self) -> Sbp:
+        """The sbp of the gradient when a tensor becomes local: S stays, B and P change places."""
+        return {"broadcast": partial_sum, "partial_sum": broadcast}.get(self.kind, self)
+
+    @property
+    def placement(self) -> Placement:
+        """The same thing in this package's words."""
+        if self.axis is not None:
+            return Shard(self.axis)
+        return Replicate() if self.kind == "broadcast" else Partial("sum")
+
+
+broadcast = Sbp("broadcast")
+partial_sum = Sbp("partial_sum")
+
+
+def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
+    """The mesh axis splits tensor dim ``axis`` (also ``dim=``).
+
+    Raises:
+        RuntimeError: a negative axis, or one above the largest that OneFlow supports.
+        TypeError: not an integer.
+    """
+    given = dim if axis is None else axis
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise UsageTypeError(f"sbp.split takes a tensor dim (an integer), but got {given!r}")
+    if given < 0:
+        raise OneFlowError(f"Split axis must not be negative, but got {given}!")
+    if given >= MAX_SPLIT_AXIS:
+        raise OneFlowError(
+            f"Expected split axis to be less than the supported maximum axis ({MAX_SPLIT_AXIS}), but got {given}!"
+        )
+    return Sbp("split", given)
+
+
+_WORDS = {
+    "b": broadcast,
+    "broadcast": broadcast,
+    "p": partial_sum,
+    "partial_sum": partial_sum,
+    "partialsum": partial_sum,
+}
+_SPLIT = re.compile(r"(?:s|split)\s*(?:\(\s*(?:(?:axis|dim)\s*=\s*)?(-?\d+)\s*\)|(\d+))$", re.IGNORECASE)
+_PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?", re.IGNORECASE)
+
+
+def parse_one(text: str) -> Sbp:
+    """``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast``, ``partial_sum``, also with ``flow.sbp.``.
+
+    Raises:
+        ValueError: none of these.
+    """
+    word = _PREFIX.sub("", text.strip())
+    if word.lower().removesuffix("()") in _WORDS:
+        return _WORDS[word.lower().removesuffix("()")]
+    match = _SPLIT.match(word)
+    if match is None:
+        raise LayoutError(f"{text.strip()!r} is not an sbp; write B, P or S(dim)")
+    return split(int(match[1] or match[2]))
+
+
+def parse(text: str) -> tuple[Sbp, ...]:
+    """An sbp tuple from its text: ``"B"``, ``"(B, S(0))"``, ``"B,S0"``, ``"[S(0), P]"``, ``"S(0)BP"``.
+
+    Raises:
+        ValueError: an entry that is not an sbp.
+    """
+    inner = text.strip()
+    if inner[:1] in "([" and inner[-1:] in ")]" and not _SPLIT.match(inner):
+        inner = inner[1:-1]
+    parts = [part for part in re.split(r",(?![^(]*\))", inner) if part.strip()]
+    if len(parts) == 1 and re.fullmatch(r"(?:[BbPp]|[Ss](?:\(\d+\)|\d))+", parts[0].strip()):
+        parts = re.findall(r"[BbPp]|[Ss](?:\(\d+\)|\d)", parts[0])
+    if not parts:
+        raise LayoutError(f"no sbp in {text!r}; write one per mesh axis, such as (B, S(0))")
+    return tuple(parse_one(part) for part in parts)
+
+
+def text(value: Sbp | Iterable[Sbp]) -> str:
+    """``B`` for one mesh axis, ``(B, S(0))`` for several."""
+    entries = (value,) if isinstance(value, Sbp) else tuple(value)
+    return str(entries[0]) if len(entries) == 1 else f"({', '.join(map(str, entries))})"
+
+
+def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) -> tuple[Sbp, ...]:
+    """Any way to write an sbp, as a tuple; with ``ndim``, its length must be that of the placement.
+
+    Raises:
+        RuntimeError: not one entry per mesh axis.
+        TypeError: something that is not an sbp.
+    """
+    entries: tuple[Any, ...]
+    if isinstance(value, str):
+        entries = parse(value)
+    else:
+        entries = tuple(value) if isinstance(value, list | tuple) else (value,)
+    found = tuple(parse_one(e) if isinstance(e, str) else e for e in entries)
+    for entry in found:
+        if not isinstance(entry, Sbp):
+            raise UsageTypeError(f"{entry!r} is not sbp.split(dim), sbp.broadcast or sbp.partial_sum")
+    if ndim is not None and len(found) != ndim:
+        raise OneFlowError(
+            f"the placement has {ndim} mesh axes, so sbp needs {ndim} entries, but got {len(found)}: {text(found)}"
+        )
+    return found
+
+
+def from_placement(placement: Placement) -> Sbp:
+    """This package's placement as an sbp.
+
+    Raises:
+        ValueError: a reduction other than sum: OneFlow has only partial_sum.
+    """
+    if isinstance(placement, Shard):
+        return split(placement.dim)
+    if isinstance(placement, Replicate):
+        return broadcast
+    if placement.op != "sum":
+        raise LayoutError(f"OneFlow has only partial_sum, but the layout holds {placement}")
+    return partial_sum

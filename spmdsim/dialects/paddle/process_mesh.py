@@ -1,0 +1,187 @@
+"""Paddle's ``ProcessMesh``, placements and ``dims_mapping``.
+
+Semantics: ``paddle.distributed.ProcessMesh`` and
+``paddle/phi/core/distributed/auto_parallel`` (``dist_attr``, ``reshard/reshard_utils.cc``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spmdsim.dialects.even import first_uneven
+from spmdsim.dialects.nested import flatten
+from spmdsim.errors import LayoutError
+from spmdsim.layout import Layout, Mesh, Partial, Placement, Replicate, Shard
+
+__all__ = [
+    "Partial",
+    "ProcessMesh",
+    "Replicate",
+    "Shard",
+    "ceil_split",
+    "check_even",
+    "dims_mapping",
+    "from_dims_mapping",
+    "layout",
+]
+
+
+class ProcessMesh:
+    """Process ids in an n-D array with named dims. The written order is kept.
+
+    Args:
+        mesh: process ids as nested lists, or an array.
+        dim_names: one name per dim; ``d0``, ``d1``, ... when left out.
+        shape: with ``process_ids``, another way to give the mesh.
+        process_ids: the ids in row-major order.
+
+    Raises:
+        ValueError: ids that repeat or are negative, ragged lists, or a wrong number of names.
+        TypeError: ids that are not integers.
+
+    >>> mesh = ProcessMesh([[2, 4, 5], [0, 1, 3]])
+    >>> mesh.shape, mesh.dim_names, mesh.process_ids
+    ([2, 3], ['d0', 'd1'], [2, 4, 5, 0, 1, 3])
+    """
+
+    def __init__(
+        self,
+        mesh: Any = None,
+        dim_names: Sequence[str] | None = None,
+        shape: Sequence[int] | None = None,
+        process_ids: Sequence[int] | None = None,
+    ) -> None:
+        if mesh is None:
+            if shape is None or process_ids is None:
+                raise LayoutError("a ProcessMesh needs mesh, or shape together with process_ids")
+            sizes, ids = tuple(shape), tuple(process_ids)
+        else:
+            sizes, ids = flatten(mesh, "the mesh")
+        names = [f"d{i}" for i in range(len(sizes))] if dim_names is None else list(dim_names)
+        if len(names) != len(sizes):
+            raise LayoutError(f"a mesh of shape {list(sizes)} needs {len(sizes)} dim_names, but got {names}")
+        if len(set(ids)) != len(ids):
+            raise LayoutError(f"All elements of the mesh must be unique, but got {list(ids)}")
+        self._mesh = Mesh(sizes, names, ids)
+
+    @property
+    def shape(self) -> list[int]:
+        """Size of each dim."""
+        return list(self._mesh.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self._mesh.shape)
+
+    @property
+    def dim_names(self) -> list[str]:
+        """Name of each dim."""
+        return list(self._mesh.axes)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The ids in row-major order."""
+        return list(self._mesh.rank_list)
+
+    def get_dim_size(self, dim_name: str) -> int:
+        """Size of a named dim."""
+        return self._mesh.axis_size(dim_name)
+
+    def get_rank_by_dim_and_process_id(self, dim_name: str, process_id: int) -> int:
+        """The coordinate of a process on a named dim; -1 for a process outside the mesh."""
+        if process_id not in self._mesh:
+            return -1
+        return self._mesh.coords(process_id)[self._mesh.axis_index(dim_name)]
+
+    def to_mesh(self) -> Mesh:
+        """The same thing in this package's words."""
+        return self._mesh
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessMesh) and self._mesh == other._mesh
+
+    def __hash__(self) -> int:
+        return hash(self._mesh)
+
+    def __repr__(self) -> str:
+        return f"ProcessMesh(shape={self.shape}, process_ids={self.process_ids}, dim_names={self.dim_names})"
+
+
+def layout(mesh: ProcessMesh, placements: Sequence[Placement], ndim: int) -> Layout:
+    """The layout of a tensor with one placement per mesh dim.
+
+    >>> mesh = ProcessMesh([[2, 4, 5], [0, 1, 3]])
+    >>> layout(mesh, [Shard(0), Replicate()], ndim=2).local_shape((6, 4), rank=0)
+    (3, 4)
+    """
+    return Layout.from_placements(mesh.to_mesh(), placements, ndim)
+
+
+def dims_mapping(layout: Layout) -> list[int | list[int]]:
+    """Per tensor dim the mesh dim that splits it, or -1; several mesh dims on one dim are a list.
+
+    >>> dims_mapping(layout(ProcessMesh([[0, 1], [2, 3]]), [Replicate(), Shard(0)], ndim=2))
+    [1, -1]
+    """
+    index = layout.mesh.axes.index
+    found: list[int | list[int]] = []
+    for entry in layout.dims:
+        numbers = [index(axis) for axis in entry]
+        found.append(numbers if len(numbers) > 1 else numbers[0] if numbers else -1)
+    return found
+
+
+def from_dims_mapping(
+    mesh: ProcessMesh, mapping: Sequence[int | Sequence[int]], partial_on: Sequence[int] = (), op: str = "sum"
+) -> Layout:
+    """The layout of a dims_mapping; ``partial_on`` are the mesh dims with pending results.
+
+    Raises:
+        ValueError: a mesh dim that does not exist, or is used twice.
+
+    >>> from_dims_mapping(ProcessMesh([[0, 1], [2, 3]]), [1, -1], partial_on=[0]).short()
+    'P(sum)S(0)'
+    """
+    axes = mesh.to_mesh().axes
+
+    def name(number: int) -> str:
+        if not 0 <= number < len(axes):
+            raise LayoutError(
+                f"dims_mapping {list(mapping)} has {number}, but the mesh dims are 0..{len(axes) - 1} (-1: not split)"
+            )
+        return axes[number]
+
+    dims: list[tuple[str, ...]] = []
+    for entry in mapping:
+        numbers = (entry,) if isinstance(entry, int) else tuple(entry)
+        dims.append(tuple(name(number) for number in numbers if number != -1))
+    return Layout(mesh.to_mesh(), dims, {name(number): op for number in partial_on})
+
+
+def ceil_split(total: int, parts: int) -> list[int]:
+    """Paddle's own uneven sizes, for comparison: the ceiling for all but the last, which gets the rest.
+
+    The rest may be 0 or even negative; this package splits in balanced blocks instead, and the dialect
+    refuses uneven sizes (:func:`check_even`).
+
+    >>> ceil_split(10, 4), ceil_split(5, 4)
+    ([3, 3, 3, 1], [2, 2, 2, -1])
+    """
+    size = -(-total // parts)
+    return [size] * (parts - 1) + [total - size * (parts - 1)]
+
+
+def check_even(layout: Layout, shape: Sequence[int], what: str = "the tensor") -> None:
+    """Refuse a shape that the layout does not split evenly.
+
+    Raises:
+        ValueError: naming the first dim that does not divide, and the sizes Paddle itself would cut.
+    """
+    uneven = first_uneven(layout, shape)
+    if uneven:
+        sizes = ceil_split(uneven.size, uneven.parts)
+        raise LayoutError(
+            f"{what} of shape {tuple(shape)} cannot be split: {uneven} (Paddle would cut {sizes})"
+        )

@@ -1,0 +1,243 @@
+"""``paddle.distributed.split``: which part of a parameter each rank holds.
+
+Semantics: ``python/paddle/distributed/fleet/layers/mpu/mp_ops.py``; the padding row of the parallel embedding
+is that of the 2.0 documentation (``distributed/collective.py`` of that release).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.dialects.paddle.process_mesh import ceil_split
+from spmdsim.errors import InputError, LayoutError
+from spmdsim.layout import Layout, Mesh
+
+if TYPE_CHECKING:
+    import numpy as np
+
+OPERATIONS = ("linear", "embedding")
+DATA_AXIS, MODEL_AXIS = "dp", "mp"
+
+
+class SplitError(LayoutError, AssertionError):
+    """What ``paddle.distributed.split`` refuses with an assertion."""
+
+
+@dataclass(frozen=True)
+class SplitLayout:
+    """Where the parameters of a split operation live.
+
+    Args:
+        operation: ``"embedding"`` or ``"linear"``.
+        size: global shape of the weight.
+        axis: the weight dim that is split.
+        num_partitions: into how many parts.
+        padding_row: every rank's table ends in an extra row of zeros, to which foreign ids are mapped.
+        gather_out: whether the full result ends on every rank.
+        mesh: ``dp`` (groups of partitions beside one another) x ``mp`` (the partitions).
+    """
+
+    operation: str
+    size: tuple[int, int]
+    axis: int
+    num_partitions: int
+    padding_row: bool
+    gather_out: bool
+    mesh: Mesh
+
+    @property
+    def kind(self) -> str:
+        """``parallel embedding``, ``row-parallel linear`` or ``column-parallel linear``."""
+        if self.operation == "embedding":
+            return "parallel embedding"
+        return "row-parallel linear" if self.axis == 0 else "column-parallel linear"
+
+    @property
+    def weight(self) -> Layout:
+        """Layout of the weight, without padding rows.
+
+        Raises:
+            ValueError: a 2.0-style table whose last part is shorter: no layout cuts it like that.
+        """
+        if self.size[self.axis] % self.num_partitions:
+            raise LayoutError(
+                f"{self.size[self.axis]} rows in parts of {self.part_sizes()} are not balanced, so no layout says "
+                f"so; ask weight_bounds(rank)"
+            )
+        return self.mesh(MODEL_AXIS, None) if self.axis == 0 else self.mesh(None, MODEL_AXIS)
+
+    @property
+    def bias(self) -> Layout | None:
+        """Layout of the bias: split like the columns, whole for row-parallel, none for an embedding."""
+        if self.operation == "embedding":
+            return None
+        return self.mesh(None if self.axis == 0 else MODEL_AXIS)
+
+    @property
+    def collective(self) -> str | None:
+        """What follows the local operation: all_reduce, all_gather, or nothing."""
+        if self.num_partitions == 1:
+            return None
+        if self.operation == "embedding":
+            return "all_reduce"
+        if not self.gather_out:
+            return None
+        return "all_reduce" if self.axis == 0 else "all_gather"
+
+    def inner_rank(self, rank: int) -> int:
+        """Which part a rank holds: ``rank % num_partitions``."""
+        return self.mesh.coords(rank)[1]
+
+    def part_sizes(self) -> list[int]:
+        """Rows (or columns) of each part, padding not counted."""
+        return ceil_split(self.size[self.axis], self.num_partitions)
+
+    def part_range(self, rank: int) -> tuple[int, int]:
+        """The global rows (or columns) of a rank; for an embedding the ids it knows.
+
+        >>> split_layout((8, 8), "embedding", num_partitions=2).part_range(1)
+        (4, 8)
+        """
+        sizes, part = self.part_sizes(), self.inner_rank(rank)
+        start = sum(sizes[:part])
+        return start, start + sizes[part]
+
+    def weight_bounds(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """``(start, stop)`` per dim of a rank's part of the weight, padding not counted."""
+        part = self.part_range(rank)
+        return (part, (0, self.size[1])) if self.axis == 0 else ((0, self.size[0]), part)
+
+    def weight_shape(self, rank: int) -> tuple[int, int]:
+        """Shape of the array a rank holds, the padding row included.
+
+        >>> split_layout((8, 8), "embedding", num_partitions=2, padding_row=True).weight_shape(0)
+        (5, 8)
+        """
+        rows, columns = (stop - start for start, stop in self.weight_bounds(rank))
+        return rows + self.padding_row, columns
+
+    def bias_shape(self, rank: int) -> tuple[int] | None:
+        """Shape of a rank's bias; None for an embedding."""
+        if self.bias is None:
+            return None
+        start, stop = self.part_range(rank)
+        return (self.size[1] if self.axis == 0 else stop - start,)
+
+    def padding_index(self, rank: int) -> int | None:
+        """The row of zeros in a rank's table, or None without one."""
+        return self.part_sizes()[self.inner_rank(rank)] if self.padding_row else None
+
+    def map_ids(self, ids: Any, rank: int) -> np.ndarray:
+        """Global ids as row numbers of a rank's table: its own shifted, foreign ones to the padding row.
+
+        Without a padding row, foreign ids become -1.
+
+        Raises:
+            ValueError: ids outside the vocabulary, or no embedding. (Paddle's CPU kernel gives zeros silently.)
+
+        >>> split_layout((8, 8), "embedding", num_partitions=2, padding_row=True).map_ids(range(8), 1).tolist()
+        [4, 4, 4, 4, 0, 1, 2, 3]
+        """
+        import numpy as np
+
+        if self.operation != "embedding":
+            raise LayoutError(f"ids belong to an embedding, but this is a {self.kind}")
+        given = np.asarray(list(ids) if isinstance(ids, range) else ids)
+        wrong = given[(given < 0) | (given >= self.size[0])]
+        if wrong.size:
+            raise InputError(f"id {int(wrong.flat[0])} is outside the vocabulary of {self.size[0]} words")
+        start, stop = self.part_range(rank)
+        foreign = self.padding_index(rank)
+        own = (given >= start) & (given < stop)
+        return np.where(own, given - start, -1 if foreign is None else foreign)
+
+
+def split_layout(
+    size: Sequence[int],
+    operation: str,
+    axis: int = 0,
+    num_partitions: int = 1,
+    gather_out: bool = True,
+    *,
+    padding_row: bool = False,
+    world_size: int | None = None,
+) -> SplitLayout:
+    """The parameters of ``paddle.distributed.split(x, size, operation, axis, num_partitions, gather_out)``.
+
+    Args:
+        size: global shape of the weight: two numbers.
+        operation: ``"embedding"`` (split along axis 0) or ``"linear"`` (0: row-parallel, 1: column-parallel).
+        axis: the weight dim that is split.
+        num_partitions: into how many parts.
+        gather_out: whether the full result ends on every rank (an embedding always sums).
+        padding_row: tables of 2.0: parts of ``ceil(N / p)`` rows (the last has the rest) plus a row of zeros.
+        world_size: number of ranks; several groups of partitions stand beside one another. One group when
+            left out.
+
+    Raises:
+        ValueError: everything that is refused; where Paddle asserts, it is an AssertionError too.
+    """
+    if not isinstance(size, list | tuple):
+        raise SplitError(
+            f"The type of size for paddle.distributed.split must be list or tuple. Got {type(size).__name__}"
+        )
+    if len(size) != 2:
+        raise SplitError(
+            f"Number of elements in size of paddle.distributed.split must be two. Got {tuple(size)}"
+        )
+    if not isinstance(operation, str):
+        raise SplitError(
+            f"The type of operation for paddle.distributed.split must be str. Got {type(operation).__name__}"
+        )
+    if operation not in OPERATIONS:
+        raise SplitError(
+            f"The operation for paddle.distributed.split must be one of ['linear', 'embedding']. Got {operation!r}"
+        )
+    mesh = _mesh(num_partitions, world_size)
+    rows, columns = (int(n) for n in size)
+    made = SplitLayout(operation, (rows, columns), axis, num_partitions, padding_row, gather_out, mesh)
+    _check_parts(made)
+    return made
+
+
+def _mesh(num_partitions: int, world_size: int | None) -> Mesh:
+    if num_partitions < 1:
+        raise LayoutError(f"num_partitions must be positive, but got {num_partitions}")
+    ranks = num_partitions if world_size is None else world_size
+    if ranks < num_partitions or ranks % num_partitions:
+        raise LayoutError(f"{ranks} ranks cannot form groups of num_partitions={num_partitions}")
+    return Mesh((ranks // num_partitions, num_partitions), (DATA_AXIS, MODEL_AXIS))
+
+
+def _check_parts(made: SplitLayout) -> None:
+    p, (rows, columns) = made.num_partitions, made.size
+    if made.operation == "embedding":
+        if made.axis != 0:
+            raise SplitError(
+                f"We only support to split the weight of embedding along the first axis now. Got axis={made.axis}"
+            )
+        if not made.padding_row and rows % p:
+            raise SplitError(
+                "The length of the vocabulary must be divisible by num_partitions but received "
+                f"vocabulary={rows} num_partitions={p}"
+            )
+        if min(made.part_sizes()) <= 0:
+            raise LayoutError(
+                f"a vocabulary of {rows} words in {p} parts of ceil({rows}/{p}) rows leaves parts of "
+                f"{made.part_sizes()}; use fewer partitions"
+            )
+        return
+    if made.padding_row:
+        raise LayoutError("only an embedding has a padding row")
+    if made.axis not in (0, 1):
+        raise LayoutError(f"The value of axis must be 0 or 1, but the value given is {made.axis}.")
+    if made.axis == 0 and rows % p:
+        raise SplitError(
+            f"Number of rows of the weight for linear ({rows}) must be divisible by num_partitions ({p})"
+        )
+    if made.axis == 1 and columns % p:
+        raise SplitError(
+            f"Number of column of the weight for linear ({columns}) must be divisible by num_partitions ({p})"
+        )

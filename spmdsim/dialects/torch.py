@@ -1,0 +1,148 @@
+"""PyTorch DTensor's notation: placements per mesh dim, as text, and ``_StridedShard``.
+
+Semantics: ``torch/distributed/tensor/placement_types.py`` and ``_utils.py``. DTensor cuts uneven sizes in
+ceiling-sized chunks (``torch.chunk``); this package in balanced blocks. :func:`chunk_bounds` says where
+DTensor's pieces would be, for comparison.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from spmdsim.errors import LayoutError
+from spmdsim.layout import Layout, Mesh, Partial, Placement, Replicate, Shard
+
+_ENTRY = re.compile(
+    r"""\s*(?:
+      (?P<strided>_?StridedShard|_S)\(\s*(?:dim\s*=\s*)?(?P<sdim>-?\d+)\s*,\s*(?:(?:sf|split_factor)\s*=\s*)?(?P<factor>\d+)\s*\)
+    | (?:Shard|S)\s*\(\s*(?:dim\s*=\s*)?(?P<dim>-?\d+)\s*\)
+    | S(?P<short>\d)
+    | (?:Partial|P)\s*(?:\(\s*['"]?(?P<op>\w*)['"]?\s*\))?
+    | (?P<replicate>(?:Replicate|R)\s*(?:\(\s*\))?)
+    )\s*,?""",
+    re.VERBOSE,
+)
+
+
+def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
+    """Placements from any of DTensor's texts, and the split factor of strided shards by position.
+
+    Raises:
+        ValueError: something that is not a placement.
+
+    >>> parse_placements("S(0)R")[0] == parse_placements("[Shard(dim=0), Replicate()]")[0]
+    True
+    >>> parse_placements("(_StridedShard(dim=0, sf=2), S(0))")[1]
+    {0: 2}
+    """
+    inner = text.strip()
+    if inner[:1] in "([" and inner[-1:] in ")]":
+        inner = inner[1:-1]
+    found: list[Placement] = []
+    factors: dict[int, int] = {}
+    at = 0
+    while at < len(inner):
+        match = _ENTRY.match(inner, at)
+        if match is None or match.end() == at:
+            raise LayoutError(
+                f"{inner[at:].strip()!r} in {text!r} is not a placement; write S(dim), R or P(op), one per mesh axis"
+            )
+        if match["strided"]:
+            factors[len(found)] = int(match["factor"])
+        found.append(_placement(match))
+        at = match.end()
+    if not found:
+        raise LayoutError(f"no placement in {text!r}; write one per mesh axis, such as S(0)R")
+    return tuple(found), factors
+
+
+def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layout:
+    """The layout of DTensor placements; strided shards put their axis inside later ones on the same dim.
+
+    A strided shard on a mesh axis has a split factor: the product of the later axes that split the same dim
+    *before* it. Negative dims count from the end.
+
+    Raises:
+        ValueError: a wrong number of placements, a dim out of range, or a split factor that no order explains.
+
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> layout(mesh, "(_StridedShard(0, sf=4), S(0))", 1).dims
+    (('tp', 'dp'),)
+    """
+    factors: dict[int, int] = {}
+    if isinstance(placements, str):
+        placements, factors = parse_placements(placements)
+    made = Layout.from_placements(mesh, placements, ndim)
+    if not factors:
+        return made
+    wanted = {mesh.axes[i]: factor for i, factor in factors.items()}
+    return Layout(mesh, [_ordered(mesh, entry, wanted) for entry in made.dims], dict(made.partial))
+
+
+def text(layout: Layout) -> str:
+    """DTensor's text of a layout; axes nested in another order than the mesh's become ``_StridedShard``.
+
+    >>> text(Mesh((2, 4), ("dp", "tp"))(("tp", "dp"), None))
+    '(_StridedShard(dim=0, sf=4), Shard(dim=0))'
+    """
+    index = layout.mesh.axes.index
+    words = []
+    for axis, placement in zip(layout.mesh.axes, layout.placements):
+        if isinstance(placement, Shard):
+            entry = layout.dims[placement.dim]
+            before = [a for a in entry[: entry.index(axis)] if index(a) > index(axis)]
+            factor = layout.mesh.axis_size(*before)
+            dim = f"dim={placement.dim}"
+            words.append(f"_StridedShard({dim}, sf={factor})" if before and factor > 1 else f"Shard({dim})")
+        else:
+            words.append("Replicate()" if isinstance(placement, Replicate) else f"Partial({placement.op})")
+    return f"({', '.join(words)})"
+
+
+def chunk_bounds(
+    mesh: Mesh, placements: str | Sequence[Placement], shape: Sequence[int], rank: int
+) -> tuple[tuple[int, int], ...]:
+    """``(offset, size)`` per dim of DTensor's own piece: ceiling-sized chunks, mesh axes one after another.
+
+    An empty piece has the dim's size as its offset, as DTensor reports it.
+
+    >>> mesh = Mesh((4,), ("x",))
+    >>> [chunk_bounds(mesh, "S(0)", (5,), r) for r in range(4)]
+    [((0, 2),), ((2, 2),), ((4, 1),), ((5, 0),)]
+    """
+    if isinstance(placements, str):
+        placements, _ = parse_placements(placements)
+    made = Layout.from_placements(mesh, placements, len(shape))
+    coords = dict(zip(mesh.axes, mesh.coords(rank)))
+    found = []
+    for total, entry in zip(shape, made.dims):
+        start, size = 0, total
+        for axis in entry:
+            chunk = -(-size // mesh.axis_size(axis))
+            skip = min(coords[axis] * chunk, size)
+            start, size = start + skip, min(chunk, size - skip)
+        found.append((start if size else total, size))
+    return tuple(found)
+
+
+def _placement(match: re.Match[str]) -> Placement:
+    for group in ("dim", "short", "sdim"):
+        if match[group] is not None:
+            return Shard(int(match[group]))
+    return Replicate() if match["replicate"] else Partial(match["op"] or "sum")
+
+
+def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:
+    """Insert the axes from the last to the first, each behind as many others as its split factor says."""
+    order: list[str] = []
+    for axis in reversed(entry):
+        wanted = factors.get(axis, 1)
+        places = [i for i in range(len(order) + 1) if mesh.axis_size(*order[:i]) == wanted]
+        if not places:
+            raise LayoutError(
+                f"split factor {wanted} of axis {axis!r} is not a product of the axes behind it on the same dim, "
+                f"{ {a: mesh.axis_size(a) for a in order} }"
+            )
+        order.insert(places[0], axis)
+    return tuple(order)

@@ -1,0 +1,249 @@
+"""How a layout is derived, as a value: number the device matrix, adjust by the tensor map, compute.
+
+MindSpore's way of teaching layouts, in three steps:
+
+1. *number* — every rank gets a coordinate on the device matrix, the last axis fastest: each column counts in
+   the base of its axis;
+2. *adjust* — the columns are put in the order of the tensor map; columns it does not use are dropped, and the
+   ranks that differ only there become replicas;
+3. *compute* — the stride of a column is the product of the axes to its right, and a rank's shard number is
+   the sum of its digits times their strides.
+
+``.shard`` cuts need no second step: their tensor map is always in the order of the device matrix.
+Only the explanation lives here; every number of it comes from :class:`Layout` and :class:`Mesh`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from spmdsim.layout.layout import Bounds, Layout
+
+
+@dataclass(frozen=True)
+class Stride:
+    """How much one step along ``axis`` adds to the shard number.
+
+    Args:
+        axis: the column.
+        right: the axes to its right after the adjustment, with their sizes.
+    """
+
+    axis: str
+    right: tuple[tuple[str, int], ...]
+
+    @property
+    def value(self) -> int:
+        """The product of the sizes to the right; 1 for the last column."""
+        return math.prod(size for _, size in self.right)
+
+    def __str__(self) -> str:
+        if not self.right:
+            return f"stride[{self.axis}] = 1"
+        names = " * ".join(f"device_matrix[{axis}]" for axis, _ in self.right)
+        sizes = " * ".join(str(size) for _, size in self.right)
+        return f"stride[{self.axis}] = {names} = {sizes}" + (
+            f" = {self.value}" if len(self.right) > 1 else ""
+        )
+
+
+@dataclass(frozen=True)
+class RankDerivation:
+    """One rank's row through the three steps.
+
+    Args:
+        rank: the rank.
+        number: its coordinate on the device matrix, in the order of the mesh axes (step one).
+        adjusted: the same digits in the order of the tensor map, unused ones dropped (step two).
+        terms: adjusted digit times stride, per column (step three).
+        replicas: the ranks with the same piece, itself included.
+    """
+
+    rank: int
+    number: tuple[int, ...]
+    adjusted: tuple[int, ...]
+    terms: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+    @property
+    def shard_number(self) -> int:
+        """The sum of the terms."""
+        return sum(self.terms)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as plain text cells, to be drawn by whoever shows it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+class Derivation:
+    """The derivation of a layout, for some or all of its ranks.
+
+    Args:
+        layout: what is explained.
+        ranks: the ranks that get a row; all of the mesh when left out.
+        names: other names for the axes, such as MindSpore's numbers from the right for ``.shard``.
+
+    >>> from spmdsim.layout import Mesh
+    >>> mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
+    >>> derivation = Derivation(mesh("b", "d", "e", "c", "a"))
+    >>> [row.shard_number for row in derivation.rows]
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    >>> print(derivation.strides[0])
+    stride[b] = device_matrix[d] * device_matrix[e] * device_matrix[c] * device_matrix[a] = 2 * 1 * 2 * 2 = 8
+    """
+
+    def __init__(
+        self, layout: Layout, ranks: Iterable[int] | None = None, names: Mapping[str, str] | None = None
+    ) -> None:
+        self.layout = layout
+        self._names = dict(names or {})
+        self._ranks = None if ranks is None else tuple(ranks)
+
+    def name(self, axis: str) -> str:
+        """How the axis is called in this explanation."""
+        return self._names.get(axis, axis)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have a row."""
+        return self.layout.mesh.rank_list if self._ranks is None else self._ranks
+
+    @property
+    def adjusted_axes(self) -> tuple[str, ...]:
+        """The columns after step two: the order of the tensor map, axes of a tuple from left to right."""
+        return self.layout.split_axes
+
+    @property
+    def dropped_axes(self) -> tuple[str, ...]:
+        """The columns that the tensor map does not use, in mesh order."""
+        used = set(self.layout.split_axes)
+        return tuple(axis for axis in self.layout.mesh.axes if axis not in used)
+
+    @property
+    def needs_adjusting(self) -> bool:
+        """Whether step two moves a column; dropping columns alone moves nothing."""
+        order = [self.layout.mesh.axes.index(axis) for axis in self.adjusted_axes]
+        return order != sorted(order)
+
+    @cached_property
+    def strides(self) -> tuple[Stride, ...]:
+        """One stride per adjusted column."""
+        size = self.layout.mesh.axis_size
+        sized = tuple((axis, size(axis)) for axis in self.adjusted_axes)
+        return tuple(
+            Stride(self.name(axis), tuple((self.name(a), n) for a, n in sized[i + 1 :]))
+            for i, (axis, _) in enumerate(sized)
+        )
+
+    @cached_property
+    def rows(self) -> tuple[RankDerivation, ...]:
+        """One row per rank."""
+        return tuple(self._row(rank) for rank in self.ranks)
+
+    def _row(self, rank: int) -> RankDerivation:
+        mesh = self.layout.mesh
+        number = mesh.coords(rank)
+        digit = dict(zip(mesh.axes, number))
+        adjusted = tuple(digit[axis] for axis in self.adjusted_axes)
+        terms = tuple(d * stride.value for d, stride in zip(adjusted, self.strides))
+        return RankDerivation(rank, number, adjusted, terms, self.layout.replicas(rank))
+
+    # -- as tables ----------------------------------------------------------------------------------
+
+    def tables(self) -> tuple[Table, ...]:
+        """The steps as tables; without the second one if no column moves."""
+        steps = [self._number_table()]
+        if self.needs_adjusting:
+            steps.append(self._adjust_table())
+        return (*steps, self._compute_table())
+
+    def _number_table(self) -> Table:
+        mesh = self.layout.mesh
+        columns = ("rank", *(f"{self.name(axis)} (base {size})" for axis, size in zip(mesh.axes, mesh.shape)))
+        rows = tuple((str(row.rank), *map(str, row.number)) for row in self.rows)
+        return Table("number the device matrix, the last axis fastest", columns, rows)
+
+    def _adjust_table(self) -> Table:
+        columns = ("rank", *(self.name(axis) for axis in self.adjusted_axes))
+        rows = tuple((str(row.rank), *map(str, row.adjusted)) for row in self.rows)
+        return Table("adjust: put the columns in the order of the tensor map", columns, rows, self._dropped())
+
+    def _compute_table(self) -> Table:
+        columns = ("rank", "digits * strides", "shard number", "ranks with the same shard")
+        rows = tuple(
+            (str(row.rank), self._sum_text(row), str(row.shard_number), ranks_text(row.replicas))
+            for row in self.rows
+        )
+        notes = () if self.needs_adjusting else self._dropped()
+        return Table("compute the shard numbers", columns, rows, (*notes, *map(str, self.strides)))
+
+    def _sum_text(self, row: RankDerivation) -> str:
+        parts = (f"{digit}*{stride.value}" for digit, stride in zip(row.adjusted, self.strides))
+        return " + ".join(parts) or "nothing is split"
+
+    def _dropped(self) -> tuple[str, ...]:
+        if not self.dropped_axes:
+            return ()
+        axes = ", ".join(self.name(axis) for axis in self.dropped_axes)
+        return (f"not in the tensor map, so dropped: {axes}",)
+
+
+def explain(
+    layout: Layout, ranks: Iterable[int] | None = None, names: Mapping[str, str] | None = None
+) -> Derivation:
+    """The derivation of ``layout``; see :class:`Derivation`."""
+    return Derivation(layout, ranks, names)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What one rank holds of a tensor.
+
+    Args:
+        rank: the rank.
+        coords: its coordinate on the mesh.
+        shard_number: which distinct piece.
+        bounds: ``(start, stop)`` per dim; empty without a shape.
+        replicas: the ranks with equal values, itself included.
+    """
+
+    rank: int
+    coords: tuple[int, ...]
+    shard_number: int
+    bounds: Bounds
+    replicas: tuple[int, ...]
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of the piece."""
+        return tuple(stop - start for start, stop in self.bounds)
+
+
+def placed(layout: Layout, shape: Sequence[int] | None, rank: int) -> Placed:
+    """Everything about one rank; ``shape`` may be None when only the shard number matters."""
+    bounds = () if shape is None else layout.bounds(shape, rank)
+    number, replicas = layout.shard_number(rank), layout.replicas(rank)
+    return Placed(rank, layout.mesh.coords(rank), number, bounds, replicas)
+
+
+def ranks_text(ranks: Sequence[int], most: int = 8) -> str:
+    """Ranks in few words: ``0, 2, 4``, ``0..7``, ``0, 2, .. (of 64)``.
+
+    >>> ranks_text(range(16)), ranks_text((0, 4)), ranks_text(range(0, 64, 2))
+    ('0..15', '0, 4', '0, 2, 4, .., 62 (32 ranks)')
+    """
+    if len(ranks) > 3 and all(b - a == 1 for a, b in itertools.pairwise(ranks)):
+        return f"{ranks[0]}..{ranks[-1]}"
+    if len(ranks) <= most:
+        return ", ".join(map(str, ranks))
+    return f"{', '.join(map(str, ranks[:3]))}, .., {ranks[-1]} ({len(ranks)} ranks)"
