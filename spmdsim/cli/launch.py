@@ -1,0 +1,51 @@
+"""``spmdsim launch``: start any script on N ranks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from spmdsim.errors import InputError
+
+EXAMPLES = """\
+examples:
+  spmdsim launch -n 8 script.py --epochs 3
+  spmdsim launch -n 8 -m package.module
+  spmdsim launch -n 8 --log-dir log_output script.py     one worker_N.log per rank
+
+The launcher that belongs to the installed MPI is found, with the flags it needs here (more ranks than cores,
+root); BLAS threads are set so that ranks do not fight for cores. When one rank fails, the job ends within seconds,
+the rank is named, its traceback is shown once, and its exit code is returned.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "launch",
+        help="start any script on N ranks",
+        description="Start any script on N ranks.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("-n", type=int, required=True, metavar="N", help="number of ranks")
+    parser.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="write worker_N.log per rank there; rank 0 is shown here too",
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="the script is a module")
+    parser.add_argument("script", help="script or module")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the ranks and wait for them."""
+    from spmdsim.launch import start
+
+    if not args.module and not Path(args.script).is_file():
+        raise InputError(f"there is no script {args.script}")
+    what = ["-m", args.script] if args.module else [args.script]
+    command = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
+    return start(args.n, command, args.log_dir)

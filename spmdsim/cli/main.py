@@ -1,0 +1,122 @@
+"""The command ``spmdsim``: finds the command asked for, and imports only that one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+from spmdsim.launch.abort import guard
+from spmdsim.launch.environment import is_root, prepare
+from spmdsim.launch.logs import redirect_output
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("spmdsim.cli.run", "run distributed operators on real ranks and check every shard"),
+    "layout": ("spmdsim.cli.layout", "derive and explain where a tensor lives"),
+    "plan": ("spmdsim.cli.plan", "from one layout to another: the collectives and their bytes"),
+    "train": ("spmdsim.cli.train", "train a network laid out over the ranks"),
+    "launch": ("spmdsim.cli.launch", "start any script on N ranks"),
+    "collective": ("spmdsim.cli.collective", "see, verify, price and run collective algorithms"),
+    "simulate": ("spmdsim.cli.simulate", "predict time and memory on a cluster you do not have"),
+    "search": ("spmdsim.cli.search", "find the best layouts for a network"),
+    "doctor": ("spmdsim.cli.doctor", "look at MPI, BLAS and this machine, and say what is wrong"),
+}
+"""Command -> (module, help). The module has ``add_parser(subparsers)``, whose parser sets ``run=function``
+with ``function(args) -> int``."""
+
+EXAMPLES = """\
+examples:
+  spmdsim run -n 8                                  check distributed operators on 8 ranks
+  spmdsim run --world lockstep -n 8                 the same without MPI
+  spmdsim layout --op matmul --shard "((2,4),(4,1))" --shapes "(32,784),(784,512)" -n 8
+  spmdsim launch -n 8 script.py                     start your own script
+  spmdsim doctor                                    is this machine set up well?
+
+`spmdsim COMMAND --help` explains a command.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors and help are printed by one rank: all ranks have the same arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if is_root():
+            super()._print_message(message, file)
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with one line that says what is wrong and where to look."""
+        self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
+
+
+class _Version(argparse.Action):
+    """``--version``: looked up only when asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str = "") -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from spmdsim.launch.versions import version_lines
+
+        parser.exit(0, "\n".join(version_lines()) + "\n" if is_root() else None)
+
+
+def build_parser(command: str | None) -> argparse.ArgumentParser:
+    """A parser that knows all commands by name and only ``command`` in full.
+
+    Args:
+        command: the command that is going to be used, None for the overview.
+    """
+    parser = Parser(
+        prog="spmdsim",
+        description="See, run and choose tensor layouts over many ranks.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--version", action=_Version, help="versions of everything that matters")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, (module, help_line) in COMMANDS.items():
+        if name == command:
+            import_module(module).add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=help_line, add_help=False)
+    return parser
+
+
+def chosen_command(argv: Sequence[str]) -> str | None:
+    """The command that stands before anything but options.
+
+    >>> chosen_command(["layout", "--help"]), chosen_command(["--help", "layout"])
+    ('layout', None)
+    """
+    return argv[0] if argv and argv[0] in COMMANDS else None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: arguments after the program's name; those of the process by default.
+
+    Returns:
+        0 if all went well, 1 if a verdict does not hold, 2 for a wrong argument or input.
+    """
+    rank = prepare()
+    redirect_output(rank.rank if rank else 0)
+    argv = sys.argv[1:] if argv is None else list(argv)
+    command = chosen_command(argv)
+    return guard(lambda: _run(command, argv), f"spmdsim {command}" if command else "spmdsim")
+
+
+def _run(command: str | None, argv: Sequence[str]) -> int:
+    parser = build_parser(command)
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    run: Callable[[argparse.Namespace], int] = args.run
+    return run(args)

@@ -1,0 +1,134 @@
+"""What commands print with: one rank speaks, tables on a terminal or in a file, JSON for programs.
+
+Every function may be called by all ranks; only rank 0 (or the only process) writes. Results go to stdout,
+progress and remarks to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spmdsim.launch.environment import is_root
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+NO_TERMINAL_WIDTH = 200
+"""Columns of a table that goes into a file or a pipe: nobody wraps it, so nothing is cut."""
+
+
+def is_speaker() -> bool:
+    """True in the process that prints: rank 0, or the only one."""
+    return is_root()
+
+
+def console(stderr: bool = False) -> Console:
+    """A rich console: colour only on a terminal, wide enough for tables when there is none."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else NO_TERMINAL_WIDTH
+    return Console(
+        file=stream,
+        width=width,
+        highlight=False,
+        quiet=not is_speaker(),
+        legacy_windows=False,
+    )
+
+
+def say(*lines: object) -> None:
+    """Print lines on the speaking rank, as they are; each is written in one piece."""
+    if is_speaker():
+        for line in lines:
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+def remark(*lines: object) -> None:
+    """Like :func:`say`, on stderr: what a reader wants to know and a program does not."""
+    if is_speaker():
+        for line in lines:
+            sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    title: str | None = None,
+    right: Sequence[str] = (),
+) -> Table:
+    """A plain table to give to ``console().print``.
+
+    Args:
+        columns: headings.
+        rows: cells, shown with ``str``; a rich object (coloured text) is kept.
+        title: a line above it.
+        right: headings of the columns to align right (numbers).
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import ConsoleRenderable
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(c if isinstance(c, ConsoleRenderable) else Text(str(c)) for c in row))
+    return made
+
+
+def _plain(value: Any) -> Any:
+    """What json does not know: numpy numbers and arrays, sets, objects with ``to_dict``."""
+    for method in ("to_dict", "tolist"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
+
+
+def emit_json(value: object) -> None:
+    """Print one JSON document on the speaking rank."""
+    say(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+
+
+class Progress(Protocol):
+    """Told of each piece of work that is done."""
+
+    def __call__(self, label: str = "") -> None:
+        """One more piece is done; ``label`` names the next one."""
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Progress]:
+    """Show how far a long command is: on the speaking rank, on a terminal, on stderr, without communication.
+
+    >>> with progress(2, "cases") as step:
+    ...     step("matmul")
+    ...     step()
+    """
+    shown = is_speaker() and sys.stderr.isatty()
+    done = 0
+
+    def step(label: str = "") -> None:
+        nonlocal done
+        done += 1
+        if shown:
+            sys.stderr.write(f"\r\x1b[2K{what} {done}/{total} {label}")
+            sys.stderr.flush()
+
+    try:
+        yield step
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()

@@ -1,0 +1,48 @@
+"""Starting programs on N ranks, and ending them well.
+
+``launched()`` says whether this process already is a rank of an MPI job; ``start(n, argv)`` makes such a job
+out of any command; ``prepare()`` sets what must be set before numpy and MPI are loaded. Nothing here is
+imported by the library itself: only the command line, the tests and scripts use it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spmdsim.launch.environment import Launched, detect, launched, prepare
+
+__all__ = ["Launched", "detect", "launched", "prepare", "start", "start_self"]
+
+
+def start(
+    n: int,
+    argv: Sequence[str],
+    log_dir: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a command on ``n`` ranks and wait for it.
+
+    Args:
+        n: number of ranks.
+        argv: the command of each rank, such as ``[sys.executable, "script.py"]``.
+        log_dir: write ``worker_N.log`` per rank there, and echo rank 0.
+        env: variables to add to the environment of the ranks.
+
+    Returns:
+        0 if every rank ended well, else the exit code of the rank that failed first.
+
+    Raises:
+        WorldError: no MPI, or none that fits the installed mpi4py.
+    """
+    from spmdsim.launch.start import start_command
+
+    return start_command(n, list(argv), None if log_dir is None else Path(log_dir), env)
+
+
+def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
+    """Run ``python -m spmdsim <argv>`` on ``n`` ranks: how a command starts itself again under MPI."""
+    import sys
+
+    return start(n, [sys.executable, "-m", "spmdsim", *argv], log_dir)

@@ -1,0 +1,64 @@
+"""Is it one rank that stops, or all of them? Found out in a second, without any collective.
+
+A rank that stops alone leaves the others waiting for ever in their next collective, so it must abort the job.
+Ranks that all stop (a wrong argument is wrong everywhere) should say so once and leave in peace. To tell the
+two apart, each stopping rank sends its message to rank 0, which waits a moment for the rest. Point-to-point
+messages under a tag of our own cannot be mixed up with whatever collective the other ranks are in.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+TAG = 77_011
+"""Below every library's limit on tags, and unlikely to be anybody else's."""
+
+SECONDS = 1.0
+"""How long rank 0 waits for the other ranks; the others wait longer, one after the other."""
+
+
+def gather_stops(comm: MPI.Comm, message: str, seconds: float = SECONDS) -> dict[int, str] | None:
+    """Exchange the reasons of all ranks that are stopping now.
+
+    Args:
+        comm: all ranks of the job.
+        message: why this rank stops.
+        seconds: how long rank 0 waits.
+
+    Returns:
+        On the one rank that should speak: the messages by rank, complete or not. On the others None: somebody
+        else speaks, or has ended the job already.
+    """
+    if comm.size == 1:
+        return {0: message}
+    if comm.rank:
+        return _report(comm, message, seconds)
+    found = {0: message}
+    deadline = time.monotonic() + seconds
+    while len(found) < comm.size and time.monotonic() < deadline:
+        for rank in set(range(1, comm.size)) - set(found):
+            if comm.iprobe(source=rank, tag=TAG):
+                found[rank] = comm.recv(source=rank, tag=TAG)
+        time.sleep(0.002)
+    if len(found) == comm.size:
+        for rank in range(1, comm.size):
+            comm.send(None, dest=rank, tag=TAG)
+    return found
+
+
+def _report(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str] | None:
+    """Tell rank 0 and wait for its answer; if none comes, rank 0 is not stopping and this rank speaks."""
+    request = comm.isend(message, dest=0, tag=TAG)
+    deadline = time.monotonic() + seconds * 1.5 + 0.05 * comm.rank
+    while time.monotonic() < deadline:
+        request.test()
+        if comm.iprobe(source=0, tag=TAG):
+            comm.recv(source=0, tag=TAG)
+            request.wait()
+            return None
+        time.sleep(0.002)
+    return {comm.rank: message}

@@ -1,0 +1,43 @@
+"""What each rank of ``spmdsim launch`` runs: ``python -m spmdsim.launch.bootstrap script.py args…``.
+
+It sets threads and MPI settings before the script can import numpy or mpi4py, sends the output to the rank's own
+log if there is one, and makes a failure of this rank end the job.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from spmdsim.launch.abort import guard
+from spmdsim.launch.environment import prepare
+from spmdsim.launch.logs import redirect_output
+
+
+def run_script(argv: list[str]) -> None:
+    """Run ``script.py args…`` or ``-m module args…`` as the main program."""
+    if argv[:1] == ["-m"]:
+        sys.argv = argv[1:]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = argv
+    sys.path.insert(0, str(Path(argv[0]).resolve().parent))
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+def main() -> int:
+    """One rank, from its beginning to its end."""
+    found = prepare()
+    redirect_output(found.rank if found else 0)
+    argv = sys.argv[1:]
+    if not argv or argv == ["-m"]:
+        sys.stderr.write("usage: python -m spmdsim.launch.bootstrap (script.py | -m module) args\n")
+        return 2
+    return guard(lambda: run_script(argv), argv[1] if argv[0] == "-m" else Path(argv[0]).name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

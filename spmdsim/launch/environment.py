@@ -1,0 +1,158 @@
+"""What a process can know, and must set, before numpy and MPI are loaded.
+
+Launchers tell every rank who it is in environment variables. That is enough to pick the number of BLAS
+threads, to print on one rank only, and to notice later that MPI itself sees something else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Read once, when the library is loaded: to be set before ``import numpy``."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What the launcher says about this rank.
+
+    Attributes:
+        launcher: "Open MPI", "MPICH" (or a relative that speaks PMI), "Slurm".
+        rank: number of this rank.
+        size: number of ranks of the job.
+        local_size: how many of them share this machine; 1 if the launcher does not say.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_size: int = 1
+
+
+def _number(environ: Mapping[str, str], *names: str) -> int | None:
+    """The first of the variables that is there and starts with digits."""
+    for name in names:
+        found = re.match(r"\d+", environ.get(name, ""))
+        if found:
+            return int(found.group())
+    return None
+
+
+def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
+    """Who the launcher says we are, or None outside any launcher.
+
+    A Slurm batch script itself is no rank: only a step of more than one task (``srun``) counts.
+
+    >>> detect({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"})
+    Launched(launcher='Open MPI', rank=3, size=8, local_size=1)
+    >>> detect({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None
+    True
+    """
+    environ = os.environ if environ is None else environ
+    kinds = (
+        ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("MPICH", "PMI_RANK", "PMI_SIZE"),
+        ("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+        ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    )
+    local = _number(
+        environ,
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MPI_LOCALNRANKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+    )
+    for launcher, rank_name, size_name in kinds:
+        rank, size = _number(environ, rank_name), _number(environ, size_name)
+        if rank is None or size is None or (launcher == "Slurm" and size == 1):
+            continue
+        return Launched(launcher, rank, size, local or 1)
+    return None
+
+
+def launched() -> bool:
+    """Is this process a rank of a job that an MPI launcher started?"""
+    return detect() is not None
+
+
+def is_root() -> bool:
+    """True on rank 0, and outside MPI: the rank that prints."""
+    found = detect()
+    return found is None or found.rank == 0
+
+
+def cores() -> int:
+    """Cores this process may use: its affinity, and a container's share of time if that is less."""
+    try:
+        available = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        available = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(available, max(1, ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return available
+
+
+def blas_threads(local_size: int, available: int) -> int:
+    """Threads per rank that fill the machine once: never more threads than cores.
+
+    >>> blas_threads(8, 2), blas_threads(2, 8)
+    (1, 4)
+    """
+    return max(1, available // max(1, local_size))
+
+
+def mpi_settings(found: Launched, available: int) -> dict[str, str]:
+    """Settings of the MPI library worth having on this machine; none is needed for correctness.
+
+    Ranks on one machine need no network, and looking for one costs Open MPI a second at start. More ranks than
+    cores must give way while they wait: an Open MPI that was told of enough slots does not see it itself.
+    """
+    settings: dict[str, str] = {}
+    if found.launcher != "Open MPI":
+        return settings
+    if found.local_size == found.size:
+        settings |= {
+            "OMPI_MCA_btl": "^ofi,uct",
+            "OMPI_MCA_mtl": "^ofi",
+            "OMPI_MCA_osc": "^ucx",
+        }
+    if found.local_size > available:
+        settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return settings
+
+
+def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
+    """Set threads and MPI settings for a rank; nothing outside a launcher, and never over the user's own.
+
+    Call it first, before numpy and mpi4py are imported: both read their settings when they are loaded.
+    """
+    environ = os.environ if environ is None else environ
+    found = detect(environ)
+    if found is None:
+        return None
+    available = cores()
+    if "OMP_NUM_THREADS" not in environ:  # every BLAS falls back on it
+        threads = str(blas_threads(found.local_size, available))
+        for name in THREAD_VARIABLES:
+            environ.setdefault(name, threads)
+    for name, value in mpi_settings(found, available).items():
+        environ.setdefault(name, value)
+    return found
+
+
+def numpy_came_first() -> bool:
+    """True if numpy is loaded already, so that thread settings of now have no effect."""
+    return "numpy" in sys.modules

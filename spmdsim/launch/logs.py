@@ -1,0 +1,87 @@
+"""A log per rank, and a note from each rank that fails: how the starter knows who was first, and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from spmdsim.errors import InputError
+
+LOG_DIR = "SPMDSIM_LOG_DIR"
+"""Tells each rank where to write its log."""
+
+FAILED_DIR = "SPMDSIM_FAILED_DIR"
+"""Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank."""
+
+TAIL_LINES = 20
+"""Lines of a failed rank's log that are shown."""
+
+
+def redirect_output(rank: int) -> None:
+    """Send stdout and stderr to this rank's log, below Python, so that libraries write there too."""
+    folder = os.environ.get(LOG_DIR)
+    if not folder:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log_path(Path(folder), rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def note_failure(rank: int, code: int) -> None:
+    """Leave this rank's exit code where the starter looks for it, if there is a starter."""
+    folder = os.environ.get(FAILED_DIR)
+    if folder and os.path.isdir(folder):
+        Path(folder, f"rank_{rank}").write_text(str(code))
+
+
+def prepare_logs(log_dir: Path) -> None:
+    """Make the folder, and remove the logs of an earlier run."""
+    if log_dir.exists() and not log_dir.is_dir():
+        raise InputError(f"--log-dir {log_dir} is a file: a folder is needed")
+    log_dir.mkdir(parents=True, exist_ok=True)
+    for old in log_dir.glob("worker_*.log"):
+        old.unlink()
+
+
+def log_path(log_dir: Path, rank: int) -> Path:
+    """The log of one rank."""
+    return log_dir / f"worker_{rank}.log"
+
+
+def follow(path: Path, stop: threading.Event) -> None:
+    """Echo a growing file to stdout until ``stop``, and then to its end."""
+    position = 0
+    while True:
+        last = stop.is_set()
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(position)
+                text = file.read()
+            position += len(text)
+            sys.stdout.write(text.decode(errors="replace"))
+            sys.stdout.flush()
+        if last:
+            return
+        time.sleep(0.05)
+
+
+def first_failed(failed_dir: Path) -> tuple[int, int] | None:
+    """Rank and exit code of the rank that failed first, as they noted it themselves."""
+    notes = sorted(failed_dir.glob("rank_*"), key=lambda note: note.stat().st_mtime_ns)
+    for note in notes:
+        return int(note.name.removeprefix("rank_")), int(note.read_text() or 1)
+    return None
+
+
+def log_tail(log_dir: Path, rank: int, code: int) -> str:
+    """Which rank failed, and the end of its log."""
+    path = log_path(log_dir, rank)
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    shown = [f"  | {line}" for line in lines[-TAIL_LINES:]] or ["  | (empty)"]
+    return "\n".join([f"rank {rank} failed with exit code {code}; end of {path}:", *shown, ""])

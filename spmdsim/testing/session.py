@@ -1,0 +1,178 @@
+"""One rank's part in a common pytest session: agree, report once, never hang."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from spmdsim.testing.agreement import ABORTED, FAILED, PASSED, SKIPPED, Agreement
+from spmdsim.testing.watchdog import Watchdog
+
+CODES = {"passed": PASSED, "skipped": SKIPPED, "failed": FAILED}
+
+WATCHDOG_FACTOR = 2.0
+"""A test may take this many deadlines when all ranks are still in it."""
+
+
+class RankSession:
+    """The hooks of a rank. All ranks call them in the same order, or the job ends with the reason."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from mpi4py import MPI
+
+        self.config = config
+        self.agreement = Agreement(
+            MPI.COMM_WORLD,
+            config.getoption("--mpi-deadline"),
+            config.getoption("--mpi-deadline-failed"),
+            self.say,
+        )
+        self.rank, self.size = self.agreement.rank, self.agreement.size
+        self.leaving = False
+        self.watchdog = Watchdog(WATCHDOG_FACTOR * config.getoption("--mpi-deadline"), self._expired)
+        self.watchdog.start()
+        if self.rank:
+            self._be_quiet()
+
+    def say(self, text: str) -> None:
+        """Write to the real stderr, past pytest's capturing, in one piece."""
+        os.write(self._stderr(), f"\n{text}\n".encode())
+
+    def _stderr(self) -> int:
+        capture: Any = self.config.pluginmanager.getplugin("capturemanager")
+        saved = getattr(getattr(capture, "_global_capturing", None), "err", None)
+        descriptor = getattr(saved, "targetfd_save", None)
+        return descriptor if isinstance(descriptor, int) else 2
+
+    def _be_quiet(self) -> None:
+        """Ranks other than 0 report to nobody."""
+        manager = self.config.pluginmanager
+        old = manager.getplugin("terminalreporter")
+        if old is not None:
+            manager.unregister(old)
+        nowhere = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
+        manager.register(TerminalReporter(self.config, nowhere), "terminalreporter")
+
+    # --- collection ---------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All ranks must have found the same tests, without errors."""
+        ids = [item.nodeid for item in session.items]
+        failed = session.testsfailed > 0
+        outcomes = self.agreement.meet("the tests", "collection", FAILED if failed else PASSED)
+        digests = self.agreement.texts(f"{len(ids)}:{zlib.crc32(chr(10).join(ids).encode())}")
+        bad = [rank for rank, outcome in enumerate(outcomes) if outcome == FAILED]
+        if bad and len(bad) < self.size:
+            self._leave(f"collecting the tests failed on ranks {bad} of {self.size}", failed)
+        if len(set(digests)) > 1:
+            self._leave(self._difference(ids), False)
+
+    def _difference(self, ids: list[str]) -> str:
+        """Which tests are not the same on all ranks."""
+        others = [set(text.split("\n")) for text in self.agreement.texts("\n".join(ids))]
+        common = set.intersection(*others)
+        for rank, found in enumerate(others):
+            if found != common:
+                return f"rank {rank} has tests that others lack, such as {min(found - common)}"
+        return "the ranks have the same tests in different orders"
+
+    def _leave(self, reason: str, errors_here: bool) -> None:
+        """End the session on all ranks together."""
+        errors = self._collection_errors() if errors_here else ""
+        for rank, text in enumerate(self.agreement.texts(errors)):
+            if text and self.rank == 0:
+                self.say(f"rank {rank} of {self.size}:\n{text}")
+        self.leaving = True
+        pytest.exit(reason, returncode=int(pytest.ExitCode.INTERRUPTED))
+
+    def _collection_errors(self) -> str:
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        return "\n".join(report.longreprtext for report in reporter.stats.get("error", []))
+
+    # --- one test -----------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Watch the whole test."""
+        self.watchdog.watch(item.nodeid)
+        result = yield
+        self.watchdog.rest()
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Agree on the outcome of a phase before anybody goes on."""
+        report = yield
+        outcomes = self._agree(report, report.when)
+        if report.when == "setup" and report.skipped and PASSED in outcomes:
+            # the others run the test now: meet them behind it
+            self._agree(report, "call")
+        return report
+
+    def _agree(self, report: pytest.TestReport, phase: str) -> list[int]:
+        outcome = CODES[report.outcome]
+        if phase != report.when:
+            outcome = SKIPPED
+        text = report.longreprtext if outcome == FAILED else ""
+        outcomes = self.agreement.meet(report.nodeid, phase, outcome, text)
+        failed = [rank for rank, code in enumerate(outcomes) if code == FAILED]
+        if failed:
+            texts = self.agreement.texts(text)
+            report.outcome = "failed"
+            report.__dict__.pop("wasxfail", None)
+            report.longrepr = self._verdict(report.nodeid, phase, failed, texts)
+            if self.rank == 0:
+                self.say(report.longrepr)
+        return outcomes
+
+    def _verdict(self, name: str, phase: str, failed: list[int], texts: list[str]) -> str:
+        """Each distinct failure once, with its ranks."""
+        lines = [f"{name} ({phase}) failed on ranks {failed} of {self.size}"]
+        for text in dict.fromkeys(texts[rank] for rank in failed):
+            ranks = [rank for rank in failed if texts[rank] == text]
+            lines += [f"--- rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}:", text]
+        return "\n".join(lines)
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
+        """One exit code for all ranks: the worst."""
+        if not self.leaving:
+            outcome = FAILED if int(exitstatus) else PASSED
+            self.agreement.meet("the session", "end", outcome)
+            session.exitstatus = max(int(text) for text in self.agreement.texts(str(int(exitstatus))))
+        yield
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """An interrupt or ``pytest.exit`` on one rank ends all of them."""
+        if not self.leaving:
+            self.say(f"rank {self.rank} of {self.size}: {excinfo.exconly()}")
+            self.agreement.abort(130 if excinfo.errisinstance(KeyboardInterrupt) else ABORTED)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """An error of pytest's own on one rank ends all of them."""
+        self.say(f"rank {self.rank} of {self.size}: {excrepr}")
+        self.agreement.abort()
+
+    def _expired(self, name: str, where: str) -> None:
+        """No rank came to the end of a test: say where each of them is."""
+        import time
+
+        self.say(
+            f"rank {self.rank} of {self.size}: {name} did not end within "
+            f"{self.watchdog.seconds:g} s; now at {where}"
+        )
+        time.sleep(1.0 + 0.1 * self.rank)
+        self.agreement.abort()
+        sys.exit(ABORTED)

@@ -1,0 +1,50 @@
+"""What the tests share: a world of n ranks, without MPI and under mpirun alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+def pytest_addoption(parser, pluginmanager):
+    """Load the package's plugin when the package itself is not installed."""
+    if not pluginmanager.has_plugin("spmdsim"):
+        pluginmanager.import_plugin("spmdsim.testing.plugin")
+
+
+def pytest_generate_tests(metafunc):
+    from spmdsim.testing.ranks import parametrize_counts
+
+    parametrize_counts(metafunc, "world")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Under mpirun, a test that takes a world is an MPI test."""
+    from spmdsim.testing.ranks import under_mpi
+
+    if under_mpi(config):
+        for item in items:
+            if "world" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.mpi)
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[object]:
+    """A world of n ranks: all in this process (LockStep), or under mpirun the first n ranks of the job.
+
+    The same test body runs in both. ``@pytest.mark.ranks(2, 4)`` chooses the rank counts; the default is
+    1, 2, 3, 4 and 8. Test what this process owns: ``for rank in world.ranks``.
+    """
+    from spmdsim.testing.ranks import first_ranks, under_mpi
+
+    if not under_mpi(request.config):
+        from spmdsim.worlds import LockStep
+
+        yield LockStep(request.param)
+        return
+    from spmdsim.worlds import MPIWorld
+
+    for comm in first_ranks(request.param):
+        yield MPIWorld(comm)
