@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spmdsim.layout import Bounds, Layout, split_block
 
@@ -18,15 +19,14 @@ from spmdsim.layout import Bounds, Layout, split_block
 STEP_COLLECTIVES = ("slice", "fill", "all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange")
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(NamedTuple):
     """A box of the global tensor that goes between this rank and ``peer`` (which may be the rank itself)."""
 
     peer: int
     box: Bounds
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         """Number of elements."""
         return math.prod(stop - start for start, stop in self.box)
 

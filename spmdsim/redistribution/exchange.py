@@ -1,0 +1,199 @@
+"""The direct exchange: every rank sends exactly the overlap of its box with the boxes of the others.
+
+Each rank receives every element of its target box once, and none that it already holds, so the bytes received
+equal the lower bound for every pair of layouts: one mesh or two, any order and subset of ranks, uneven and empty
+pieces. Where several ranks hold the same piece, the ranks that need it are shared out evenly among them.
+
+A rank's own overlap is in its list too, with itself as the peer. Any two ranks exchange at most one box.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise, product, repeat
+
+import numpy as np
+
+from spmdsim.errors import PlanError
+from spmdsim.layout import Layout
+from spmdsim.redistribution.grid import Cuts, Grid, grids
+from spmdsim.redistribution.step import Transfer
+
+
+def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> tuple[Transfer, ...]:
+    """What ``rank`` receives, one box per peer, its own overlap included.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, on any mesh.
+        shape: global shape.
+        rank: the receiving rank; one that is in no mesh receives nothing.
+
+    Raises:
+        PlanError: pending values would have to be reduced.
+
+    >>> from spmdsim.layout import Mesh
+    >>> mesh = Mesh((2,), ("x",))
+    >>> receives(mesh("x", None), mesh(None, "x"), (4, 4), 0)
+    (Transfer(peer=0, box=((0, 2), (0, 2))), Transfer(peer=1, box=((2, 4), (0, 2))))
+    """
+    return _call(_receives_cached, src, dst, tuple(shape), rank)
+
+
+def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> tuple[Transfer, ...]:
+    """What ``rank`` sends, one box per peer, its own overlap included; the mirror image of :func:`receives`.
+
+    Raises:
+        PlanError: pending values would have to be reduced.
+    """
+    return _call(_sends_cached, src, dst, tuple(shape), rank)
+
+
+def check_exchange(src: Layout, dst: Layout) -> None:
+    """Refuse an exchange that would have to reduce pending values.
+
+    Raises:
+        PlanError: the layouts wait for different reductions, or on different meshes.
+    """
+    if (src.partial or dst.partial) and (src.partial != dst.partial or src.mesh != dst.mesh):
+        raise PlanError(
+            f"an exchange moves values as they are, but {src} -> {dst} changes pending ones; reduce them first"
+        )
+
+
+def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+    check_exchange(src, dst)
+    if rank not in dst.mesh:
+        return ()
+    have, want, ndim = grids(src, dst, shape)
+    position = dst.mesh.position(rank)
+    box = want.box(position)
+    if any(start >= stop for start, stop in box):
+        return ()
+    spans = [cut.overlapping(*interval) for cut, interval in zip(have.cuts, box)]
+    base = _outer([offset[a:b] for offset, (a, b) in zip(have.offsets, spans)])
+    holder = base if have.copies == 1 else _choose(have, want, spans, base, position)
+    peers = have.ranks.rank[holder]
+    if rank in src.mesh:
+        mine = src.mesh.position(rank)
+        own = [int(cell[mine]) for cell in have.cells]
+        if all(a <= cell < b for cell, (a, b) in zip(own, spans)):
+            peers[_ravel(own, spans)] = rank
+    intervals = [_clipped(*what) for what in zip(have.cuts[:ndim], spans, box)]
+    # The dims beyond the tensor's own have one overlapping cell each, so the product of the others is complete.
+    return _transfers(peers.tolist(), product(*intervals))
+
+
+def _sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+    check_exchange(src, dst)
+    if rank not in src.mesh:
+        return ()
+    have, want, ndim = grids(src, dst, shape)
+    position = src.mesh.position(rank)
+    box = have.box(position)
+    if any(start >= stop for start, stop in box):
+        return ()
+    spans = [cut.overlapping(*interval) for cut, interval in zip(want.cuts, box)]
+    base = _outer([offset[a:b] for offset, (a, b) in zip(want.offsets, spans)])
+    ranks = want.ranks.rank[(base[:, None] + want.copy_offsets).ravel()]
+    own = have.ranks.positions(ranks)
+    holds = own >= 0
+    for cell in have.cells:
+        holds &= cell[own] == cell[position]
+    order = np.cumsum(~holds) - 1
+    needing = len(ranks) - int(np.count_nonzero(holds))
+    served = ~holds & (order * have.copies // max(needing, 1) == have.copy_numbers[position])
+    served |= ranks == rank
+    chosen = np.flatnonzero(served)
+    boxes = list(product(*(_clipped(*what) for what in zip(want.cuts[:ndim], spans, box))))
+    where = (chosen // want.copies).tolist()
+    return _transfers(ranks[chosen].tolist(), map(boxes.__getitem__, where))
+
+
+def _choose(
+    have: Grid, want: Grid, spans: list[tuple[int, int]], base: np.ndarray, position: int
+) -> np.ndarray:
+    """For each overlapping source cell, the position of the copy that serves the rank at ``position``.
+
+    The ranks that need a cell and do not hold it are numbered in target order; of ``n`` of them, number ``j``
+    is served by copy ``j * copies // n``. Only the cell's holders are looked at, to know how many to leave out.
+    """
+    holders = base[:, None] + have.copy_offsets
+    target = want.ranks.positions(have.ranks.rank[holders])
+    inside, order, mine = target >= 0, np.zeros_like(target), np.zeros(len(base), np.int64)
+    needing = np.ones(len(base), np.int64)
+    index = np.indices([b - a for a, b in spans]).reshape(len(spans), -1)
+    for dim, (a, _) in enumerate(spans):
+        cell = index[dim] + a
+        edge = have.cuts[dim].edge_array
+        first, last = want.cuts[dim].overlaps(edge[cell], edge[cell + 1])
+        held = want.cells[dim][target]
+        inside &= (held >= first[:, None]) & (held < last[:, None])
+        width = last - first
+        order = order * width[:, None] + held - first[:, None]
+        mine = mine * width + want.cells[dim][position] - first
+        needing *= width
+    order = order * want.copies + want.copy_numbers[target]
+    mine = mine * want.copies + want.copy_numbers[position]
+    before = np.count_nonzero(inside & (order < mine[:, None]), axis=1)
+    needing = needing * want.copies - np.count_nonzero(inside, axis=1)
+    # A cell that the rank holds itself is served by itself afterwards; its number here only has to be valid.
+    number = np.minimum((mine - before) * have.copies // np.maximum(needing, 1), have.copies - 1)
+    return holders[np.arange(len(base)), number]
+
+
+def _outer(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All sums of one element of each array, the first array varying slowest."""
+    out = np.zeros(1, np.int64)
+    for part in parts:
+        out = (out[:, None] + part).ravel()
+    return out
+
+
+def _ravel(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
+    """Row-major number of a cell among the overlapping ones."""
+    number = 0
+    for cell, (a, b) in zip(cells, spans):
+        number = number * (b - a) + cell - a
+    return number
+
+
+def _clipped(cut: Cuts, span: tuple[int, int], interval: tuple[int, int]) -> list[tuple[int, int]]:
+    """The cells of a range as intervals, cut off at an interval that overlaps all of them."""
+    (a, b), (start, stop) = span, interval
+    edges = [start, *cut.edges[a + 1 : b], stop]
+    return list(pairwise(edges))
+
+
+def _transfers(peers: list[int], boxes: Iterable[tuple[tuple[int, int], ...]]) -> tuple[Transfer, ...]:
+    # tuple.__new__ skips the named constructor's overhead: a rank may have 65,535 peers.
+    return tuple(map(tuple.__new__, repeat(Transfer), zip(peers, boxes)))
+
+
+_receives_cached = lru_cache(maxsize=8192)(_receives)
+_sends_cached = lru_cache(maxsize=8192)(_sends)
+
+
+def _call(
+    cached: Callable[[Layout, Layout, tuple[int, ...], int], tuple[Transfer, ...]],
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    rank: int,
+) -> tuple[Transfer, ...]:
+    """Answer from the cache on small meshes; on large ones build anew, without the collector in the way.
+
+    Thousands of lists with thousands of transfers each would fill the memory, and making one would start the
+    garbage collector a hundred times.
+    """
+    if src.mesh.size + dst.mesh.size <= 2048:
+        return cached(src, dst, shape, rank)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return cached.__wrapped__(src, dst, shape, rank)  # type: ignore[attr-defined]
+    finally:
+        if collecting:
+            gc.enable()

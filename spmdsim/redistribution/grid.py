@@ -1,0 +1,186 @@
+"""The pieces of a layout as a grid: where the cuts are, and which rank holds which cell.
+
+A layout cuts each dim independently of the others, so its distinct pieces form a grid, and everything a
+redistribution asks (which pieces overlap a box, who holds them) is answered dim by dim from a few sorted cuts:
+no pair of ranks is ever enumerated. Empty pieces are left out of the grid; the rest tile the tensor.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from spmdsim.layout import Layout, Mesh
+
+#: The axes that split each dim, major first.
+Entries = tuple[tuple[str, ...], ...]
+
+
+class Cuts:
+    """One dim of ``size`` elements cut by nested balanced splits.
+
+    ``cells`` are the non-empty pieces in order; ``cell[p]`` is the cell of piece ``p``, or -1 if it is empty.
+
+    >>> cuts(5, (2, 2)).edges, cuts(1, (2, 2)).cell.tolist()
+    ([0, 2, 3, 4, 5], [0, -1, -1, -1])
+    """
+
+    __slots__ = ("cell", "edge_array", "edges", "piece", "start", "stop")
+
+    def __init__(self, size: int, parts: Sequence[int]) -> None:
+        start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
+        for count in parts:
+            index = np.arange(count)
+            base, extra = length[:, None] // count, length[:, None] % count
+            start = (start[:, None] + index * base + np.minimum(index, extra)).ravel()
+            length = (base + (index < extra)).ravel()
+        full = length > 0
+        self.start, self.stop = start, start + length
+        self.piece = np.flatnonzero(full)
+        self.cell = np.where(full, np.cumsum(full) - 1, -1)
+        self.edge_array = np.append(start[full], size)
+        self.edges: list[int] = self.edge_array.tolist()
+
+    @property
+    def count(self) -> int:
+        """Number of cells."""
+        return len(self.edges) - 1
+
+    def overlapping(self, start: int, stop: int) -> tuple[int, int]:
+        """The range of cells that share an element with the non-empty interval ``[start, stop)``."""
+        return bisect_right(self.edges, start) - 1, bisect_left(self.edges, stop)
+
+    def overlaps(self, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """:meth:`overlapping` for many intervals at once."""
+        first = np.searchsorted(self.edge_array, start, "right") - 1
+        return first, np.searchsorted(self.edge_array, stop, "left")
+
+
+@lru_cache(maxsize=4096)
+def cuts(size: int, parts: tuple[int, ...]) -> Cuts:
+    """The cuts of a dim, cached by value."""
+    return Cuts(size, parts)
+
+
+class Ranks:
+    """Rank numbers and mesh positions of a mesh, many at once."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.size = mesh.size
+        self.rank: np.ndarray = (
+            np.arange(mesh.size) if mesh.ranks is None else np.asarray(mesh.ranks, np.int64)
+        )
+        if mesh.ranks is None:
+            self._position = None
+        else:
+            self._position = np.full(max(mesh.ranks) + 1, -1, np.int64)
+            self._position[self.rank] = np.arange(mesh.size)
+
+    def positions(self, ranks: np.ndarray) -> np.ndarray:
+        """Mesh positions of ranks, -1 for a rank that is not in the mesh."""
+        table = self._position
+        if table is None:
+            return np.where(ranks < self.size, ranks, -1)
+        return np.where(ranks < len(table), table[np.minimum(ranks, len(table) - 1)], -1)
+
+
+@lru_cache(maxsize=512)
+def ranks_of(mesh: Mesh) -> Ranks:
+    """Rank numbers and positions of a mesh, cached by value."""
+    return Ranks(mesh)
+
+
+@lru_cache(maxsize=512)
+def _digits(mesh: Mesh) -> dict[str, np.ndarray]:
+    """Per axis the coordinate of every position."""
+    position = np.arange(mesh.size)
+    strides = dict(zip(mesh.axes, mesh._strides))
+    return {axis: position // strides[axis] % mesh._size_of[axis] for axis in mesh.axes}
+
+
+@lru_cache(maxsize=2048)
+def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
+    """Position offset of every combination of coordinates on ``axes``, the first axis being the major one."""
+    strides = dict(zip(mesh.axes, mesh._strides))
+    out = np.zeros(1, np.int64)
+    for axis in axes:
+        out = (out[:, None] + np.arange(mesh._size_of[axis]) * strides[axis]).ravel()
+    return out
+
+
+@lru_cache(maxsize=2048)
+def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
+    """Per position the mixed-radix number of its coordinates on ``axes``, the first axis being the major one."""
+    digits = _digits(mesh)
+    out = np.zeros(mesh.size, np.int64)
+    for axis in axes:
+        out = out * mesh._size_of[axis] + digits[axis]
+    return out
+
+
+class Grid:
+    """The cells of a tensor of ``sizes`` whose dims are split by ``entries`` of a mesh.
+
+    Axes that are in no entry only copy cells; a cell's copies are numbered by the coordinates on those axes.
+    """
+
+    def __init__(self, mesh: Mesh, entries: Entries, sizes: tuple[int, ...]) -> None:
+        self.mesh, self.entries, self.sizes = mesh, entries, sizes
+        self.ranks = ranks_of(mesh)
+        self.cuts = [
+            cuts(size, tuple(mesh._size_of[axis] for axis in entry)) for size, entry in zip(sizes, entries)
+        ]
+        used = {axis for entry in entries for axis in entry}
+        self.free = tuple(axis for axis in mesh.axes if axis not in used)
+        self.copies = mesh.axis_size(*self.free)
+
+    @cached_property
+    def offsets(self) -> list[np.ndarray]:
+        """Per dim and cell, what the cell adds to the mesh position."""
+        return [_offsets(self.mesh, entry)[cut.piece] for entry, cut in zip(self.entries, self.cuts)]
+
+    @cached_property
+    def copy_offsets(self) -> np.ndarray:
+        """What each copy adds to the mesh position."""
+        return _offsets(self.mesh, self.free)
+
+    @cached_property
+    def pieces(self) -> list[np.ndarray]:
+        """Per dim and mesh position, the piece held."""
+        return [piece_numbers(self.mesh, entry) for entry in self.entries]
+
+    @cached_property
+    def cells(self) -> list[np.ndarray]:
+        """Per dim and mesh position, the cell held, or -1 for an empty piece."""
+        return [cut.cell[piece] for cut, piece in zip(self.cuts, self.pieces)]
+
+    @cached_property
+    def copy_numbers(self) -> np.ndarray:
+        """Which copy each mesh position holds."""
+        return piece_numbers(self.mesh, self.free)
+
+    def box(self, position: int) -> list[tuple[int, int]]:
+        """``(start, stop)`` per dim of the piece at a mesh position."""
+        return [
+            (int(cut.start[piece[position]]), int(cut.stop[piece[position]]))
+            for cut, piece in zip(self.cuts, self.pieces)
+        ]
+
+
+@lru_cache(maxsize=1024)
+def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid, int]:
+    """The grids of two layouts of one tensor, and how many leading dims are the tensor's own.
+
+    On one mesh, the axes along which both layouts copy the values (or both hold them pending) never need to be
+    crossed. They become dims of their own, split in both grids, so that every rank keeps to its own slice of
+    the mesh and equal requests are shared out evenly by symmetry.
+    """
+    if src.mesh != dst.mesh:
+        return Grid(src.mesh, src.dims, shape), Grid(dst.mesh, dst.dims, shape), len(shape)
+    split = {*src.split_axes, *dst.split_axes}
+    apart = tuple((axis,) for axis in src.mesh.axes if axis not in split and src.mesh._size_of[axis] > 1)
+    sizes = shape + tuple(src.mesh._size_of[axis] for (axis,) in apart)
+    return Grid(src.mesh, src.dims + apart, sizes), Grid(dst.mesh, dst.dims + apart, sizes), len(shape)
