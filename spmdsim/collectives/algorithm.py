@@ -22,13 +22,19 @@ class Formula:
     """Closed-form cost: ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``.
 
     Each field is an expression over :data:`spmdsim.collectives.formula.NAMES`; ``beta`` and ``gamma``
-    are multiples of the message size, exact when it divides into the chunks.
+    are multiples of the message size, exact when it divides into the chunks. ``only`` is a condition under
+    which the formula holds, such as ``"n == p"``.
     """
 
     steps: str
     beta: str
     gamma: str = "0"
     depth: str | None = None
+    only: str = ""
+
+    def holds(self, size: int, options: Mapping[str, object] | None = None) -> bool:
+        """Whether the formula covers this rank count."""
+        return not self.only or bool(evaluate(self.only, size, options))
 
     def at(self, size: int, options: Mapping[str, object] | None = None) -> tuple[int, Fraction, Fraction]:
         """Steps, beta and gamma coefficients for a rank count.
@@ -169,7 +175,7 @@ def from_function(
         ScheduleError: when the function does not take ``(rank, size)``.
     """
     parameters = list(inspect.signature(generate).parameters.values())
-    label = name or getattr(generate, "__name__", "algorithm")
+    label = str(name or getattr(generate, "__name__", "algorithm"))
     extra = [p for p in parameters[2:] if p.name != "root"]
     if len(parameters) < 2 or any(p.default is p.empty for p in extra):
         raise ScheduleError(

@@ -78,5 +78,5 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
     known = options or {}
     segments, group = known.get("segments", 1), known.get("group", 1)
     values = _values(size, int(str(segments)), int(str(group)))
-    result = eval(_compiled(expression), {"__builtins__": {}}, values)
+    result = eval(_compiled(expression), {"__builtins__": {"max": max, "min": min}}, values)
     return Fraction(result)

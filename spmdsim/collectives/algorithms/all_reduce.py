@@ -28,7 +28,7 @@ def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
     lag, right, left = INDEX_RULES[index], (rank + 1) % size, (rank - 1) % size
     for i in range(size - 1):
         chunk = rank - lag - i
-        yield [send(right, chunk % size), recv_reduce(left, (chunk - 1) % size)]
+        yield [send(right, chunk % size), recv_reduce(left, (chunk - 1) % size, left=True)]
     for i in range(size - 1):
         chunk = rank + 1 - lag - i
         yield [send(right, chunk % size), recv(left, (chunk - 1) % size)]
@@ -67,7 +67,7 @@ def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
             mine, theirs = (rank - i) % size, (rank - 1 - i) % size
             yield [
                 send(right, mine * segments + segment),
-                recv_reduce(left, theirs * segments + segment),
+                recv_reduce(left, theirs * segments + segment, left=True),
             ]
     for i in range(size - 1):
         mine, theirs = (rank + 1 - i) % size, (rank - i) % size
@@ -139,7 +139,7 @@ def halve(rank: int, fold: Fold) -> Rounds:
         partner = fold.old(other)
         yield [
             send(partner, halving_range(other, bit + 1, fold.power)),
-            recv_reduce(partner, halving_range(new, bit + 1, fold.power)),
+            recv_reduce(partner, halving_range(new, bit + 1, fold.power), left=True),
         ]
 
 
@@ -199,7 +199,7 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     if fold.extra:
         mine, theirs = (lower, upper) if rank % 2 == 0 else (upper, lower)
         paired = fold.paired(rank)
-        yield [send(rank ^ 1, theirs), recv_reduce(rank ^ 1, mine)] if paired else []
+        yield [send(rank ^ 1, theirs), recv_reduce(rank ^ 1, mine, left=True)] if paired else []
         give = [recv(rank ^ 1, upper)] if rank % 2 == 0 else [send(rank ^ 1, upper)]
         yield give if paired else []
     yield from halve(rank, fold)

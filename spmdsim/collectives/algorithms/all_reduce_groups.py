@@ -70,7 +70,7 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
         return range(i % group * groups, (i % group + 1) * groups)
 
     for i in range(group - 1):
-        yield [send(right, shard(local - 1 - i)), recv_reduce(left, shard(local - 2 - i))]
+        yield [send(right, shard(local - 1 - i)), recv_reduce(left, shard(local - 2 - i), left=True)]
     yield from _between(rank, size, group, mine, local * groups)
     for i in range(group - 1):
         yield [send(right, shard(local - i)), recv(left, shard(local - 1 - i))]
@@ -82,7 +82,7 @@ def _between(rank: int, size: int, group: int, mine: int, first: int) -> Rounds:
     right, left = (rank + group) % size, (rank - group) % size
     for i in range(groups - 1):
         sent, got = (mine - 1 - i) % groups, (mine - 2 - i) % groups
-        moves: list[Move] = [send(right, first + sent), recv_reduce(left, first + got)]
+        moves: list[Move] = [send(right, first + sent), recv_reduce(left, first + got, left=True)]
         yield moves
     for i in range(groups - 1):
         sent, got = (mine - i) % groups, (mine - 1 - i) % groups

@@ -25,7 +25,7 @@ def ring(rank: int, size: int) -> Rounds:
     for i in range(size - 1):
         yield [
             send(right, (rank - 1 - i) % size),
-            recv_reduce(left, (rank - 2 - i) % size),
+            recv_reduce(left, (rank - 2 - i) % size, left=True),
         ]
 
 
@@ -43,7 +43,7 @@ def pairwise(rank: int, size: int) -> Rounds:
     """Round i sends the original block r+i to its owner and adds what arrives from r-i."""
     for i in range(1, size):
         to = (rank + i) % size
-        yield [send(to, to), recv_reduce((rank - i) % size, rank)]
+        yield [send(to, to), recv_reduce((rank - i) % size, rank, left=True)]
 
 
 def _hand_back(rank: int, fold: Fold) -> list:
@@ -58,7 +58,7 @@ def _hand_back(rank: int, fold: Fold) -> list:
     "recursive_halving",
     chunks="n",
     about="send the half on the partner's side, farthest partner first",
-    formula=Formula("f + 2*x", "(q if x == 0 else None)", "(q if x == 0 else None)", "c"),
+    formula=Formula("f", "q", "q", "c", only="n == p"),
     symmetry="n == p: xor",
     libraries=(("mpich", "recursive_halving"), ("openmpi", "recursive_halving 2")),
     in_order=False,
@@ -76,7 +76,7 @@ def recursive_halving(rank: int, size: int) -> Rounds:
             other = new ^ half
             low, high = fold.blocks(first, middle), fold.blocks(middle, stop)
             keep, give = (low, high) if new < middle else (high, low)
-            yield [send(fold.old(other), give), recv_reduce(fold.old(other), keep)]
+            yield [send(fold.old(other), give), recv_reduce(fold.old(other), keep, left=True)]
             first, stop = (first, middle) if new < middle else (middle, stop)
         else:
             yield []
@@ -90,7 +90,7 @@ def recursive_halving(rank: int, size: int) -> Rounds:
     "butterfly",
     chunks="n",
     about="halving with distance 1 first on blocks in bit-reversed order; keeps the order of the ranks",
-    formula=Formula("f + 2*x", "(q if x == 0 else None)", "(q if x == 0 else None)", "c"),
+    formula=Formula("f", "q", "q", "c", only="n == p"),
     symmetry="n == p: xor",
     libraries=(("mpich", "noncommutative"), ("openmpi", "butterfly 4")),
     in_order=True,
@@ -125,7 +125,7 @@ def _strided(fold: Fold, owner: int, stride: int) -> range | tuple[int, ...]:
     "recursive_doubling",
     chunks="n",
     about="exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the order of the ranks",
-    formula=Formula("f + 2*x", "(f - q if x == 0 else None)", "(f - q if x == 0 else None)", "c"),
+    formula=Formula("f", "f - q", "f - q", "c", only="n == p"),
     symmetry="n == p: xor",
     libraries=(("mpich", "recursive_doubling"),),
     in_order=True,

@@ -31,7 +31,7 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
             yield []
             continue
         moves = [send(partner, 1), recv(partner, 2), combine(2, 1, left=partner < rank)]
-        yield moves + [combine(2, 0, left=True)] if partner < rank else moves
+        yield [*moves, combine(2, 0, left=True)] if partner < rank else moves
 
 
 @declare(

@@ -1,0 +1,142 @@
+"""All rounds of all ranks, checked for form: the starting point of verification and counting."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.moves import COMBINE, COPY, LOCAL, REDUCE, SEND, Move
+from spmdsim.collectives.schedule import Schedule
+from spmdsim.errors import ScheduleError
+
+KINDS = ("send", "recv", "reduce", "copy", "combine")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, exactly.
+
+    Attributes:
+        text: one line, with round, rank and chunk in it.
+        round: the round, counted from 0; None when it is about the end.
+        rank: the rank it happens on; None when it is about several.
+        chunk: the chunk concerned, if one is.
+        warning: whether the schedule still keeps its promise.
+    """
+
+    text: str
+    round: int | None = None
+    rank: int | None = None
+    chunk: int | None = None
+    warning: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Table:
+    """The rounds of every rank as lists, with what is wrong in their form.
+
+    Attributes:
+        schedule: what they were generated from.
+        rounds: ``rounds[rank][i]`` is the list of moves of the rank's round ``i``.
+        findings: errors of form: no list, no such rank, no such chunk, too many ports.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.findings: list[Finding] = []
+        self.ports = int(evaluate(schedule.algorithm.ports, schedule.size, dict(schedule.options)))
+        self._limit = 100 * schedule.size + 4096 * schedule.chunk_count
+        self.rounds = [self._collect(rank) for rank in range(schedule.size)]
+
+    def _collect(self, rank: int) -> list[list[Move]]:
+        collected: list[list[Move]] = []
+        try:
+            for moves in self.schedule.rounds(rank):
+                if len(collected) >= self._limit:
+                    self._note(f"rank {rank} does not end: more than {self._limit} rounds", None, rank)
+                    break
+                collected.append(self._checked(moves, len(collected), rank))
+        except ScheduleError:
+            raise
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self._note(
+                f"round {len(collected)}: rank {rank} fails: {type(error).__name__}: {error}"
+                f" (line {where.lineno}, in {where.name})",
+                len(collected),
+                rank,
+            )
+        return collected
+
+    def _note(self, text: str, number: int | None, rank: int, chunk: int | None = None) -> None:
+        self.findings.append(Finding(text, number, rank, chunk))
+
+    def _checked(self, moves: object, number: int, rank: int) -> list[Move]:
+        if isinstance(moves, Move) or not isinstance(moves, (list, tuple)):
+            self._note(
+                f"round {number}: rank {rank} yields {_kind(moves)}; a round is a list of moves: yield [...]",
+                number,
+                rank,
+            )
+            moves = [moves] if isinstance(moves, Move) else []
+        good = [move for move in moves if self._move_is_good(move, number, rank)]
+        sends = sum(move.kind == SEND for move in good)
+        receives = sum(move.receives for move in good)
+        for count, word in ((sends, "sends"), (receives, "receives")):
+            if count > self.ports:
+                ports = "one port" if self.ports == 1 else f"{self.ports} ports"
+                self._note(
+                    f"round {number}: rank {rank} {word} {count} messages at once, but has {ports}",
+                    number,
+                    rank,
+                )
+        return good
+
+    def _move_is_good(self, move: object, number: int, rank: int) -> bool:
+        schedule, place = self.schedule, f"round {number}: rank {rank}"
+        if not isinstance(move, Move) or move.kind not in KINDS:
+            self._note(f"{place} has {_kind(move)} in its round instead of a move", number, rank)
+            return False
+        if move.kind in (COPY, COMBINE):
+            if len(move.source) != len(move.chunks):
+                text = f"{place} {move.describe()}: the numbers of chunks differ"
+                self._note(text, number, rank)
+                return False
+        elif not 0 <= move.peer < schedule.size or move.peer == LOCAL:
+            last = schedule.size - 1
+            text = f"{place} wants to {move.describe()}, but ranks are 0 ... {last}"
+            self._note(text, number, rank)
+            return False
+        elif move.peer == rank:
+            self._note(f"{place} sends a message to itself ({move.describe()})", number, rank)
+            return False
+        if move.kind in (REDUCE, COMBINE) and not schedule.collective.reduces:
+            name = schedule.collective.name
+            self._note(f"{place} reduces, but {name} reduces nothing", number, rank)
+            return False
+        return self._chunks_are_good(move, number, rank)
+
+    def _chunks_are_good(self, move: Move, number: int, rank: int) -> bool:
+        for chunks in (move.chunks, move.source):
+            lowest = min(chunks, default=0)
+            if lowest < 0:
+                text = f"round {number}: rank {rank}: there is no chunk {lowest} ({move.describe()})"
+                self._note(text, number, rank, lowest)
+                return False
+            if len(set(chunks)) != len(chunks) and chunks is move.chunks:
+                text = f"round {number}: rank {rank} names a chunk twice ({move.describe()})"
+                self._note(text, number, rank)
+                return False
+        return True
+
+    @property
+    def length(self) -> int:
+        """The largest number of rounds of a rank."""
+        return max(map(len, self.rounds), default=0)
+
+
+def _kind(thing: object) -> str:
+    return f"a single move ({thing.describe()})" if isinstance(thing, Move) else repr(thing)

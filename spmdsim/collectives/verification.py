@@ -1,0 +1,256 @@
+"""Does a schedule keep its collective's promise? Checked symbolically, for any data and any operator.
+
+Checked are: the form of the moves, one port per round (or the declared number), that every message has a
+receiver that expects its chunks, freedom from deadlock, that a sender holds what it sends, that no
+contribution is added twice, the promised end state, the order of operands and whether all ranks round alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+from spmdsim.collectives.matching import Matching, match
+from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
+from spmdsim.collectives.schedule import Schedule
+from spmdsim.collectives.symbols import Symbols, Tree, members
+from spmdsim.collectives.table import Finding, Table
+from spmdsim.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What verification found.
+
+    Attributes:
+        schedule: what was verified.
+        findings: what is wrong, first things first; warnings among them do not break the promise.
+        in_order: whether every result combines its operands in rank order.
+        same_tree: whether all ranks get the same reduction tree up to swapped operands, and so the same bits.
+        depth: longest chain of operator applications in a result.
+        steps: rounds in which messages travel.
+        aligned: whether round i means the same step on every rank.
+    """
+
+    schedule: Schedule
+    findings: tuple[Finding, ...]
+    in_order: bool = False
+    same_tree: bool = False
+    depth: int = 0
+    steps: int = 0
+    aligned: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether the schedule keeps its promise."""
+        return not any(not f.warning for f in self.findings)
+
+    def raise_if_wrong(self) -> Verdict:
+        """Raise the first error, if there is one.
+
+        Raises:
+            ScheduleError: naming the round, the rank and the chunk.
+        """
+        for finding in self.findings:
+            if not finding.warning:
+                raise ScheduleError(finding.text, schedule=self.schedule.name)
+        return self
+
+    def __str__(self) -> str:
+        title = self.schedule.name
+        if not self.findings:
+            return f"{title}: correct"
+        return "\n".join([f"{title}:", *(f"  {f}" for f in self.findings)])
+
+
+def verify(schedule: Schedule) -> Verdict:
+    """Verify a schedule; never raises for a wrong one.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> verdict = verify(schedule_of("all_reduce", "ring", 6))
+    >>> verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth
+    (True, False, True, 5)
+    """
+    table = Table(schedule)
+    if table.findings:
+        return Verdict(schedule, tuple(table.findings))
+    matching = match(table)
+    if matching.findings:
+        return Verdict(schedule, tuple(matching.findings), aligned=matching.aligned)
+    run = _Run(table, matching)
+    if not run.findings:
+        run.check_end()
+    facts = run.facts() if not run.findings else (False, False, 0)
+    findings = list(run.findings)
+    if run.reduces and not findings:
+        findings += _warnings(schedule, facts[0], facts[1])
+    return Verdict(schedule, tuple(findings), *facts, matching.steps, matching.aligned)
+
+
+def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> list[Finding]:
+    warnings = []
+    if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
+        text = "operands are not combined in rank order, although the algorithm declares it"
+        warnings.append(Finding(text))
+    if not same_tree:
+        text = "ranks combine operands in different trees: floating-point results may differ between ranks"
+        warnings.append(Finding(text, warning=True))
+    return warnings
+
+
+class _Run:
+    """A symbolic execution of all ranks."""
+
+    def __init__(self, table: Table, matching: Matching) -> None:
+        self.schedule = table.schedule
+        self.table = table
+        self.size, self.chunk_count = self.schedule.size, self.schedule.chunk_count
+        self.reduces = self.schedule.collective.reduces
+        self.findings: list[Finding] = []
+        self.symbols = Symbols()
+        self.holds: list[dict[int, int]] = [
+            {c: self._input(rank, c) for c in self.schedule.starts_with(rank)} for rank in range(self.size)
+        ]
+        self.heard = [1 << rank for rank in range(self.size)]
+        self._mail: dict[tuple[int, int], deque] = defaultdict(deque)
+        for rank, number, starts in matching.order:
+            if starts:
+                self._start(rank, number)
+            else:
+                self._end(rank, number)
+
+    def _input(self, rank: int, chunk: int) -> int:
+        return self.symbols.leaf(rank, chunk)
+
+    def _start(self, rank: int, number: int) -> None:
+        holds = self.holds[rank]
+        for move in self.table.rounds[rank][number]:
+            if move.kind != SEND:
+                continue
+            for chunk in move.chunks:
+                if chunk not in holds:
+                    self._note(number, rank, chunk, f"sends chunk {chunk}, which it does not hold")
+            values = [holds.get(chunk) for chunk in move.chunks]
+            self._mail[rank, move.peer].append((values, self.heard[rank]))
+
+    def _end(self, rank: int, number: int) -> None:
+        holds = self.holds[rank]
+        for move in self.table.rounds[rank][number]:
+            if move.receives:
+                values, heard = self._mail[move.peer, rank].popleft()
+                self.heard[rank] |= heard
+                self._store(rank, number, move, values)
+            elif move.kind in (COPY, COMBINE):
+                for chunk in move.source:
+                    if chunk not in holds:
+                        text = f"uses chunk {chunk}, which it does not hold"
+                        self._note(number, rank, chunk, text)
+                self._store(rank, number, move, [holds.get(chunk) for chunk in move.source])
+
+    def _store(self, rank: int, number: int, move: Move, values: list[int | None]) -> None:
+        holds, symbols = self.holds[rank], self.symbols
+        reducing = move.kind in (REDUCE, COMBINE)
+        left = move.incoming_left(rank)
+        for chunk, value in zip(move.chunks, values):
+            if value is None:
+                continue
+            if not reducing:
+                holds[chunk] = value
+                continue
+            own = holds.get(chunk)
+            if own is None:
+                text = f"reduces into chunk {chunk}, which it does not hold"
+                self._note(number, rank, chunk, text)
+                continue
+            twice = symbols.ranks[own] & symbols.ranks[value]
+            if twice:
+                who = ", ".join(map(str, members(twice)[:4]))
+                text = f"adds rank {who} twice to chunk {chunk}"
+                self._note(number, rank, chunk, text)
+            holds[chunk] = symbols.combine(value, own) if left else symbols.combine(own, value)
+
+    def _note(self, number: int | None, rank: int, chunk: int | None, text: str) -> None:
+        place = "at the end" if number is None else f"round {number}"
+        self.findings.append(Finding(f"{place}: rank {rank} {text}", number, rank, chunk))
+
+    def check_end(self) -> None:
+        """Compare what each rank holds with what the collective promises."""
+        schedule, promise = self.schedule, self.schedule.collective
+        if promise.value == "nothing":
+            for rank, heard in enumerate(self.heard):
+                for missing in members((1 << self.size) - 1 & ~heard)[:1]:
+                    text = f"leaves without having heard from rank {missing}"
+                    self._note(None, rank, None, text)
+            return
+        for rank in range(self.size):
+            for chunk in schedule.ends_with(rank):
+                people = promise.contributors(rank, self.size, chunk, self.chunk_count, schedule.root)
+                wanted = (1 << people.stop) - (1 << people.start)
+                self._check_value(rank, chunk, wanted)
+
+    def _check_value(self, rank: int, chunk: int, wanted: int) -> None:
+        value = self.holds[rank].get(chunk)
+        if value is None:
+            self._note(None, rank, chunk, f"has no chunk {chunk}")
+            return
+        there, found = self.symbols.ranks[value], self.symbols.chunk[value]
+        if found % self.chunk_count != chunk:
+            text = f"has the data of chunk {found} in the place of chunk {chunk}"
+            self._note(None, rank, chunk, text)
+        elif wanted & ~there:
+            who = _ranks(wanted & ~there)
+            text = f"lacks the contribution of {who} in chunk {chunk}"
+            self._note(None, rank, chunk, text)
+        elif there & ~wanted:
+            text = f"has {_ranks(there & ~wanted)} in chunk {chunk}, which does not belong there"
+            self._note(None, rank, chunk, text)
+
+    def facts(self) -> tuple[bool, bool, int]:
+        """Order of operands, equality of trees and depth of all results."""
+        if not self.reduces:
+            return False, True, 0
+        symbols, schedule = self.symbols, self.schedule
+        in_order, same, depth = True, True, 0
+        shapes: dict[int, int] = {}
+        for rank in range(self.size):
+            for chunk in schedule.ends_with(rank):
+                value = self.holds[rank][chunk]
+                in_order = in_order and symbols.sorted[value]
+                depth = max(depth, symbols.depth[value])
+                if schedule.collective.value == "sum":
+                    same = same and shapes.setdefault(chunk, symbols.shape[value]) == symbols.shape[value]
+        return in_order, same, depth
+
+
+def _ranks(ranks: int) -> str:
+    names = members(ranks)
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(map(str, names[:6]))}{', ...' if len(names) > 6 else ''}"
+
+
+def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tree]:
+    """The reduction tree of each chunk as a value.
+
+    Args:
+        schedule: a correct schedule of a reducing collective.
+        rank: whose result; by default the first rank that ends with the chunk.
+
+    Raises:
+        ScheduleError: when the schedule is wrong.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> reduction_trees(schedule_of("all_reduce", "recursive_doubling", 4))
+    {0: ((0, 1), (2, 3))}
+    """
+    table = Table(schedule)
+    matching = match(table)
+    run = _Run(table, matching)
+    for finding in (*table.findings, *matching.findings, *run.findings):
+        raise ScheduleError(finding.text, schedule=schedule.name)
+    trees: dict[int, Tree] = {}
+    for owner in range(schedule.size) if rank is None else (rank,):
+        for chunk in schedule.ends_with(owner):
+            if chunk not in trees:
+                trees[chunk] = run.symbols.tree(run.holds[owner][chunk])
+    return dict(sorted(trees.items()))
