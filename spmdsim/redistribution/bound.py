@@ -1,6 +1,6 @@
 """The least that a rank has to receive, whatever the algorithm.
 
-* Values only move: a rank receives every element of its target box that it does not hold, ``|target \\ source|``.
+* Values only move: a rank receives every element of its target box that it does not hold, ``|target - source|``.
   This is exact, and the direct exchange reaches it.
 * Values are reduced: each element has ``n`` contributions, one per rank of the pending axes, and ends up on ``k``
   ranks. Every contribution but one must travel to be combined, and the sum must then reach the other ``k - 1``
