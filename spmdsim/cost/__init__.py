@@ -7,7 +7,7 @@ Import the names from here::
 
 from __future__ import annotations
 
-from spmdsim.cost.machine import CostModel, Link, Machine, Measurement
+from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
 from spmdsim.cost.machine_file import load_machine, save_machine
 
-__all__ = ["CostModel", "Link", "Machine", "Measurement", "load_machine", "save_machine"]
+__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "load_machine", "save_machine"]

@@ -18,7 +18,7 @@ from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.cost.volumes import message_bytes
 from spmdsim.errors import InputError
 
-__all__ = ["CostModel", "Link", "Machine", "Measurement"]
+__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece"]
 
 
 class CostModel(Protocol):
@@ -57,6 +57,21 @@ class Link:
     beta: float
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Alpha and beta of messages up to a size: MPI libraries change their protocol with the size.
+
+    Attributes:
+        limit: largest message in bytes this holds for; infinity for the last piece.
+        alpha: seconds per message.
+        beta: seconds per byte.
+    """
+
+    limit: float
+    alpha: float
+    beta: float
+
+
 @dataclass(frozen=True, eq=True)
 class Machine:
     """The cost parameters of one machine; immutable and hashable.
@@ -71,6 +86,7 @@ class Machine:
         ranks_per_node: consecutive ranks that share a node; 0 when the machine has one level only.
         intra: the link inside a node; ``alpha`` and ``beta`` then hold between nodes.
         axis_links: a link per mesh axis name; it decides for collectives along these axes.
+        pieces: alpha and beta per range of message sizes, ascending; they replace ``alpha`` and ``beta``.
         measured: measured times; they decide over the formulas for their collective and group size.
         memory_bytes: memory of one rank, 0 when unknown.
 
@@ -88,6 +104,7 @@ class Machine:
     ranks_per_node: int = 0
     intra: Link | None = None
     axis_links: tuple[tuple[str, Link], ...] = ()
+    pieces: tuple[Piece, ...] = ()
     measured: tuple[Measurement, ...] = ()
     memory_bytes: int = 0
     _table: MeasuredTable = field(init=False, repr=False, compare=False)
@@ -97,7 +114,7 @@ class Machine:
         _check_numbers(self)
         object.__setattr__(self, "_table", MeasuredTable(self.measured))
         facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
-        shape = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes)
+        shape = (self.ranks_per_node, self.intra, self.axis_links, self.pieces, self.memory_bytes)
         object.__setattr__(self, "_hash", hash((facts, shape, self.measured)))
 
     def __hash__(self) -> int:
@@ -106,13 +123,20 @@ class Machine:
 
     # ---------------------------------------------------------------------------------- where a group lives
 
-    def link(self, group_size: int, axes: Iterable[str] | None = None, span: int | None = None) -> Link:
+    def link(
+        self,
+        group_size: int,
+        axes: Iterable[str] | None = None,
+        span: int | None = None,
+        nbytes: float = 0.0,
+    ) -> Link:
         """The slowest link a group uses.
 
         Args:
             group_size: ranks in the group.
             axes: the mesh axes the group runs along, if any; looked up in ``axis_links``.
             span: consecutive ranks the group stretches over; ``group_size`` if they are neighbours.
+            nbytes: message size, for machines whose alpha and beta depend on it.
         """
         if axes is not None and self.axis_links:
             known = dict(self.axis_links)
@@ -121,7 +145,33 @@ class Machine:
                 return Link(max(one.alpha for one in found), max(one.beta for one in found))
         if self.intra is not None and (span or group_size) <= self.ranks_per_node:
             return self.intra
+        return self.piece(nbytes) if self.pieces else Link(self.alpha, self.beta)
+
+    def piece(self, nbytes: float) -> Link:
+        """Alpha and beta of one message of this size outside any level."""
+        for one in self.pieces:
+            if nbytes <= one.limit:
+                return Link(one.alpha, one.beta)
         return Link(self.alpha, self.beta)
+
+    def message_parts(self, nbytes: Any, sources: Any, targets: Any) -> tuple[Any, Any]:
+        """Seconds of messages, as arrays: the part per message and the part per byte.
+
+        Args:
+            nbytes: size of each message.
+            sources: sending ranks.
+            targets: receiving ranks.
+        """
+        import numpy as np
+
+        alpha, beta = np.full(len(nbytes), self.alpha), np.full(len(nbytes), self.beta)
+        for one in reversed(self.pieces):
+            short = nbytes <= one.limit
+            alpha[short], beta[short] = one.alpha, one.beta
+        if self.intra is not None:
+            inside = sources // self.ranks_per_node == targets // self.ranks_per_node
+            alpha[inside], beta[inside] = self.intra.alpha, self.intra.beta
+        return alpha, beta * nbytes
 
     def on_mesh(self, mesh: Any) -> Machine:
         """This machine with one link per axis of a mesh: an axis inside a node gets the node's link.
@@ -181,7 +231,7 @@ class Machine:
             found = self._table.seconds(collective, algorithm, group_size, message)
             if found is not None:
                 return found + local
-        link = self.link(group_size, axes, span)
+        link = self.link(group_size, axes, span, nbytes)
         return local + textbook_seconds(
             collective, group_size, nbytes, link.alpha, link.beta, self.gamma, messages
         )
@@ -217,6 +267,7 @@ class Machine:
             name=f"{self.name} ({text})" if text else self.name,
             intra=scaled(self.intra) if self.intra else None,
             axis_links=tuple((axis, scaled(link)) for axis, link in self.axis_links),
+            pieces=tuple(Piece(one.limit, one.alpha * a, one.beta * b) for one in self.pieces),
             measured=() if factors else self.measured,
             **numbers,
         )
@@ -276,6 +327,7 @@ def _check_numbers(machine: Machine) -> None:
     values = [(key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory")]
     values += [(f"{where} alpha", link.alpha) for where, link in links if link]
     values += [(f"{where} beta", link.beta) for where, link in links if link]
+    values += [(f"pieces {key}", getattr(one, key)) for one in machine.pieces for key in ("alpha", "beta")]
     for key, value in values:
         if not 0 <= value < float("inf"):
             raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")

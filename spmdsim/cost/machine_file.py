@@ -14,12 +14,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spmdsim.cost.machine import CostModel, Link, Machine, Measurement
+from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
 from spmdsim.errors import InputError
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory")
 _WHOLE = ("ranks_per_node", "memory_bytes")
-_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", "measured")
+_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", "pieces", "measured")
 _OWN = {
     "laptop": Machine.laptop,
     "cluster": Machine.cluster,
@@ -74,6 +74,9 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
         data["intra"] = vars(machine.intra)
     if machine.axis_links:
         data["axis_links"] = {axis: vars(link) for axis, link in machine.axis_links}
+    if machine.pieces:
+        rows = [(one.limit, one.alpha, one.beta) for one in machine.pieces]
+        data["pieces"] = [[None if limit == float("inf") else limit, *rest] for limit, *rest in rows]
     if machine.measured:
         data["measured"] = [list(vars(one).values()) for one in machine.measured]
     data |= {f"_{key}": value for key, value in (notes or {}).items()}
@@ -119,6 +122,8 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
         values["intra"] = _link(data["intra"], "intra", where)
     if "axis_links" in data:
         values["axis_links"] = _axis_links(data["axis_links"], where)
+    if "pieces" in data:
+        values["pieces"] = _pieces(data["pieces"], where)
     if "measured" in data:
         values["measured"] = _measured(data["measured"], where)
     try:
@@ -145,6 +150,22 @@ def _axis_links(value: Any, where: str) -> tuple[tuple[str, Link], ...]:
     if not isinstance(value, dict):
         raise InputError(f"{where}: 'axis_links' is {value!r}; it has to map axis names to alpha and beta")
     return tuple((axis, _link(link, f"axis_links {axis}", where)) for axis, link in value.items())
+
+
+def _pieces(value: Any, where: str) -> tuple[Piece, ...]:
+    wanted = "[largest bytes or null, alpha, beta]"
+    if not isinstance(value, list):
+        raise InputError(f"{where}: 'pieces' has to be a list of {wanted}")
+    found: list[Piece] = []
+    for index, row in enumerate(value):
+        if not isinstance(row, list) or len(row) != 3:
+            raise InputError(f"{where}: piece {index} is {row!r}; it has to be {wanted}")
+        limit = float("inf") if row[0] is None else _number(row[0], f"pieces {index}", where)
+        alpha, beta = (_number(part, f"pieces {index}", where) for part in row[1:])
+        found.append(Piece(limit, alpha, beta))
+    if [one.limit for one in found] != sorted(one.limit for one in found):
+        raise InputError(f"{where}: the sizes in 'pieces' have to ascend")
+    return tuple(found)
 
 
 def _measured(value: Any, where: str) -> tuple[Measurement, ...]:

@@ -1,0 +1,146 @@
+"""The price of a schedule on a machine: seconds, and what they are made of.
+
+Rounds are synchronous: each lasts as long as its slowest message and its largest reduction. On a machine without a
+topology a message takes alpha plus its bytes times beta, and a rank that sends several messages in one round sends
+them one after another. On a topology the messages of a round share its links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from spmdsim.collectives import Schedule
+from spmdsim.cost.congestion import round_seconds
+from spmdsim.cost.formulas import closed_form
+from spmdsim.cost.machine import Machine
+from spmdsim.cost.topology import Ints, Topology
+from spmdsim.cost.traffic import Traffic, all_ranks, traffic
+
+#: Ranks times rounds above which a closed form is preferred to going through the rounds.
+_CLOSED_FORM_ABOVE = 50_000
+
+
+@dataclass(frozen=True)
+class RoundPrice:
+    """Equal rounds in a row.
+
+    Attributes:
+        repeat: how many.
+        seconds: time of one of them.
+        largest: bytes of the largest message.
+        reduced: most bytes one rank reduces.
+        messages: messages in one of them.
+    """
+
+    repeat: int
+    seconds: float
+    largest: float
+    reduced: float
+    messages: int
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a schedule costs.
+
+    Attributes:
+        seconds: time from the first message to the last.
+        steps: rounds.
+        beta_bytes: sum over rounds of the largest message.
+        gamma_bytes: sum over rounds of the most bytes one rank reduces.
+        rounds: the rounds one by one, equal ones together; empty for a closed form.
+        how: ``closed form`` or ``rounds``.
+    """
+
+    seconds: float
+    steps: int
+    beta_bytes: float
+    gamma_bytes: float
+    rounds: tuple[RoundPrice, ...]
+    how: str
+
+
+def price(
+    schedule: Schedule,
+    machine: Machine,
+    nbytes: int,
+    topology: Topology | None = None,
+    itemsize: int = 1,
+    rounds: bool | None = None,
+) -> Price:
+    """Price a schedule.
+
+    Args:
+        schedule: an algorithm at a rank count.
+        machine: alpha, beta and gamma.
+        nbytes: message size as the collective counts it (``schedule.collective.size_means``).
+        topology: links to share; the machine's own levels if not given.
+        itemsize: bytes that are never cut.
+        rounds: True to go through the rounds, False for the closed form; by default the closed form where it
+            exists, the machine is flat and the schedule is large.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> found = price(schedule_of("all_reduce", "ring", 4), Machine("toy", 1e-6, 1e-9), 1000)
+    >>> found.steps, found.beta_bytes, f"{found.seconds:.2e}"
+    (6, 1500.0, '7.50e-06')
+    """
+    if topology is None and not machine.intra and not machine.pieces and rounds is not True:
+        form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
+        # Formulas of some algorithms leave out what ranks reduce without a message; rounds do not.
+        whole = form and (form.gamma_share or not schedule.collective.reduces or not machine.gamma)
+        if form and whole and (rounds is False or form.steps * schedule.size > _CLOSED_FORM_ABOVE):
+            seconds = form.seconds(nbytes, machine.alpha, machine.beta, machine.gamma)
+            shares = (float(form.beta_share) * nbytes, float(form.gamma_share) * nbytes)
+            return Price(seconds, form.steps, *shares, (), "closed form")
+    found = tuple(
+        RoundPrice(one.repeat, _round(one, machine, topology), one.largest, one.reduced, one.count)
+        for one in traffic(schedule, nbytes, itemsize)
+    )
+    return Price(
+        sum(one.repeat * one.seconds for one in found),
+        # Rounds of local work only are no steps.
+        sum(one.repeat for one in found if one.messages),
+        sum(one.repeat * one.largest for one in found),
+        sum(one.repeat * one.reduced for one in found),
+        found,
+        "rounds",
+    )
+
+
+def _round(one: Traffic, machine: Machine, topology: Topology | None) -> float:
+    """Seconds of one round."""
+    reducing = one.reduced * machine.gamma
+    if not one.count:
+        return reducing
+    if topology is not None:
+        return round_seconds(topology, one.sources, one.targets, one.nbytes) + reducing
+    if one.alike:
+        return _alike(one, machine) + reducing
+    alpha, moving = machine.message_parts(one.nbytes, one.sources, one.targets)
+    sent = np.bincount(one.sources, moving)
+    received = np.bincount(one.targets, moving)
+    busy = np.maximum(sent[one.sources], received[one.targets])
+    return float((alpha + busy).max()) + reducing
+
+
+def _alike(one: Traffic, machine: Machine) -> float:
+    """Seconds of a round in which every rank sends one message of the same size."""
+    outside = machine.piece(one.largest)
+    far = outside.alpha + one.largest * outside.beta
+    if machine.intra is None:
+        return far
+    node = _node_of(len(one.sources), machine.ranks_per_node)
+    crossing = node[one.targets] != node
+    near = machine.intra.alpha + one.largest * machine.intra.beta
+    if crossing.all():
+        return far
+    return max(near, far) if crossing.any() else near
+
+
+@lru_cache(maxsize=4)
+def _node_of(n: int, per_node: int) -> Ints:
+    """The node of each rank."""
+    return all_ranks(n) // per_node

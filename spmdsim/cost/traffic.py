@@ -1,0 +1,228 @@
+"""The messages of a schedule, round by round, as arrays over all ranks.
+
+Where an algorithm declares that all ranks do the same up to a shift or an exclusive-or, one rank is generated and
+stands for all; equal rounds in a row are kept once with a repeat count. So a ring over 65,536 ranks is two arrays
+and a number, not billions of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import zip_longest
+
+import numpy as np
+
+from spmdsim.collectives import Move, Schedule
+from spmdsim.collectives.formula import evaluate
+from spmdsim.cost.topology import Floats, Ints
+from spmdsim.errors import InputError
+
+#: Up to this rank count all ranks are generated, so that uneven chunks are counted to the byte.
+EXACT_UP_TO = 32
+
+#: Rank-rounds beyond which an algorithm without symmetry is not generated rank by rank.
+RANK_ROUND_LIMIT = 20_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Equal rounds in a row: who sends how much to whom.
+
+    Attributes:
+        repeat: how many rounds.
+        reduced: most bytes that one rank reduces in one of them.
+        largest: bytes of the largest message.
+        count: messages in one round, all ranks together.
+        alike: every rank sends one message, all of the same size.
+        make: builds the arrays; called when they are asked for.
+    """
+
+    repeat: int
+    reduced: float
+    largest: float
+    count: int
+    alike: bool
+    make: Callable[[], tuple[Ints, Ints, Floats]]
+
+    @cached_property
+    def _arrays(self) -> tuple[Ints, Ints, Floats]:
+        return self.make()
+
+    @property
+    def sources(self) -> Ints:
+        """Sender of each message."""
+        return self._arrays[0]
+
+    @property
+    def targets(self) -> Ints:
+        """Receiver of each message."""
+        return self._arrays[1]
+
+    @property
+    def nbytes(self) -> Floats:
+        """Size of each message."""
+        return self._arrays[2]
+
+
+def symmetry_of(schedule: Schedule) -> str:
+    """``shift``, ``xor`` or empty: how all ranks follow from rank 0 at this rank count.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> [symmetry_of(schedule_of("all_reduce", "recursive_doubling", n)) for n in (6, 8)]
+    ['', 'xor']
+    """
+    for clause in schedule.algorithm.symmetry.split(";"):
+        condition, _, kind = clause.strip().rpartition(":")
+        if kind.strip() and (not condition or evaluate(condition, schedule.size, dict(schedule.options))):
+            return kind.strip()
+    return ""
+
+
+def traffic(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Traffic]:
+    """All rounds of a schedule.
+
+    Args:
+        schedule: the algorithm at a rank count.
+        nbytes: message size as the collective counts it.
+        itemsize: bytes that are never cut.
+
+    Yields:
+        Rounds in order, equal ones in a row together.
+
+    Raises:
+        InputError: when an algorithm without symmetry would have to be generated for too many ranks.
+    """
+    kind = symmetry_of(schedule)
+    if kind and schedule.size > EXACT_UP_TO:
+        yield from _from_one_rank(schedule, nbytes, itemsize, kind)
+    else:
+        yield from _from_all_ranks(schedule, nbytes, itemsize)
+
+
+# ------------------------------------------------------------------------------ one rank stands for all
+
+
+@lru_cache(maxsize=32)
+def compressed_rounds(
+    schedule: Schedule,
+) -> tuple[tuple[int, tuple[tuple[int, int], ...], int], ...]:
+    """Rank 0's rounds with equal ones in a row together.
+
+    Returns:
+        ``(repeat, ((peer, chunks), ...) of the sends, chunks reduced)``.
+    """
+    found: list[tuple[int, tuple[tuple[int, int], ...], int]] = []
+    last: object = None
+    repeat = 0
+    sends: tuple[tuple[int, int], ...] = ()
+    reduced = 0
+    for moves in schedule.rounds(0):
+        # Comparing this short key is what keeps a hundred thousand rounds under two tenths of a second.
+        key = [(move[0], move[1], len(move[2])) for move in moves]
+        if key == last:
+            repeat += 1
+            continue
+        if repeat:
+            found.append((repeat, sends, reduced))
+        last, repeat = key, 1
+        sends = tuple((peer, size) for what, peer, size in key if what == "send")
+        reduced = sum(size for what, _, size in key if what in ("reduce", "combine"))
+    if repeat:
+        found.append((repeat, sends, reduced))
+    return tuple(found)
+
+
+def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[Traffic]:
+    n = schedule.size
+    for repeat, sends, reduced in compressed_rounds(schedule):
+        sizes = [largest_window(schedule, nbytes, itemsize, chunks) for _, chunks in sends]
+        peers = [peer for peer, _ in sends]
+        yield Traffic(
+            repeat,
+            largest_window(schedule, nbytes, itemsize, reduced),
+            max(sizes, default=0.0),
+            n * len(sends),
+            len(sends) == 1,
+            partial(_everyone, n, kind, peers, sizes),
+        )
+
+
+def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[Ints, Ints, Floats]:
+    """What rank 0 sends, for all ranks."""
+    ranks = all_ranks(n)
+    targets = [ranks ^ peer if kind == "xor" else _shifted(ranks, peer) for peer in peers]
+    if len(peers) == 1:
+        return ranks, targets[0], np.broadcast_to(np.float64(sizes[0]), n)
+    return np.tile(ranks, len(peers)), np.concatenate([ranks[:0], *targets]), np.repeat(sizes, n)
+
+
+def _shifted(ranks: Ints, peer: int) -> Ints:
+    """``(ranks + peer) % n`` without dividing."""
+    return np.concatenate([ranks[peer:], ranks[:peer]])
+
+
+@lru_cache(maxsize=4)
+def all_ranks(n: int) -> Ints:
+    """0 ... n-1, read-only."""
+    ranks = np.arange(n, dtype=np.int64)
+    ranks.flags.writeable = False
+    return ranks
+
+
+def largest_window(schedule: Schedule, nbytes: int, itemsize: int, chunks: int) -> float:
+    """Bytes of the largest run of ``chunks`` neighbouring chunks.
+
+    Chunks differ by one item at most and the larger ones come first, so the first run is the largest.
+    """
+    count = -(-nbytes // itemsize)
+    by_pairs = "row" in (schedule.collective.before, schedule.collective.after)
+    pieces = schedule.size if by_pairs else schedule.chunk_count
+    if schedule.rounding == "ceiling":
+        return float(min(count, chunks * -(-count // pieces)) * itemsize)
+    small, rest = divmod(count, pieces)
+    return float((chunks * small + min(chunks, rest)) * itemsize)
+
+
+# ------------------------------------------------------------------------------ every rank for itself
+
+
+def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[Traffic]:
+    n = schedule.size
+    sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
+    done = 0
+    nothing: list[Move] = []
+    for moves_of in zip_longest(*(schedule.rounds(rank) for rank in range(n)), fillvalue=nothing):
+        done += n
+        if done > RANK_ROUND_LIMIT:
+            raise InputError(
+                f"{schedule.name} has no symmetry and too many messages to look at each; "
+                "price it without a topology, or on fewer ranks"
+            )
+        yield _one_round(moves_of, sizes)
+
+
+def _one_round(moves_of: tuple[list[Move], ...], sizes: list[int]) -> Traffic:
+    """The messages of one round of all ranks."""
+    k = len(sizes)
+    sources: list[int] = []
+    targets: list[int] = []
+    amounts: list[int] = []
+    reduced = 0
+    for rank, moves in enumerate(moves_of):
+        mine = 0
+        for move in moves:
+            if move.kind == "send":
+                sources.append(rank)
+                targets.append(move.peer)
+                amounts.append(sum(sizes[chunk % k] for chunk in move.chunks))
+            elif move.kind in ("reduce", "combine"):
+                mine += sum(sizes[chunk % k] for chunk in move.chunks)
+        reduced = max(reduced, mine)
+    arrays = (
+        np.array(sources, dtype=np.int64),
+        np.array(targets, dtype=np.int64),
+        np.array(amounts, dtype=np.float64),
+    )
+    return Traffic(1, float(reduced), float(max(amounts, default=0)), len(sources), False, lambda: arrays)
