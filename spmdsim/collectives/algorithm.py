@@ -46,9 +46,9 @@ class Formula:
         return int(steps), beta, gamma
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A collective algorithm, declared once.
+    """A collective algorithm, declared once; compared by identity.
 
     Attributes:
         collective: what it implements.
