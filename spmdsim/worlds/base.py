@@ -19,6 +19,7 @@ from spmdsim.trace.events import CollectiveEvent, group_size, received_counts
 if TYPE_CHECKING:
     import numpy as np
 
+    from spmdsim.cost.machine import CostModel
     from spmdsim.layout import Mesh
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
@@ -33,6 +34,8 @@ class World:
         ranks: the ranks this process owns, in the order in which shards are passed.
         has_data: whether shards are arrays; False where only shapes are followed.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
+        machine: the cost model by which plans and strategies are chosen; the planner's default if None.
+        recipes: what operators derived for this world, by their operands' metas (a cache).
     """
 
     has_data = True
@@ -45,6 +48,8 @@ class World:
         self.size = size
         self.ranks = ranks
         self.algorithms: dict[str, str] = {}
+        self.machine: CostModel | None = None
+        self.recipes: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size})"

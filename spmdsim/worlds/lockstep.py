@@ -154,7 +154,7 @@ def _placing(step: Step, members: tuple[int, ...]) -> Program:
     sources = {box: ranks for box, ranks in _distinct(step, members, False).items() if _volume(box)}
     targets = _distinct(step, members, True)
     if not sources:
-        sources = {((0, 0),) * len(step.shape): [members[0]]}
+        return _empties(step, members)
     union = tuple(
         (min(start for start, _ in spans), max(stop for _, stop in spans)) for spans in zip(*sources)
     )
@@ -171,6 +171,16 @@ def _placing(step: Step, members: tuple[int, ...]) -> Program:
             piece = contiguous(whole[index])
             for rank in ranks:
                 results[rank] = piece
+
+    return run
+
+
+def _empties(step: Step, members: tuple[int, ...]) -> Program:
+    shapes = [(rank, step.dst.local_shape(step.shape, rank)) for rank in members]
+
+    def run(shards: Shards, results: Shards) -> None:
+        for rank, shape in shapes:
+            results[rank] = np.empty(shape, shards[rank].dtype)
 
     return run
 

@@ -1,0 +1,144 @@
+"""A trace as text: the list of events, the communication matrix, and the difference of two traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spmdsim.redistribution.step import Step, group_transfers
+from spmdsim.trace.events import CollectiveEvent, Event
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from spmdsim.trace.recorder import Trace
+
+
+def nbytes_text(count: int) -> str:
+    """Bytes for people.
+
+    >>> nbytes_text(512), nbytes_text(1536), nbytes_text(3 << 20)
+    ('512 B', '1.5 KiB', '3.0 MiB')
+    """
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return ""
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as aligned columns; the first row is the heading."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def table(trace: Trace) -> str:
+    """One line per event: what, over which axes and groups, which layouts, bytes (most of any rank), time."""
+    rows = [("operator", "what", "over", "group", "layouts", "received", "seconds", "source")]
+    rows += [_row(event) for event in trace]
+    rows.append(("total", "", "", "", "", nbytes_text(trace.nbytes()), f"{trace.seconds:.6f}", ""))
+    return columns(rows)
+
+
+def _row(event: Event) -> tuple[str, ...]:
+    source, seconds = event.source or "", f"{event.seconds:.6f}"
+    if not isinstance(event, CollectiveEvent):
+        layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
+        return (event.name, event.strategy, "", "", layouts, "", seconds, source)
+    what = event.collective + (f" ({event.algorithm})" if event.algorithm else "")
+    layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
+    most = nbytes_text(max(event.nbytes, default=0))
+    return (
+        event.operator,
+        what,
+        ",".join(event.axes) or "-",
+        str(event.group_size),
+        layouts,
+        most,
+        seconds,
+        source,
+    )
+
+
+def matrix(trace: Trace, size: int) -> np.ndarray:
+    """Bytes that went from rank to rank: an int64 array ``[receiver, sender]`` over all ranks of the world.
+
+    Placing steps send the boxes they place. Reductions are counted as the bandwidth-optimal direct algorithm
+    moves them: every member's part of a block to its owner, and for all_reduce the blocks back. Rows sum up to
+    the bytes of the trace.
+    """
+    import numpy as np
+
+    out = np.zeros((size, size), np.int64)
+    for event in trace.collectives:
+        itemsize = np.dtype(_dtype(event.dtype)).itemsize
+        for rank in event.step.dst.mesh.rank_list:
+            for peer, count in pairs(event.step, rank):
+                out[rank, peer] += count * itemsize
+    return out
+
+
+def _dtype(name: str) -> object:
+    if name.startswith(("bfloat", "float8")):
+        import ml_dtypes
+
+        return getattr(ml_dtypes, name)
+    return name
+
+
+def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
+    """The peers from which ``rank`` receives in a step, with the number of elements."""
+    from spmdsim.layout import split_block
+    from spmdsim.redistribution.exchange import receives
+
+    if step.collective in ("slice", "fill"):
+        return []
+    if step.collective == "exchange":
+        got = receives(step.src, step.dst, step.shape, rank)
+        return [(t.peer, t.count) for t in got if t.peer != rank]
+    group = step.group(rank)
+    if step.collective in ("all_gather", "all_to_all"):
+        return [(t.peer, t.count) for t in group_transfers(step, rank, group) if t.peer != rank]
+    count = 1
+    for length in step.dst.local_shape(step.shape, rank):
+        count *= length
+    if step.collective == "reduce_scatter":
+        return [(peer, count) for peer in group if peer != rank]
+    blocks = [split_block(0, count, len(group), k)[1] for k in range(len(group))]
+    mine = blocks[group.index(rank)]
+    return [(peer, mine + theirs) for peer, theirs in zip(group, blocks) if peer != rank]
+
+
+def difference(one: Trace, other: Trace) -> list[str]:
+    """Where two traces of the same program differ, times aside; empty if they agree.
+
+    They may come from different worlds: bytes are compared for the ranks that both own.
+
+    >>> from spmdsim.trace import Trace
+    >>> difference(Trace(), Trace())
+    []
+    """
+    found = []
+    for number, (a, b) in enumerate(zip(one, other)):
+        if a.key != b.key:
+            found.append(f"event {number}: {_text(a)} against {_text(b)}")
+        elif isinstance(a, CollectiveEvent) and isinstance(b, CollectiveEvent):
+            mine, theirs = dict(zip(a.ranks, a.nbytes)), dict(zip(b.ranks, b.nbytes))
+            found += [
+                f"event {number}: {_text(a)}: rank {rank} received {mine[rank]} B against {theirs[rank]} B"
+                for rank in sorted(mine.keys() & theirs.keys())
+                if mine[rank] != theirs[rank]
+            ]
+    if len(one) != len(other):
+        found.append(f"{len(one)} events against {len(other)}")
+    return found
+
+
+def _text(event: Event) -> str:
+    if isinstance(event, CollectiveEvent):
+        return f"{event.operator}: {event.step} of {event.dtype}"
+    return f"operator {event.name} with {event.strategy}"

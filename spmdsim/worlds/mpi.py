@@ -1,0 +1,163 @@
+"""MPIWorld: one process per rank, real collectives on cached sub-communicators of the mesh.
+
+Everything that follows from a step, the rank and the element type is derived once and kept; a repeated call
+costs a few microseconds above MPI's. Results live in reused buffers (see ``pool``), are C-contiguous and are
+the caller's; only ranks of a step's meshes take part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.errors import WorldError
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds.base import World
+from spmdsim.worlds.local_steps import contiguous, filling, slicing
+from spmdsim.worlds.mpi_comms import Comms
+from spmdsim.worlds.mpi_place import exchange_traffic, group_traffic, place
+from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
+from spmdsim.worlds.tuning import tuning
+
+#: Steps whose derived form is kept.
+KEPT = 1024
+
+
+@dataclass
+class Program:
+    """A step as this rank runs it.
+
+    Args:
+        shape: what the rank's shard must look like.
+        run: from the shard before to the shard after.
+        types: MPI types to free when the program is forgotten.
+    """
+
+    shape: tuple[int, ...]
+    run: Callable[[np.ndarray], np.ndarray]
+    types: list[MPI.Datatype] = field(default_factory=list)
+
+
+class MPIWorld(World):
+    """The ranks of a communicator, each in its own process.
+
+    Args:
+        comm: the communicator; COMM_WORLD if left out. It stays the caller's.
+
+    Attributes:
+        comm: the communicator.
+        rank: this process's rank in it.
+    """
+
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
+        self.comm = MPI.COMM_WORLD if comm is None else comm
+        self.rank = self.comm.Get_rank()
+        super().__init__(self.comm.Get_size(), (self.rank,))
+        self.vendor: str = MPI.get_vendor()[0]
+        self.tuning = tuning(self.vendor)
+        self._comms = Comms(self.comm)
+        self._programs: dict[tuple[Step, np.dtype], Program] = {}
+
+    @classmethod
+    def of_launcher(cls, size: int) -> MPIWorld:
+        """The world of all processes that the launcher started; one per process, however often it is asked for.
+
+        Args:
+            size: how many the launcher says it started.
+
+        Raises:
+            WorldError: MPI sees another number of processes.
+        """
+        global _launched
+        if MPI.COMM_WORLD.Get_size() != size:
+            raise WorldError(
+                f"the launcher started {size} processes but {MPI.get_vendor()[0]} sees "
+                f"{MPI.COMM_WORLD.Get_size()}: use the mpirun that belongs to {MPI.get_vendor()[0]}"
+            )
+        if _launched is None:
+            _launched = cls()
+        return _launched
+
+    def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
+        if len(shards) != 1:
+            raise WorldError(f"{len(shards)} shards were given to a process that owns one rank")
+        array = shards[0]
+        program = self._programs.get((step, array.dtype))
+        if program is None:
+            program = self._derive(step, array.dtype)
+        if array.shape != program.shape:
+            raise WorldError(
+                f"rank {self.rank} holds a shard of shape {array.shape}, but {step.src} gives it {program.shape}"
+            )
+        return [program.run(array if array.flags.c_contiguous else contiguous(array))]
+
+    def _derive(self, step: Step, dtype: np.dtype) -> Program:
+        self.check_step(step)
+        program = self._program(step, dtype)
+        if len(self._programs) >= KEPT:
+            oldest = next(iter(self._programs))
+            _free(self._programs.pop(oldest))
+        self._programs[step, dtype] = program
+        return program
+
+    def _program(self, step: Step, dtype: np.dtype) -> Program:
+        shape = step.src.local_shape(step.shape, self.rank)
+        if self.rank not in step.src.mesh and self.rank not in step.dst.mesh:
+            return Program(shape, lambda array: np.zeros((0,) * len(step.shape), dtype))
+        if step.collective == "slice":
+            return Program(shape, slicing(step, self.rank))
+        if step.collective == "fill":
+            return Program(shape, filling(step, self.rank, dtype))
+        if step.collective in ("all_reduce", "reduce_scatter"):
+            return Program(shape, self._reducing(step, dtype))
+        traffic = (exchange_traffic if step.collective == "exchange" else group_traffic)(step, self.rank)
+        if len(traffic.members) == 1 or 0 in step.shape:
+            target = step.dst.local_shape(step.shape, self.rank)
+            return Program(shape, lambda array: array.reshape(target))
+        run, types = place(traffic, self._comms.of(traffic.members), dtype, self.tuning)
+        return Program(shape, run, types)
+
+    def _reducing(self, step: Step, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+        from spmdsim.worlds.reduce_ops import check_reduce
+
+        check_reduce(step.op, dtype)
+        order = step.group(self.rank)
+        members = tuple(sorted(order))
+        target = step.dst.local_shape(step.shape, self.rank)
+        if len(members) == 1 or 0 in step.src.local_shape(step.shape, self.rank):
+            return lambda array: array.reshape(target)
+        numbers = tuple(members.index(rank) for rank in order)
+        group = Group(self._comms.of(members), numbers, members.index(self.rank))
+        if step.collective == "reduce_scatter":
+            return reduce_scattered(step, group, dtype, blocks(step, members, self.rank), self.tuning)
+        count = int(np.prod(target, dtype=np.int64))
+        return reduce_all(step, group, dtype, count, self.tuning)
+
+    # -- the control plane ----------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self.comm.Barrier()
+
+    def gather_objects(self, values: list[Any]) -> list[Any]:
+        """All ranks' values on every process, pickled. Not traced."""
+        return self.comm.allgather(values[0])
+
+    def close(self) -> None:
+        """Free communicators and MPI types; collective over the world."""
+        for program in self._programs.values():
+            _free(program)
+        self._programs.clear()
+        self._comms.free()
+
+
+_launched: MPIWorld | None = None
+
+
+def _free(program: Program) -> None:
+    for datatype in program.types:
+        datatype.Free()

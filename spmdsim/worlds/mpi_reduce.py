@@ -1,0 +1,230 @@
+"""all_reduce and reduce_scatter on MPI, derived once per step and rank.
+
+Three ways each: MPI's own call; composed, that is, an exchange after which every rank reduces its block in
+numpy (and, for all_reduce, gathers the blocks), in chunks that stay in cache; and, for small reductions that
+MPI does not know, gathering everything and reducing everywhere. The last two reduce in the order of the group,
+so their results are equal to LockStep's to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds import mpi_types
+from spmdsim.worlds.local_steps import Index, within
+from spmdsim.worlds.mpi_types import element, flat_offset, native_op, number_view, words
+from spmdsim.worlds.pool import empty
+from spmdsim.worlds.reduce_ops import check_reduce, fold
+from spmdsim.worlds.tuning import Tuning, threshold
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks that reduce together.
+
+    Args:
+        comm: their communicator, sorted by world rank.
+        order: the number in the communicator of each member, in the order of the group.
+        me: this rank's number in the communicator.
+    """
+
+    comm: MPI.Comm
+    order: tuple[int, ...]
+    me: int
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.order)
+
+
+def reduce_all(step: Step, group: Group, dtype: np.dtype, count: int, tuning: Tuning) -> Run:
+    """all_reduce of ``count`` elements per rank."""
+    op, nbytes = check_reduce(step.op, dtype), count * dtype.itemsize
+    native = native_op(op, dtype)
+    if native is not None and nbytes < threshold(tuning.compose_all_reduce, group.size):
+        return _native_all(op, native, group)
+    if nbytes * group.size <= tuning.gather_reduce:
+        return lambda array: _gathered(op, group, array.reshape(-1)).reshape(array.shape)
+    return _composed_all(op, group, tuning.chunk)
+
+
+def _native_all(op: str, native: MPI.Op, group: Group) -> Run:
+    comm, most = group.comm, mpi_types.MAX_COUNT
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = empty(array.shape, array.dtype)
+        give, take = number_view(array), number_view(out)
+        if take.size <= most:
+            comm.Allreduce(give, take, native)
+        else:
+            for start in range(0, take.size, most):
+                comm.Allreduce(give[start : start + most], take[start : start + most], native)
+        if op == "avg":
+            out /= group.size
+        return out
+
+    return run
+
+
+def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
+    """Everybody's vector to everybody, reduced in group order."""
+    rows = np.empty((group.size, flat.size), flat.dtype)
+    kind = element(flat.dtype.itemsize)[1]
+    group.comm.Allgather([words(flat), flat.size, kind], [words(rows), flat.size, kind])
+    return fold(op, [rows[k] for k in group.order])
+
+
+def _composed_all(op: str, group: Group, chunk: int) -> Run:
+    """In chunks: each rank gets its block of the chunk from all, reduces it, and all gather the blocks."""
+    comm, size = group.comm, group.size
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = empty(array.shape, array.dtype)
+        flat, result = array.reshape(-1), out.reshape(-1)
+        kind = element(array.dtype.itemsize)[1]
+        give, take = words(array), words(out)
+        most = max(min(chunk // array.dtype.itemsize, mpi_types.MAX_COUNT) // size, 1)
+        rows, block = empty((size, most), array.dtype), empty((most,), array.dtype)
+        start, even = 0, flat.size - flat.size % size
+        unit = words(rows).size // (size * most)
+        while start < even:
+            part = min(most, (even - start) // size)
+            landing, mine = rows.reshape(-1)[: size * part], block[:part]
+            low, high = start * unit, (start + size * part) * unit
+            comm.Alltoall([give[low:high], part, kind], [words(landing), part, kind])
+            landed = landing.reshape(size, part)
+            fold(op, [landed[k] for k in group.order], out=mine)
+            comm.Allgather([words(mine), part, kind], [take[low:high], part, kind])
+            start += size * part
+        if even < flat.size:
+            result[even:] = _gathered(op, group, flat[even:])
+        return out
+
+    return run
+
+
+# -- reduce_scatter -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where each member's block is in this rank's source, in the order of the communicator.
+
+    Args:
+        indices: the block of each member.
+        counts: its elements.
+        offsets: where it begins: in the source itself if ``direct``, else in the packed buffer.
+        direct: whether all blocks are contiguous in the source.
+        packed: whether the blocks follow one another without gaps (in the source, if ``direct``).
+        target: shape of this rank's block.
+    """
+
+    indices: tuple[Index, ...]
+    counts: list[int]
+    offsets: list[int]
+    direct: bool
+    packed: bool
+    target: tuple[int, ...]
+
+
+def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
+    """The blocks of a reduce_scatter; members are sorted world ranks."""
+    source = step.src.bounds(step.shape, rank)
+    shape = tuple(stop - start for start, stop in source)
+    indices = []
+    for member in members:
+        box = step.dst.bounds(step.shape, member)
+        if any(start == stop for start, stop in box):
+            box = tuple((base, base + stop - start) for (start, stop), (base, _) in zip(box, source))
+        indices.append(within(box, source))
+    counts = [math.prod(part.stop - part.start for part in index) for index in indices]
+    running = [sum(counts[:k]) for k in range(len(counts))]
+    found = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
+    direct = None not in found
+    in_place = direct and all(f == r for f, r, count in zip(found, running, counts) if count)
+    offsets = [int(f or 0) for f in found] if direct and not in_place else running
+    return Blocks(
+        tuple(indices),
+        counts,
+        offsets,
+        direct,
+        in_place or not direct,
+        step.dst.local_shape(step.shape, rank),
+    )
+
+
+def reduce_scattered(step: Step, group: Group, dtype: np.dtype, layout: Blocks, tuning: Tuning) -> Run:
+    """reduce_scatter whose blocks are ``layout``."""
+    op = check_reduce(step.op, dtype)
+    native, nbytes = native_op(op, dtype), sum(layout.counts) * dtype.itemsize
+    large = nbytes >= threshold(tuning.compose_reduce_scatter, group.size)
+    if native is None or large or sum(layout.counts) > mpi_types.MAX_COUNT:
+        return _composed_scatter(op, group, layout, tuning.chunk)
+    return _native_scatter(op, native, group, layout)
+
+
+def _pack(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
+    """The blocks where ``layout.offsets`` says; ``always`` one after the other."""
+    if layout.direct and (layout.packed or not always):
+        return array
+    buffer, start = empty((sum(layout.counts),), array.dtype), 0
+    for index, count in zip(layout.indices, layout.counts):
+        piece = array[index]
+        buffer[start : start + count].reshape(piece.shape)[...] = piece
+        start += count
+    return buffer
+
+
+def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks) -> Run:
+    comm, counts, equal = group.comm, layout.counts, len(set(layout.counts)) == 1
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = empty(layout.target, array.dtype)
+        give, take = number_view(_pack(layout, array, always=True)), number_view(out)
+        if equal:
+            comm.Reduce_scatter_block(give, take, native)
+        else:
+            comm.Reduce_scatter(give, take, counts, native)
+        if op == "avg":
+            out /= group.size
+        return out
+
+    return run
+
+
+def _composed_scatter(op: str, group: Group, layout: Blocks, chunk: int) -> Run:
+    """In chunks of every block: each rank gets its part from all and reduces it."""
+    comm, size = group.comm, group.size
+    mine, longest = layout.counts[group.me], max(layout.counts)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = empty(layout.target, array.dtype)
+        flat, result = _pack(layout, array).reshape(-1), out.reshape(-1)
+        kind = element(array.dtype.itemsize)[1]
+        most = max(min(chunk // array.dtype.itemsize, mpi_types.MAX_COUNT) // size, 1)
+        rows = empty((size, min(most, mine)), array.dtype)
+        for start in range(0, longest, most):
+            parts = [max(0, min(most, count - start)) for count in layout.counts]
+            part = parts[group.me]
+            landing = rows.reshape(-1)[: size * part]
+            # Offsets count from the first element sent, so that they stay countable in long arrays.
+            first = min((o for o, p in zip(layout.offsets, parts) if p), default=0) + start
+            given = [max(0, o + start - first) for o in layout.offsets]
+            comm.Alltoallv(
+                [words(flat[first:]), (parts, given), kind],
+                [words(landing), ([part] * size, [k * part for k in range(size)]), kind],
+            )
+            landed = landing.reshape(size, part)
+            fold(op, [landed[k] for k in group.order], out=result[start : start + part])
+        return out
+
+    return run

@@ -1,0 +1,112 @@
+"""Which way of a collective is faster on which MPI: measured facts as data.
+
+The figures are medians on one node (2 cores, shared memory) with the MPI wheels; absolute times differ
+elsewhere, so a JSON file measured on the machine at hand, named by ``SPMDSIM_TUNING``, replaces any of them::
+
+    {"Open MPI": {"compose_all_reduce": [[2, 2097152], [8, 4194304]], "chunk": 1048576}}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from spmdsim.errors import InputError
+
+KIB, MIB = 1024, 1024 * 1024
+NEVER = 1 << 62
+
+#: Rank counts with the bytes from which something pays, by increasing count; a group takes the last entry
+#: that is not larger than it.
+Thresholds = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The choices for one MPI library.
+
+    Args:
+        compose_all_reduce: bytes per rank from which Alltoall + local reduction + Allgather in chunks beats
+            Allreduce.
+        compose_reduce_scatter: the same for Alltoall + local reduction against Reduce_scatter.
+        chunk: bytes per rank and chunk of a composed reduction; all its buffers stay in cache.
+        gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
+            reduced everywhere: one call instead of two.
+        types: whether Alltoallw with subarray types beats packing and Alltoallv.
+        gather_types: whether all_gather along an inner dim receives into place by types, or unpacks.
+    """
+
+    compose_all_reduce: Thresholds
+    compose_reduce_scatter: Thresholds
+    chunk: int
+    gather_reduce: int
+    types: bool
+    gather_types: bool
+
+
+TABLE = {
+    "Open MPI": Tuning(
+        compose_all_reduce=((2, 8 * MIB), (4, 4 * MIB)),
+        compose_reduce_scatter=((2, 32 * KIB), (4, 512 * KIB)),
+        chunk=MIB,
+        gather_reduce=64 * KIB,
+        types=True,
+        gather_types=True,
+    ),
+    "MPICH": Tuning(
+        compose_all_reduce=((2, MIB), (4, 4 * MIB)),
+        compose_reduce_scatter=((2, 128 * KIB), (4, 16 * MIB)),
+        chunk=MIB,
+        gather_reduce=64 * KIB,
+        types=False,
+        gather_types=False,
+    ),
+}
+
+
+def threshold(table: Thresholds, ranks: int) -> int:
+    """Bytes from which the alternative pays for a group of this size.
+
+    >>> threshold(((2, 10), (8, 30)), 6), threshold(((2, 10), (8, 30)), 1) == NEVER
+    (10, True)
+    """
+    found = NEVER
+    for count, nbytes in table:
+        if count <= ranks:
+            found = nbytes
+    return found
+
+
+@lru_cache(maxsize=8)
+def tuning(vendor: str, path: str | None = None) -> Tuning:
+    """The choices for an MPI library: the built-in ones, changed by a measured file.
+
+    Args:
+        vendor: the library's name, ``"Open MPI"`` or ``"MPICH"``; its relatives take MPICH's.
+        path: a JSON file of choices by library; ``SPMDSIM_TUNING`` if left out.
+
+    Raises:
+        InputError: the file cannot be read, or sets something that does not exist.
+    """
+    found = TABLE.get(vendor, TABLE["MPICH"])
+    path = path or os.environ.get("SPMDSIM_TUNING")
+    return found if not path else replace(found, **_changes(path, vendor))
+
+
+def _changes(path: str, vendor: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            changes = json.load(file).get(vendor, {})
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"cannot read the tuning file {path}: {error}") from None
+    known = {field.name for field in fields(Tuning)}
+    unknown = sorted(set(changes) - known)
+    if unknown:
+        raise InputError(f"tuning file {path} sets {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    for name in ("compose_all_reduce", "compose_reduce_scatter"):
+        if name in changes:
+            changes[name] = tuple((int(ranks), int(nbytes)) for ranks, nbytes in changes[name])
+    return dict(changes)
