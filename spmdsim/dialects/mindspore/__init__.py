@@ -15,6 +15,7 @@ from spmdsim.dialects import lazy
 EXPORTS: dict[str, str] = {
     "Layout": "layout",
     "MindSporeLayout": "layout",
+    "check_cuts": "cuts",
     "check_even": "layout",
     "from_cuts": "layout",
     "from_tensor_map": "layout",

@@ -1,0 +1,180 @@
+"""The layouts of an operator's operands and results, for ``spmdsim layout --op``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A tensor of the operator: its name, global shape and layout."""
+
+    name: str
+    shape: Shape
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of the operator, with the groups that run it."""
+
+    collective: str
+    axes: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from a strategy.
+
+    Args:
+        op: name of the operator.
+        rule: its rule.
+        inputs: the operands.
+        computed: the results as the local function leaves them, pending reductions included.
+        outputs: the results after the collectives.
+        collectives: from computed to outputs.
+        by_cuts: whether cuts were given, so that the derivation has no second step.
+    """
+
+    op: str
+    rule: str
+    inputs: tuple[Placement, ...]
+    computed: tuple[Placement, ...]
+    outputs: tuple[Placement, ...]
+    collectives: tuple[Collective, ...]
+    by_cuts: bool
+
+
+def derive(args: argparse.Namespace) -> Derived:
+    """Derive everything from the command's arguments.
+
+    Raises:
+        SpmdError: an unknown operator, shapes or strategies that do not fit it.
+    """
+    from spmdsim.dialects.spelling import parse_tuples
+
+    op = find_operator(args.op)
+    if args.shapes is None:
+        raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
+    shapes = parse_tuples(args.shapes, "--shapes")
+    params = dict(_attribute(text) for text in args.attr)
+    bound = op.bind(shapes, params)
+    given, by_cuts = _strategy(args, shapes)
+    strategy = op.shard(given, repeat=args.repeat).strategy(bound, _ranks(args, bound, given, by_cuts))
+    inputs = [
+        Placement(f"operand {i}", shape, layout)
+        for i, (shape, layout) in enumerate(zip(shapes, bound.input_layouts(strategy)))
+    ]
+    computed, outputs, collectives = [], [], []
+    many = len(bound.output_shapes) > 1
+    for i, (shape, layout) in enumerate(zip(bound.output_shapes, bound.output_layouts(strategy))):
+        name = f"result {i}" if many else "result"
+        wanted = _result_layout(args, layout, shape)
+        computed.append(Placement(name, shape, layout))
+        outputs.append(Placement(name, shape, wanted))
+        collectives += _collectives(layout, wanted, shape)
+    return Derived(
+        op.name, str(bound.rule), tuple(inputs), tuple(computed), tuple(outputs), tuple(collectives), by_cuts
+    )
+
+
+def find_operator(name: str) -> Any:
+    """The operator of that name.
+
+    Raises:
+        InputError: there is none; the message lists those there are.
+    """
+    import spmdsim.ops as ops
+
+    wanted = name.lower().replace("_", "")
+    known = {key: value.op for key in dir(ops) if hasattr(value := getattr(ops, key, None), "op")}
+    for key, op in known.items():
+        if key.replace("_", "") == wanted:
+            return op
+    raise InputError(f"no operator is called {name!r}; there are {', '.join(sorted(known))}")
+
+
+def _attribute(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--attr is written like transpose_b=True, but got {text!r}")
+    try:
+        return key.strip(), ast.literal_eval(value.strip().replace("true", "True").replace("false", "False"))
+    except (ValueError, SyntaxError):
+        return key.strip(), value.strip()
+
+
+def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, bool]:
+    from spmdsim.dialects import spelling
+
+    if args.shard:
+        return spelling.parse_tuples(args.shard, "--shard"), True
+    if not args.in_layouts:
+        raise InputError("--op needs a strategy: --shard with cuts per operand, or --in-layouts with a mesh")
+    if len(args.in_layouts) != len(shapes):
+        raise InputError(f"{len(args.in_layouts)} layouts were given for {len(shapes)} shapes")
+    layouts = tuple(_layout(args, text, len(shape)) for text, shape in zip(args.in_layouts, shapes))
+    return layouts, False
+
+
+def _layout(args: argparse.Namespace, text: str, ndim: int) -> Layout:
+    from spmdsim.dialects import spelling
+
+    if args.device_matrix:
+        order = {"ranks_order": args.ranks_order, "tuple_order": args.tuple_order}
+        made = spelling.parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
+        return Layout(made.mesh, made.dims)
+    mesh = spelling.parse_mesh(args.mesh, args.ranks_order) if args.mesh else None
+    return spelling.parse_layout(text, mesh, ndim)
+
+
+def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> int:
+    from spmdsim.dialects.mindspore import check_cuts
+    from spmdsim.rules import factor_cuts
+
+    if not by_cuts:
+        size = given[0].mesh.size
+        if args.n not in (None, size):
+            raise InputError(f"-n {args.n} was given, but the layouts are for {size} ranks")
+        return int(size)
+    ranks = args.n or math.prod(factor_cuts(bound, given).values())
+    if not args.allow_uneven:
+        check_cuts(given, bound.shapes, ranks)
+    return int(ranks)
+
+
+def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
+    from spmdsim.dialects.spelling import parse_tuples
+    from spmdsim.tensor.recipe import layout_from_cuts
+
+    if args.out_layout:
+        return _layout(args, args.out_layout, len(shape))
+    if args.out_shard:
+        cuts = parse_tuples(args.out_shard, "--out-shard")
+        if len(cuts) != 1:
+            raise InputError(f"--out-shard takes the cuts of one result, such as (8,1), but got {cuts}")
+        return layout_from_cuts(cuts[0], computed, shape)
+    return computed.reduced
+
+
+def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[Collective]:
+    from spmdsim.redistribution import plan
+
+    if src.canonical == dst.canonical:
+        return []
+    found = []
+    for step in plan(src, dst, shape, "float32").steps:
+        groups = step.src.mesh.groups(*step.axes) if step.axes else (step.src.mesh.rank_list,)
+        found.append(Collective(step.collective, step.axes, groups))
+    return found

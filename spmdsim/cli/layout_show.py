@@ -1,0 +1,304 @@
+"""What ``spmdsim layout`` prints: the derivation, the slices, the pictures; or JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.cli.output import console, emit_json, say, table
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout
+from spmdsim.layout.explain import Placed, explain, placed, ranks_text
+
+if TYPE_CHECKING:
+    from spmdsim.cli.layout_operator import Derived
+    from spmdsim.dialects.paddle.splitting import SplitLayout
+    from spmdsim.draw.layout import Picture
+
+MOST_RANKS = 32
+"""Rows of a table on paper; ``--all`` shows the rest."""
+
+MOST_JSON_RANKS = 5_000_000
+"""Rank numbers in one JSON document (replica lists grow with the square of the mesh)."""
+
+Shape = tuple[int, ...]
+
+
+# -- JSON -----------------------------------------------------------------------------------------------
+
+
+def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None = None) -> dict[str, Any]:
+    """The layout and what every rank (or those given) holds, as plain values.
+
+    Raises:
+        InputError: replica lists too long to be of use.
+    """
+    mesh = layout.mesh
+    wanted = mesh.rank_list if ranks is None else ranks
+    copies = mesh.axis_size(*layout.replicated_axes)
+    if len(wanted) * copies > MOST_JSON_RANKS:
+        raise InputError(
+            f"{len(wanted)} ranks with {copies} replicas each are too many to list; choose some with --rank"
+        )
+    found = layout.to_dict()
+    return {
+        "device_matrix": list(mesh.shape),
+        "alias_name": list(mesh.axes),
+        "tensor_map": _lists(found["tensor_map"]),
+        "rank_list": list(mesh.rank_list),
+        "shape": None if shape is None else list(shape),
+        "placements": [str(placement) for placement in layout.placements],
+        "ranks": [_rank_json(placed(layout, shape, rank), shape is not None) for rank in wanted],
+    }
+
+
+def _rank_json(row: Placed, sized: bool) -> dict[str, Any]:
+    return {
+        "rank": row.rank,
+        "coords": list(row.coords),
+        "shard_number": row.shard_number,
+        "slice": [list(pair) for pair in row.bounds] if sized else None,
+        "local_shape": list(row.local_shape) if sized else None,
+        "replicas": list(row.replicas),
+    }
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[str, Any]:
+    """An operator's layouts and collectives as plain values."""
+    return {
+        "inputs": [layout_json(p.layout, p.shape, ranks) for p in derived.inputs],
+        "outputs": [layout_json(p.layout, p.shape, ranks) for p in derived.outputs],
+        "collectives": [
+            {"collective": c.collective, "axes": list(c.axes), "groups": _lists(c.groups)}
+            for c in derived.collectives
+        ],
+    }
+
+
+def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[str, Any]:
+    """A Paddle split: its parameters like an operator's inputs, and what is special about it."""
+    wanted = split.mesh.rank_list if ranks is None else ranks
+    inputs = [layout_json(layout, shape, ranks) for _, layout, shape in _parameters(split)]
+    collective = split.collective
+    groups = _lists(split.mesh.groups("mp"))
+    return {
+        "inputs": inputs,
+        "outputs": [],
+        "collectives": [{"collective": collective, "axes": ["mp"], "groups": groups}] if collective else [],
+        "split": {
+            "operation": split.operation,
+            "kind": split.kind,
+            "ranks": [
+                {
+                    "rank": rank,
+                    "part": list(split.part_range(rank)),
+                    "weight_shape": list(split.weight_shape(rank)),
+                    "bias_shape": _lists(split.bias_shape(rank)),
+                    "padding_index": split.padding_index(rank),
+                }
+                for rank in wanted
+            ],
+        },
+    }
+
+
+def _parameters(split: SplitLayout) -> list[tuple[str, Layout, Shape]]:
+    even = split.size[split.axis] % split.num_partitions == 0
+    found = [("weight", split.weight, split.size)] if even else []
+    if split.bias is not None:
+        found.append(("bias", split.bias, (split.size[1],)))
+    return found
+
+
+# -- text -----------------------------------------------------------------------------------------------
+
+
+def show_layout(
+    layout: Layout, shape: Shape | None, args: argparse.Namespace, names: Mapping[str, str] | None = None
+) -> int:
+    """Print one layout."""
+    ranks = _chosen(layout, args)
+    if args.json:
+        emit_json(layout_json(layout, shape, ranks))
+        return 0
+    rows, left_out = _rows(layout, ranks, args.all)
+    say(f"layout {layout}  ({layout.short()})")
+    say(f"tensor map {layout.to_dict()['tensor_map']}, shape {shape if shape is not None else 'not given'}")
+    say(f"{layout.mesh.size} ranks, {layout.shard_count} distinct shards")
+    _show_derivation(layout, rows, names)
+    _show_slices([("", layout, shape)], rows)
+    _say_left_out(left_out)
+    _show_pictures(layout, shape)
+    return 0
+
+
+def show_operator(derived: Derived, args: argparse.Namespace) -> int:
+    """Print the layouts of an operator."""
+    mesh_layout = derived.inputs[0].layout
+    ranks = _chosen(mesh_layout, args)
+    if args.json:
+        emit_json(operator_json(derived, ranks))
+        return 0
+    rows, left_out = _rows(mesh_layout, ranks, args.all)
+    say(f"{derived.op}: {derived.rule}")
+    say(f"device matrix {mesh_layout.mesh.shape}, axes {', '.join(mesh_layout.mesh.axes)}")
+    everything = [*derived.inputs, *derived.computed]
+    tensors = [
+        (p.name, str(p.shape), str(p.layout.to_dict()["tensor_map"]), p.layout.short()) for p in everything
+    ]
+    _print_table("tensors", ["tensor", "shape", "tensor map", "per axis"], tensors)
+    _show_collectives(derived)
+    for p in derived.inputs:
+        say("", f"{p.name}, shape {p.shape}")
+        _show_derivation(p.layout, rows, None)
+    _show_slices([(p.name, p.layout, p.shape) for p in (*derived.inputs, *derived.outputs)], rows)
+    _say_left_out(left_out)
+    for p in (*derived.inputs, *derived.outputs):
+        say("", f"{p.name}:")
+        _show_pictures(p.layout, p.shape)
+    return 0
+
+
+def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
+    """Print where the parameters of a Paddle split live."""
+    ranks = tuple(args.rank) if args.rank else None
+    if args.json:
+        emit_json(split_json(split, ranks))
+        return 0
+    say(f"{split.kind}: weight {split.size} in {split.num_partitions} parts along axis {split.axis}")
+    say(f"afterwards: {split.collective or 'nothing; the result stays distributed'}")
+    what = "ids" if split.operation == "embedding" else "rows" if split.axis == 0 else "columns"
+    cells = [
+        (
+            rank,
+            *split.part_range(rank),
+            split.weight_shape(rank),
+            split.bias_shape(rank),
+            split.padding_index(rank),
+        )
+        for rank in (ranks or split.mesh.rank_list)
+    ]
+    rows = [
+        (rank, f"[{start}, {stop})", weight, bias or "-", "-" if padding is None else padding)
+        for rank, start, stop, weight, bias, padding in cells
+    ]
+    _print_table("parts", ["rank", what, "weight", "bias", "padding row"], rows, right=["rank"])
+    for name, layout, shape in _parameters(split):
+        say(f"{name}: {layout.short()}")
+        _show_pictures(layout, shape)
+    return 0
+
+
+def _show_derivation(layout: Layout, ranks: Iterable[int], names: Mapping[str, str] | None) -> None:
+    for number, step in enumerate(explain(layout, ranks, names).tables(), 1):
+        _print_table(f"{number}. {step.title}", step.columns, step.rows, right=["rank", "shard number"])
+        say(*(f"   {note}" for note in step.notes))
+
+
+def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Sequence[int]) -> None:
+    shaped = [(name, layout, shape) for name, layout, shape in tensors if shape is not None]
+    if not shaped:
+        return
+    columns = ["rank", "coords"]
+    for name, _, _ in shaped:
+        columns += [f"{name} slice".strip(), f"{name} local shape".strip()]
+    single = len(shaped) == 1
+    rows: list[list[object]] = []
+    for rank in ranks:
+        found = [placed(layout, shape, rank) for _, layout, shape in shaped]
+        row: list[object] = [rank, _plain(found[0].coords)]
+        for one in found:
+            row += [slice_text(one.bounds), one.local_shape]
+        rows.append([*row, ranks_text(found[0].replicas)] if single else row)
+    _print_table("slices", [*columns, "replicas"] if single else columns, rows, right=["rank"])
+
+
+def _print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()
+) -> None:
+    """A titled table; plain ASCII where nobody looks at a terminal."""
+    from rich.box import MARKDOWN
+
+    made, out = table(columns, rows, right=right), console()
+    if not out.is_terminal:
+        made.box = MARKDOWN
+    say("", title)
+    out.print(made)
+
+
+def slice_text(bounds: Sequence[tuple[int, int]]) -> str:
+    """Bounds as numpy writes slices.
+
+    >>> slice_text(((0, 16), (196, 392)))
+    '[0:16, 196:392]'
+    """
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
+
+
+def _show_collectives(derived: Derived) -> None:
+    if not derived.collectives:
+        say("no collective follows")
+        return
+    rows = [
+        (c.collective, ", ".join(c.axes), _groups_text(c.groups), len(c.groups)) for c in derived.collectives
+    ]
+    _print_table("collectives", ["collective", "axes", "groups", "how many"], rows, right=["how many"])
+
+
+def _groups_text(groups: Sequence[Sequence[int]]) -> str:
+    shown = [f"{{{ranks_text(group)}}}" for group in groups[:8]]
+    return " ".join([*shown, ".."] if len(groups) > 8 else shown)
+
+
+def _show_pictures(layout: Layout, shape: Shape | None) -> None:
+    from spmdsim.draw.layout import rank_grid, tensor_pieces
+
+    _draw(rank_grid(layout, _width()))
+    if shape is not None:
+        say("")
+        _draw(tensor_pieces(layout, shape, _width()))
+
+
+def _draw(picture: Picture) -> None:
+    if console().is_terminal:
+        console().print(picture.rich())
+    else:
+        say(picture.plain())
+
+
+def _width() -> int:
+    return max(40, min(console().width, 120))
+
+
+def _chosen(layout: Layout, args: argparse.Namespace) -> tuple[int, ...] | None:
+    """The ranks asked for with ``--rank``; None for all."""
+    if not args.rank:
+        return None
+    for rank in args.rank:
+        layout.mesh.position(rank)
+    return tuple(args.rank)
+
+
+def _rows(layout: Layout, ranks: tuple[int, ...] | None, everything: bool) -> tuple[tuple[int, ...], int]:
+    """The ranks that get a row, and how many are left out."""
+    if ranks is not None:
+        return ranks, 0
+    size = layout.mesh.size
+    if everything or size <= MOST_RANKS:
+        return layout.mesh.rank_list, 0
+    first = tuple(layout.mesh.rank_at(position) for position in range(MOST_RANKS - 2))
+    return (*first, layout.mesh.rank_at(size - 2), layout.mesh.rank_at(size - 1)), size - MOST_RANKS
+
+
+def _say_left_out(count: int) -> None:
+    if count:
+        say(f"{count} ranks in the middle are left out; --all shows them, --rank R one of them")
+
+
+def _plain(coords: Sequence[int]) -> str:
+    return f"({', '.join(map(str, coords))})"

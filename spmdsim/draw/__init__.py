@@ -1,0 +1,1 @@
+"""Pictures: text for pipes, colour for terminals."""

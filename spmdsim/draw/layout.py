@@ -1,0 +1,305 @@
+"""Pictures of a layout: the grid of ranks coloured by shard, and a tensor drawn with its pieces.
+
+A :class:`Picture` is lines of cells, each of which may belong to a shard. ``plain()`` is text for files and
+pipes; ``rich()`` is the same text with one colour per shard, for terminals. What is too large is abbreviated.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spmdsim.layout import Layout
+from spmdsim.layout.explain import ranks_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+MOST_ROWS, MOST_COLUMNS, MOST_PANELS = 16, 16, 8
+MOST_PIECES = 8
+GAP = ".."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A piece of a line; ``shard`` decides its colour."""
+
+    text: str
+    shard: int | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Lines of cells.
+
+    Args:
+        lines: the cells of each line.
+        shards: how many shards there are, to spread the colours.
+    """
+
+    lines: tuple[tuple[Cell, ...], ...]
+    shards: int
+
+    def plain(self) -> str:
+        """The picture as text."""
+        return "\n".join("".join(cell.text for cell in line).rstrip() for line in self.lines)
+
+    def rich(self) -> Text:
+        """The picture with colours."""
+        from rich.text import Text
+
+        out = Text(no_wrap=True)
+        for i, line in enumerate(self.lines):
+            for cell in line:
+                out.append(cell.text, style="" if cell.shard is None else colour(cell.shard, self.shards))
+            if i + 1 < len(self.lines):
+                out.append("\n")
+        return out
+
+
+def colour(shard: int, shards: int) -> str:
+    """A rich style whose background tells the shard from the others."""
+    hue = shard / max(shards, 1) if shards <= 24 else (shard * 0.61803398875) % 1
+    red, green, blue = (round(255 * v) for v in colorsys.hsv_to_rgb(hue, 0.45 if shard % 2 else 0.6, 0.95))
+    return f"black on rgb({red},{green},{blue})"
+
+
+def shown(count: int, most: int) -> list[int | None]:
+    """Which of ``count`` indices are drawn: all, or the first ones, a gap (None), and the last.
+
+    >>> shown(3, 8), shown(100, 4)
+    ([0, 1, 2], [0, 1, None, 99])
+    """
+    if count <= most:
+        return list(range(count))
+    return [*range(most - 2), None, count - 1]
+
+
+# -- the grid of ranks ----------------------------------------------------------------------------------
+
+
+def rank_grid(layout: Layout, width: int = 100) -> Picture:
+    """The device grid, ``rank:shard`` in each cell.
+
+    Axes of size 1 are left out. One axis is a row, two are a table, more are one table per index of the
+    leading axes. At most ``width`` columns of text are used.
+
+    >>> from spmdsim.layout import Mesh
+    >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None)).plain())
+    rank:shard  mp=0  mp=1
+    dp=0        0:0   1:1
+    dp=1        2:0   3:1
+    """
+    mesh = layout.mesh
+    axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
+    row, column = (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
+    lines: list[tuple[Cell, ...]] = []
+    panels = list(_panels(layout, axes[:-2]))
+    for i, panel in enumerate(panels):
+        if panel is None:
+            lines += [(), (Cell(GAP),)]
+            continue
+        if panel:
+            lines += [()] * (i > 0) + [(Cell(" ".join(f"{a}={c}" for a, c in panel.items())),)]
+        lines += _panel(layout, panel, row, column, width)
+    return Picture(tuple(lines), layout.shard_count)
+
+
+def _panels(layout: Layout, axes: Sequence[str]) -> Iterator[dict[str, int] | None]:
+    sizes = [layout.mesh.axis_size(axis) for axis in axes]
+    for index in shown(math.prod(sizes), MOST_PANELS):
+        yield None if index is None else dict(zip(axes, _digits(index, sizes)))
+
+
+def _panel(
+    layout: Layout, panel: dict[str, int], row: str | None, column: str | None, width: int
+) -> list[tuple[Cell, ...]]:
+    size = layout.mesh.axis_size
+    cell = max(
+        len(f"{max(layout.mesh.ranks or [layout.mesh.size])}:{layout.shard_count}"), len(f"{column}=00")
+    )
+    most = max(3, min(MOST_COLUMNS, (width - len("rank:shard")) // (cell + 2)))
+    columns = shown(size(column), most) if column else [0]
+    rows = shown(size(row), MOST_ROWS) if row else [0]
+    head = ["rank:shard", *(GAP if c is None else f"{column}={c}" if column else "" for c in columns)]
+    table: list[list[Cell]] = [[Cell(text) for text in head]]
+    for r in rows:
+        cells = [Cell(GAP if r is None else f"{row}={r}" if row else "")]
+        for c in columns:
+            if r is None or c is None:
+                cells.append(Cell(GAP))
+                continue
+            coords = {**panel, **({row: r} if row else {}), **({column: c} if column else {})}
+            rank = layout.mesh.rank_of([coords.get(axis, 0) for axis in layout.mesh.axes])
+            shard = layout.shard_number(rank)
+            cells.append(Cell(f"{rank}:{shard}", shard))
+        table.append(cells)
+    return _aligned(table)
+
+
+def _aligned(table: list[list[Cell]]) -> list[tuple[Cell, ...]]:
+    widths = [max(len(row[i].text) for row in table) for i in range(len(table[0]))]
+    lines = []
+    for row in table:
+        line: list[Cell] = []
+        for i, (cell, width) in enumerate(zip(row, widths)):
+            line += [Cell("  ")] * (i > 0) + [Cell(cell.text.ljust(width), cell.shard)]
+        lines.append(tuple(line))
+    return lines
+
+
+# -- the tensor with its pieces -------------------------------------------------------------------------
+
+
+def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Picture:
+    """The tensor with its pieces: ``#shard`` and the ranks that hold it, and where the cuts are.
+
+    Two dims are drawn. A tensor of more dims is drawn along the last two that are split, once per piece of
+    the others. At most ``width`` columns of text are used.
+
+    >>> from spmdsim.layout import Mesh
+    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).plain())
+    rows: dim 0, columns: dim 1
+          0           6
+       0  +-----------+
+          |     #0    |
+          | ranks 0,2 |
+       2  +-----------+
+          |     #1    |
+          | ranks 1,3 |
+       4  +-----------+
+    """
+    layout.check_shape(shape)
+    row, column, others = _drawn_dims(layout, shape)
+    title = ", ".join(
+        f"{name}: dim {dim}" for name, dim in (("rows", row), ("columns", column)) if dim is not None
+    )
+    lines: list[tuple[Cell, ...]] = [(Cell(title or "a scalar"),)]
+    counts = [layout.parts[dim] for dim in others]
+    for panel in shown(math.prod(counts), MOST_PANELS):
+        if panel is None:
+            lines.append((Cell(GAP),))
+            continue
+        chosen = dict(zip(others, _digits(panel, counts)))
+        if chosen:
+            where = ", ".join(f"dim {d}: {_interval(layout, shape, d, i)}" for d, i in chosen.items())
+            lines.append((Cell(where),))
+        lines += _boxes(layout, shape, row, column, chosen, width)
+    return Picture(tuple(lines), layout.shard_count)
+
+
+def _drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
+    split = [dim for dim, parts in enumerate(layout.parts) if parts > 1]
+    drawn = split[-2:]
+    for dim in reversed(range(len(shape))):
+        if len(drawn) < 2 and dim not in drawn:
+            drawn = sorted([*drawn, dim])
+    others = [dim for dim in split if dim not in drawn]
+    if len(drawn) == 1:
+        return None, drawn[0], others
+    return (drawn[0], drawn[1], others) if drawn else (None, None, others)
+
+
+def _interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) -> tuple[int, int]:
+    """Where piece ``index`` of a dim begins and ends."""
+    if dim is None:
+        return 0, 0
+    return layout.bounds(shape, _holder(layout, {dim: index}))[dim]
+
+
+def _holder(layout: Layout, pieces: dict[int | None, int] | dict[int, int]) -> int:
+    """The first rank that holds the given piece of each dim (piece 0 of those not given)."""
+    mesh = layout.mesh
+    coords = dict.fromkeys(mesh.axes, 0)
+    for dim, index in pieces.items():
+        if dim is not None:
+            sizes = [mesh.axis_size(axis) for axis in layout.dims[dim]]
+            coords.update(zip(layout.dims[dim], _digits(index, sizes)))
+    return mesh.rank_of([coords[axis] for axis in mesh.axes])
+
+
+def _boxes(
+    layout: Layout,
+    shape: Sequence[int],
+    row: int | None,
+    column: int | None,
+    chosen: dict[int, int],
+    width: int,
+) -> list[tuple[Cell, ...]]:
+    rows = shown(1 if row is None else layout.parts[row], MOST_PIECES)
+    margin = max(4, len(str(max(shape, default=0))) + 2)
+    for most in range(MOST_PIECES, 2, -1):
+        columns = shown(1 if column is None else layout.parts[column], most)
+        content = {
+            (r, c): _content(layout, {**chosen, row: r, column: c})
+            for r, c in itertools.product(rows, columns)
+            if r is not None and c is not None
+        }
+        starts = [_start(layout, shape, column, c, k) for k, c in enumerate(columns)]
+        inner = max(len(text) for texts, _ in content.values() for text in texts) + 2
+        widths = [max(len(GAP) + 2 if c is None else inner, len(s) + 1) for c, s in zip(columns, starts)]
+        if margin + 2 + sum(widths) + len(widths) < width:
+            break
+    return _ruled(layout, shape, (row, column), rows, columns, content, starts, widths, " " * (margin + 2))
+
+
+def _start(layout: Layout, shape: Sequence[int], dim: int | None, index: int | None, place: int) -> str:
+    """The number at a cut; a gap begins where the piece before it ends."""
+    if dim is None:
+        return ""
+    return str(_interval(layout, shape, dim, place if index is None else index)[0])
+
+
+def _ruled(
+    layout: Layout,
+    shape: Sequence[int],
+    dims: tuple[int | None, int | None],
+    rows: list[int | None],
+    columns: list[int | None],
+    content: dict[tuple[int, int], tuple[tuple[str, str], int]],
+    starts: list[str],
+    widths: list[int],
+    margin: str,
+) -> list[tuple[Cell, ...]]:
+    row, column = dims
+    lines: list[tuple[Cell, ...]] = []
+    if column is not None:
+        above = "".join(start.ljust(width + 1) for start, width in zip(starts, widths))
+        lines.append((Cell(f"{margin}{above}{shape[column]}"),))
+    rule = "+" + "+".join("-" * width for width in widths) + "+"
+    for k, r in enumerate(rows):
+        begin = _start(layout, shape, row, r, k).rjust(len(margin) - 2)
+        lines.append((Cell(f"{begin}  {rule}"),))
+        if r is None:
+            lines.append((Cell(f"{margin}{GAP}"),))
+            continue
+        for part in range(2):
+            line = [Cell(f"{margin}|")]
+            for c, width in zip(columns, widths):
+                texts, shard = ((GAP, GAP), None) if c is None else content[r, c]
+                line += [Cell(texts[part].center(width), shard), Cell("|")]
+            lines.append(tuple(line))
+    end = ("" if row is None else str(shape[row])).rjust(len(margin) - 2)
+    lines.append((Cell(f"{end}  {rule}"),))
+    return lines
+
+
+def _content(layout: Layout, pieces: dict[int | None, int] | dict[int, int]) -> tuple[tuple[str, str], int]:
+    rank = _holder(layout, pieces)
+    shard = layout.shard_number(rank)
+    split = set(layout.split_axes)
+    holders = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))
+    text = ranks_text(holders) if len(holders) > 6 else ",".join(map(str, holders))
+    return (f"#{shard}", f"{'rank' if len(holders) == 1 else 'ranks'} {text}"), shard
+
+
+def _digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    digits = []
+    for size in reversed(sizes):
+        index, digit = divmod(index, size)
+        digits.append(digit)
+    return tuple(reversed(digits))
