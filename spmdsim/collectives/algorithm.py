@@ -66,10 +66,8 @@ class Algorithm:
         ports: messages a rank may send (and receive) in one round, an expression.
         formula: closed-form cost, where known.
         symmetry: ``"shift"`` when rank r does what rank 0 does with all peers shifted by r, ``"xor"`` when with
-            peers xored by r; used to price huge rank counts from rank 0 alone. An expression in front (``"n == p: xor"``)
-            limits it.
-        busy: for algorithms without symmetry, an expression list of ranks that together take part in every
-            round with the largest message.
+            peers xored by r; used to price huge rank counts from rank 0 alone. A condition may stand in front, and
+            several are separated: ``"n == p: xor; shift"``.
         libraries: the names and numbers MPI libraries use.
     """
 
@@ -86,7 +84,6 @@ class Algorithm:
     ports: str = "1"
     formula: Formula | None = None
     symmetry: str = ""
-    busy: tuple[str, ...] = ()
     libraries: tuple[tuple[str, str], ...] = ()
     takes_root: bool = field(default=False)
 
@@ -226,3 +223,16 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
     raise ScheduleError(
         f"{collective(collective_name).name} has no algorithm {name!r}; {hint}known are {', '.join(names)}"
     )
+
+
+def library_algorithm(library: str, collective_name: str, name: str) -> Algorithm:
+    """Look an algorithm up by the name or number a library gives it.
+
+    >>> library_algorithm("openmpi", "allreduce", "4").name
+    'ring_openmpi'
+    """
+    wanted = name.lower().replace("-", "_")
+    for candidate in algorithms(collective_name):
+        if any(of == library and wanted in theirs.split() for of, theirs in candidate.libraries):
+            return candidate
+    return algorithm(collective_name, name)

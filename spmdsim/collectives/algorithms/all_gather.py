@@ -71,7 +71,6 @@ def bruck(rank: int, size: int) -> Rounds:
     formula=Formula("n/2", "q"),
     condition="n % 2 == 0 or n == 1",
     condition_words="an even rank count",
-    busy=("0", "1"),
     libraries=(("openmpi", "neighbor 5"),),
 )
 def neighbor_exchange(rank: int, size: int) -> Rounds:

@@ -84,7 +84,6 @@ def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
     about="whole vectors exchanged with partners at distance 1, 2, 4, ...",
     formula=Formula("f + 2*x", "f + 2*x", "f + x", "c"),
     symmetry="n == p: xor",
-    busy=("1", "n-1"),
     libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursive_doubling 3")),
     in_order=True,
 )
@@ -165,7 +164,6 @@ def double(rank: int, fold: Fold) -> Rounds:
     about="recursive halving (distance 1 first), then recursive doubling back; MPICH's fold",
     formula=Formula("2*f + 2*x", "2*qp + 2*x", "qp + x", "c"),
     symmetry="n == p: xor",
-    busy=("1", "n-1"),
     libraries=(("mpich", "reduce_scatter_allgather"),),
     in_order=False,
 )
@@ -188,7 +186,6 @@ def rabenseifner(rank: int, size: int) -> Rounds:
     about="Rabenseifner with Open MPI's fold: pairs exchange halves, the even rank survives",
     formula=Formula("2*f + 3*x", "2*qp + 2*x", "qp + x/2", "c"),
     symmetry="n == p: xor",
-    busy=("0", "1", "n-1"),
     libraries=(("openmpi", "rabenseifner 6"),),
     in_order=False,
 )

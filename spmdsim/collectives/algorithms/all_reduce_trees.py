@@ -13,7 +13,6 @@ from spmdsim.collectives.moves import Rounds, recv, recv_reduce, send
     chunks="1",
     about="binomial reduce to rank 0, binomial broadcast from there",
     formula=Formula("2*c", "2*c", "c", "c"),
-    busy=("0",),
     libraries=(("openmpi", "nonoverlapping 2"),),
     in_order=True,
 )
@@ -29,7 +28,6 @@ def reduce_broadcast(rank: int, size: int) -> Rounds:
     chunks="1",
     about="everyone sends to rank 0, which sends the result to everyone",
     formula=Formula("2*(n-1)", "2*(n-1)", "n-1", "n-1"),
-    busy=("0",),
     libraries=(("openmpi", "basic_linear linear 1"),),
     in_order=True,
 )

@@ -31,7 +31,6 @@ def dissemination(rank: int, size: int) -> Rounds:
     about="partners at distance 1, 2, 4, ...; ranks beyond the power of two check in and out",
     formula=Formula("f + 2*x", "0"),
     symmetry="n == p: xor",
-    busy=("0",),
     libraries=(("openmpi", "recursive_doubling 3"),),
 )
 def recursive_doubling(rank: int, size: int) -> Rounds:
@@ -57,7 +56,6 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
     chunks="1",
     about="up the binomial tree to rank 0 and down again",
     formula=Formula("2*c", "0"),
-    busy=("0",),
     libraries=(("openmpi", "tree 6"),),
 )
 def tree(rank: int, size: int) -> Rounds:
@@ -82,7 +80,6 @@ def _edge(rank: int, size: int, k: int, up: bool) -> list:
     chunks="1",
     about="everyone reports to rank 0, which answers everyone",
     formula=Formula("2*(n-1)", "0"),
-    busy=("0",),
     libraries=(("openmpi", "linear basic_linear 1"),),
 )
 def linear(rank: int, size: int) -> Rounds:
@@ -99,7 +96,6 @@ def linear(rank: int, size: int) -> Rounds:
     chunks="1",
     about="a token goes around the ring twice",
     formula=Formula("(2*n if n > 1 else 0)", "0"),
-    busy=("0", "1"),
     libraries=(("openmpi", "double_ring 2"),),
 )
 def double_ring(rank: int, size: int) -> Rounds:

@@ -23,7 +23,6 @@ def renamed(rounds: Rounds, size: int, root: int) -> Rounds:
     chunks="1",
     about="the root sends to one rank after another",
     formula=Formula("n-1", "n-1"),
-    busy=("0",),
     libraries=(("openmpi", "basic_linear linear 1"),),
 )
 def linear(rank: int, size: int, root: int = 0) -> Rounds:
@@ -42,7 +41,6 @@ def linear(rank: int, size: int, root: int = 0) -> Rounds:
     chunks="1",
     about="the number of ranks that have the vector doubles each round, farthest first",
     formula=Formula("c", "c"),
-    busy=("0",),
     libraries=(("mpich", "binomial"), ("openmpi", "binomial 6")),
 )
 def binomial(rank: int, size: int, root: int = 0) -> Rounds:
@@ -87,7 +85,6 @@ def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
     chunks="1",
     about="from rank to rank along a chain",
     formula=Formula("n-1", "n-1"),
-    busy=("0",),
     libraries=(("openmpi", "chain 2"),),
 )
 def chain(rank: int, size: int, root: int = 0) -> Rounds:
@@ -172,7 +169,6 @@ def binomial_scatter(v: int, size: int) -> Rounds:
     chunks="n",
     about="binomial scatter of n blocks, then a ring all_gather",
     formula=Formula("(c + n-1 if n > 1 else 0)", "2*q"),
-    busy=("0",),
     libraries=(
         ("mpich", "scatter_ring_allgather"),
         ("openmpi", "scatter_allgather_ring 9"),
@@ -193,7 +189,6 @@ def scatter_ring(rank: int, size: int, root: int = 0) -> Rounds:
     formula=Formula("2*f", "2*q"),
     condition="n == p",
     condition_words="a power of two",
-    busy=("0",),
     libraries=(
         ("mpich", "scatter_recursive_doubling_allgather"),
         ("openmpi", "scatter_allgather 8"),

@@ -13,7 +13,6 @@ from spmdsim.collectives.moves import Rounds, recv, send
     chunks="n",
     about="the root receives from one rank after another",
     formula=Formula("n-1", "q"),
-    busy=("0",),
     libraries=(("openmpi", "basic_linear linear_sync linear 1 3"),),
 )
 def gather_linear(rank: int, size: int, root: int = 0) -> Rounds:
@@ -32,7 +31,6 @@ def gather_linear(rank: int, size: int, root: int = 0) -> Rounds:
     chunks="n",
     about="blocks of whole subtrees up the binomial tree",
     formula=Formula("c", "q"),
-    busy=("0",),
     libraries=(("mpich", "binomial"), ("openmpi", "binomial 2")),
 )
 def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
@@ -55,7 +53,6 @@ def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
     chunks="n",
     about="the root sends to one rank after another",
     formula=Formula("n-1", "q"),
-    busy=("0",),
     libraries=(("openmpi", "basic_linear linear_nb linear 1 3"),),
 )
 def scatter_linear(rank: int, size: int, root: int = 0) -> Rounds:
@@ -74,7 +71,6 @@ def scatter_linear(rank: int, size: int, root: int = 0) -> Rounds:
     chunks="n",
     about="blocks of whole subtrees down the binomial tree",
     formula=Formula("c", "q"),
-    busy=("0",),
     libraries=(("mpich", "binomial"), ("openmpi", "binomial 2")),
 )
 def scatter_binomial(rank: int, size: int, root: int = 0) -> Rounds:

@@ -14,7 +14,6 @@ from spmdsim.collectives.moves import Chunks, Rounds, recv, recv_reduce, send
     chunks="1",
     about="the root receives from one rank after another, in an order that keeps the ranks in order",
     formula=Formula("n-1", "n-1", "n-1", "n-1"),
-    busy=("0",),
     libraries=(("openmpi", "linear basic_linear 1"),),
     in_order=True,
 )
@@ -46,7 +45,6 @@ def binomial_of(rank: int, size: int, chunks: Chunks, root: int = 0) -> Rounds:
     chunks="1",
     about="half of the ranks that still have a partial sum send it on, nearest first",
     formula=Formula("c", "c", "c", "c"),
-    busy=("0",),
     libraries=(("mpich", "binomial"), ("openmpi", "binomial 5")),
     in_order=True,
 )
@@ -61,7 +59,6 @@ def binomial(rank: int, size: int, root: int = 0) -> Rounds:
     chunks="1",
     about="binomial reduction to rank 0, then one message to the root; keeps the order for every root",
     formula=Formula("c", "c", "c", "c"),
-    busy=("0",),
     in_order=True,
 )
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
@@ -77,7 +74,6 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
     chunks="1",
     about="the partial sum travels along a chain to the root",
     formula=Formula("n-1", "n-1", "n-1", "n-1"),
-    busy=("0",),
     libraries=(("openmpi", "chain 2"),),
     in_order=True,
 )
@@ -174,7 +170,6 @@ def _parent_middle(rank: int, size: int) -> int:
     chunks="p",
     about="recursive halving (distance 1 first), then a binomial gather of the blocks",
     formula=Formula("2*f + x", "2*qp + x", "qp + x", "c"),
-    busy=("0",),
     libraries=(("mpich", "reduce_scatter_gather"), ("openmpi", "rabenseifner 7")),
     in_order=False,
 )

@@ -158,7 +158,6 @@ def _outside(fold: Fold, first: int, count: int) -> tuple[int, ...]:
     chunks="n",
     about="binomial reduce to rank 0, then a linear scatter",
     formula=Formula("c + n-1", "c + q", "c", "c"),
-    busy=("0",),
     libraries=(("openmpi", "non_overlapping 1"),),
     in_order=True,
 )

@@ -16,8 +16,6 @@ from spmdsim.collectives.moves import Rounds, combine, copy, recv, recv_reduce, 
     chunks="1",
     about="sums of aligned groups exchanged at distance 1, 2, 4, ...; the lower group's sum enters the result",
     formula=Formula("c", "c"),
-    symmetry="n == p: xor",
-    busy=("0", "1"),
     libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
     in_order=True,
 )
@@ -40,8 +38,6 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
     chunks="1",
     about="as for scan; the own vector stays out of the result",
     formula=Formula("c", "c"),
-    symmetry="n == p: xor",
-    busy=("0", "1"),
     libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
     in_order=True,
 )
@@ -68,7 +64,6 @@ def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
     chunks="1",
     about="each rank waits for the sum of those before it",
     formula=Formula("n-1", "n-1", "n-1", "n-1"),
-    busy=("0",),
     libraries=(("openmpi", "linear 1"),),
     in_order=True,
 )
@@ -87,7 +82,6 @@ def scan_linear(rank: int, size: int) -> Rounds:
     chunks="1",
     about="each rank waits for the sum of those before it, and passes it on with its own",
     formula=Formula("n-1", "n-1"),
-    busy=("0",),
     libraries=(("openmpi", "linear 1"),),
     in_order=True,
 )

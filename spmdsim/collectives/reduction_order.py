@@ -1,0 +1,114 @@
+"""In which order an algorithm adds, and so how it rounds: exact to the bit, in one process.
+
+Floating-point addition is commutative but not associative: the bits of a result depend on the tree of additions
+only. An algorithm's tree is known (:func:`reduction_trees`), so its bits can be computed without MPI and compared
+with a library's result; which algorithm the library used then shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from spmdsim.collectives.algorithm import algorithms
+from spmdsim.collectives.execution import Array, ReduceOp
+from spmdsim.collectives.lockstep import run_lock_step
+from spmdsim.collectives.schedule import Schedule, make_schedule
+from spmdsim.collectives.symbols import Tree
+from spmdsim.collectives.verification import reduction_trees
+from spmdsim.errors import ScheduleError
+
+__all__ = ["candidates", "emulate", "evaluate_tree", "matching_schedules", "reduction_trees", "same_bits"]
+
+
+def emulate(
+    schedule: Schedule, inputs: Sequence[Array], op: ReduceOp = np.add, rank: int | None = None
+) -> Array:
+    """The result of a reducing collective, rounded as the algorithm rounds.
+
+    Args:
+        schedule: of all_reduce, reduce, reduce_scatter, scan or exscan.
+        inputs: each rank's vector, elements along the first dimension.
+        op: the reduction.
+        rank: whose result; by default the first rank's that has one.
+
+    Raises:
+        ScheduleError: when the rank has no result.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> vectors = [np.array([v], np.float32) for v in (1, 1e8, -1e8)]
+    >>> emulate(schedule_of("all_reduce", "linear", 3), vectors)
+    array([0.], dtype=float32)
+    >>> emulate(schedule_of("all_reduce", "ring", 3), vectors)
+    array([1.], dtype=float32)
+    """
+    outputs = run_lock_step(schedule, inputs, op)
+    for owner in range(schedule.size) if rank is None else (rank,):
+        result = outputs[owner]
+        if result is not None:
+            return result
+    raise ScheduleError(f"rank {rank} gets no result from {schedule.name}")
+
+
+def evaluate_tree(
+    tree: Tree, leaf: Callable[[int], Array], op: Callable[[Array, Array], Array] = np.add
+) -> Array:
+    """Apply an operator along a reduction tree; ``leaf(rank)`` is a rank's operand.
+
+    >>> evaluate_tree(((0, 1), 2), lambda rank: np.array([10 ** rank]))
+    array([111])
+    """
+    done: list[Array] = []
+    stack: list[tuple[Tree, bool]] = [(tree, False)]
+    while stack:
+        node, joined = stack.pop()
+        if isinstance(node, int):
+            done.append(leaf(node))
+        elif joined:
+            right, left = done.pop(), done.pop()
+            done.append(op(left, right))
+        else:
+            stack += [(node, True), (node[1], False), (node[0], False)]
+    return done[0]
+
+
+def same_bits(one: Array, two: Array) -> bool:
+    """Whether two arrays are equal bit for bit."""
+    return (
+        one.dtype == two.dtype
+        and one.shape == two.shape
+        and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(two).tobytes()
+    )
+
+
+def candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
+    """The schedules a library may have used: every algorithm with both ways to cut chunks, where that matters."""
+    found = []
+    for chosen in algorithms(collective_name):
+        if not chosen.fits(size):
+            continue
+        schedule = make_schedule(chosen, size, root)
+        found.append(schedule)
+        if schedule.chunk_count > 1:
+            found.append(make_schedule(chosen, size, root, rounding="ceiling"))
+    return found
+
+
+def matching_schedules(
+    observed: Array,
+    inputs: Sequence[Array],
+    schedules: Iterable[Schedule],
+    op: ReduceOp = np.add,
+    rank: int | None = None,
+) -> list[Schedule]:
+    """The schedules whose emulated result equals an observed one bit for bit.
+
+    Args:
+        observed: a real result.
+        inputs: the vectors of all ranks that led to it.
+        schedules: from :func:`candidates`.
+        op: the reduction.
+        rank: the rank that observed it.
+    """
+    return [s for s in schedules if same_bits(emulate(s, inputs, op, rank), observed)]

@@ -1,0 +1,156 @@
+"""Which algorithm MPICH and Open MPI choose by default, from their tables as data (``selection.json``)."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from spmdsim.collectives.algorithm import Algorithm, library_algorithm
+from spmdsim.collectives.promises import collective
+from spmdsim.errors import InputError
+
+_COMPARE = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a library would use.
+
+    Attributes:
+        library: ``"mpich"`` or ``"openmpi"``.
+        name: the library's name for the algorithm.
+        algorithm: the same algorithm here.
+        why: the conditions of the table's row that matched.
+    """
+
+    library: str
+    name: str
+    algorithm: Algorithm
+    why: str
+
+
+@lru_cache(maxsize=1)
+def _tables() -> dict[str, Any]:
+    text = files("spmdsim.collectives").joinpath("selection.json").read_text("utf-8")
+    tables: dict[str, Any] = json.loads(text)
+    return tables
+
+
+def libraries() -> tuple[str, ...]:
+    """The libraries whose tables are known."""
+    return tuple(_tables())
+
+
+def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a library's table, in order: conditions and ``use``, the library's name of the algorithm.
+
+    Conditions are ``ranks`` and ``bytes`` (such as ``"<4096"``), ``power_of_two``, ``commutative``, ``user_op``,
+    ``in_place``, ``equal_blocks`` and ``count_below_power`` (fewer elements than the power of two below the rank
+    count).
+
+    Raises:
+        InputError: when the library or its table for the collective is not known.
+    """
+    table = _library(library)
+    name = collective(collective_name).name
+    by_rules, by_ranks = table.get("rules", {}), table.get("tables", {})
+    if name in by_rules:
+        yield from by_rules[name]
+    elif name in by_ranks:
+        for kind, rows in by_ranks[name].items():
+            extra = {} if kind == "any" else {"commutative": kind == "commutative"}
+            for ranks, *sizes in rows:
+                for nbytes, use in sizes:
+                    yield {**extra, "ranks": ranks, "bytes": nbytes, "use": use}
+    else:
+        known = ", ".join(by_rules or by_ranks)
+        raise InputError(f"no selection table of {library} for {name}; there are tables for {known}")
+
+
+def _library(library: str) -> dict[str, Any]:
+    tables = _tables()
+    found = tables.get(library.lower().replace(" ", "").replace("-", ""))
+    if found is None:
+        known = ", ".join(tables)
+        raise InputError(f"no selection tables of {library!r}; known are {known}")
+    return dict(found)
+
+
+def choose(
+    library: str,
+    collective_name: str,
+    size: int,
+    nbytes: int,
+    commutative: bool = True,
+    itemsize: int = 1,
+    **facts: bool,
+) -> Choice:
+    """The algorithm a library chooses by default.
+
+    Args:
+        library: ``"mpich"`` or ``"openmpi"``.
+        collective_name: such as ``"all_reduce"``.
+        size: number of ranks.
+        nbytes: message size as the collective counts it (``Collective.size_means``): for all_gather, all_to_all,
+            gather and scatter the bytes of all blocks together.
+        commutative: whether the operator is.
+        itemsize: bytes per element.
+        **facts: ``user_op``, ``in_place`` (default False) and ``equal_blocks`` (default True).
+
+    >>> choose("openmpi", "allreduce", 3, 6000).name, choose("mpich", "allreduce", 6, 6000).algorithm.name
+    ('ring', 'rabenseifner')
+    """
+    table = _library(library)
+    name = collective(collective_name).name
+    measured = nbytes // size if name in table["per_block"] else nbytes
+    known = {
+        "ranks": size,
+        "bytes": measured,
+        "power_of_two": size & (size - 1) == 0,
+        "commutative": commutative,
+        "count_below_power": nbytes // itemsize < 1 << (size.bit_length() - 1),
+        "user_op": facts.get("user_op", False),
+        "in_place": facts.get("in_place", False),
+        "equal_blocks": facts.get("equal_blocks", True),
+    }
+    for rule in rules(library, name):
+        if all(_holds(rule[key], known[key]) for key in rule if key != "use"):
+            return _choice(library, name, rule, size, table["instead"].get(name, {}))
+    raise InputError(f"the table of {library} for {name} has no row for {size} ranks, {nbytes} bytes")
+
+
+def _holds(wanted: object, value: int | bool) -> bool:
+    if isinstance(wanted, bool):
+        return bool(value) == wanted
+    words = str(wanted)
+    if words in ("any", "else"):
+        return True
+    sign = words[:2] if words[:2] in _COMPARE else words[0]
+    return bool(_COMPARE[sign](value, int(words[len(sign) :])))
+
+
+def _choice(
+    library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, str]
+) -> Choice:
+    found = library_algorithm(library, name, rule["use"])
+    if not found.fits(size) and rule["use"] in instead:
+        found = library_algorithm(library, name, instead[rule["use"]])
+    why = ", ".join(_words(key, value) for key, value in rule.items() if key != "use")
+    return Choice(library, rule["use"], found, why or "always")
+
+
+def _words(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"{'' if value else 'not '}{key}"
+    return f"any {key}" if value in ("any", "else") else f"{key} {value}"
