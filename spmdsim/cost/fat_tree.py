@@ -75,7 +75,7 @@ class FatTree(Topology):
             # A message uses the links above this level while both ends are in different subtrees.
             going = sources // self.below[level] != targets // self.below[level]
             which = np.flatnonzero(going)
-            port = targets // self.below[level] % self.up[level]
+            port = targets // self.copies[level] % self.up[level]
             for side, ends in enumerate((sources, targets)):
                 subtree = ends[which] // self.below[level]
                 at = (subtree * self.copies[level] + copy[which]) * self.up[level] + port[which]

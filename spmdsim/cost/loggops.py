@@ -103,6 +103,7 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
     arrived: list[deque[int]] = [deque() for _ in posted]
     starts: list[float] = [-1] * total
     ends: list[float] = [-1] * total
+    ready: list[float] = [0] * total  # when what an operation requires is over, on whichever cpu
     taken: list[tuple[float, float]] = [(0, 0)] * total
     partners = [-1] * total
     heap: list[tuple[float, int, int]] = []
@@ -114,8 +115,11 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
     now: float = 0
     while True:
         for op in finished:
+            end = ends[op]
             for other in followers[op]:
                 waiting[other] -= 1
+                if end > ready[other]:
+                    ready[other] = end
                 if not waiting[other]:
                     freed.append(other)
         if on_start:
@@ -135,6 +139,8 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
                     at = cpu_free[cpus[op]]
                     if kind == SEND and card_out[cards[op]] > at:
                         at = card_out[cards[op]]
+                    if ready[op] > at:
+                        at = ready[op]
                     push(heap, (at if at > now else now, tick(), op))
                     continue
                 # A receive costs nothing itself: it is posted, or takes a message that is already there.
@@ -145,7 +151,7 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
                     continue
                 send = arrived[channels[op]].popleft()
                 starts[op], end = taken[send]
-                ends[op] = end if end > now else now
+                ends[op] = max(end, now, ready[op])
                 partners[op], partners[send] = send, op
                 finished.append(op)
                 if not eager[send]:
@@ -174,7 +180,7 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
                 arrived[channels[send]].append(send)
                 continue
             op = posted[channels[send]].popleft()
-            starts[op], ends[op] = now, end
+            starts[op], ends[op] = now, end if end > ready[op] else ready[op]
             partners[op], partners[send] = send, op
             finished.append(op)
             if not eager[send]:

@@ -30,7 +30,7 @@ class RoundPrice:
     Attributes:
         repeat: how many.
         seconds: time of one of them.
-        largest: bytes of the largest message.
+        largest: most bytes one rank sends or receives.
         reduced: most bytes one rank reduces.
         messages: messages in one of them.
     """
@@ -49,7 +49,7 @@ class Price:
     Attributes:
         seconds: time from the first message to the last.
         steps: rounds.
-        beta_bytes: sum over rounds of the largest message.
+        beta_bytes: sum over rounds of the most bytes one rank sends or receives.
         gamma_bytes: sum over rounds of the most bytes one rank reduces.
         rounds: the rounds one by one, equal ones together; empty for a closed form.
         how: ``closed form`` or ``rounds``.

@@ -33,7 +33,7 @@ class Traffic:
     Attributes:
         repeat: how many rounds.
         reduced: most bytes that one rank reduces in one of them.
-        largest: bytes of the largest message.
+        largest: most bytes that one rank sends or receives in one of them.
         count: messages in one round, all ranks together.
         alike: every rank sends one message, all of the same size.
         make: builds the arrays; called when they are asked for.
@@ -142,7 +142,7 @@ def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) ->
         yield Traffic(
             repeat,
             largest_window(schedule, nbytes, itemsize, reduced),
-            max(sizes, default=0.0),
+            sum(sizes),
             n * len(sends),
             len(sends) == 1,
             partial(_everyone, n, kind, peers, sizes),
@@ -225,4 +225,5 @@ def _one_round(moves_of: tuple[list[Move], ...], sizes: list[int]) -> Traffic:
         np.array(targets, dtype=np.int64),
         np.array(amounts, dtype=np.float64),
     )
-    return Traffic(1, float(reduced), float(max(amounts, default=0)), len(sources), False, lambda: arrays)
+    loads = [np.bincount(ends, arrays[2]).max(initial=0.0) for ends in arrays[:2]]
+    return Traffic(1, float(reduced), float(max(loads)), len(sources), False, lambda: arrays)

@@ -32,7 +32,7 @@ def _recursive_doubling_length(size: int) -> int:
     "hierarchical_leader",
     chunks="1",
     about="binomial reduce in each group, recursive doubling among the leaders, binomial broadcast in each group",
-    formula=Formula("2*cg + fh + 2*xh", "2*cg + fh + 2*xh", "cg + fh + xh"),
+    formula=Formula("2*cg + fh + 2*xh", "2*cg + fh + 2*xh", "cg + fh + xh", only="n % g == 0"),
     libraries=(("mpich", "smp"),),
     in_order=True,
 )

@@ -1,0 +1,214 @@
+"""Machines: textbook times, levels, measured tables, files, published models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spmdsim.cost import Link, Machine, Measurement, Piece, load_machine, save_machine
+from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
+from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
+from spmdsim.cost.roofline import Work, ridge
+from spmdsim.cost.volumes import COLLECTIVES, bus_factor, message_bytes, received_per_message
+from spmdsim.errors import InputError
+from spmdsim.layout import Mesh
+
+TOY = Machine("toy", alpha=1.0, beta=0.01, gamma=0.001, flops=1e9, beta_memory=0.5)
+
+
+def test_textbook_times_by_hand() -> None:
+    # 8 ranks, 700 bytes received of an all_gather of 800: 3 steps.
+    assert TOY.seconds("all_gather", 8, 700) == pytest.approx(3 + 7)
+    assert TOY.seconds("reduce_scatter", 8, 700) == pytest.approx(3 + 7 + 0.7)
+    # all_reduce of 80,000 bytes: long, so halving and doubling; of 8 bytes: doubling.
+    assert TOY.seconds("all_reduce", 8, 140_000) == pytest.approx(6 + 1400 + 70)
+    assert TOY.seconds("all_reduce", 8, 14) == pytest.approx(3 * (1 + 0.08 + 0.008))
+    assert TOY.seconds("all_to_all", 8, 70_000) == pytest.approx(7 + 700)
+    assert TOY.seconds("all_to_all", 8, 7) == pytest.approx(3 + 8 * 1.5 * 0.01)
+    assert TOY.seconds("broadcast", 8, 10) == pytest.approx(3 * 1.1)
+    assert TOY.seconds("exchange", 8, 100, messages=2) == pytest.approx(2 + 1)
+    assert TOY.seconds("slice", 8, 0, copied=10) == pytest.approx(5)
+    assert TOY.seconds("barrier", 9, 0) == pytest.approx(4)
+
+
+def test_every_collective_has_a_price_and_one_rank_pays_nothing() -> None:
+    for name in COLLECTIVES:
+        assert TOY.seconds(name, 1, 0) == 0
+        assert TOY.seconds(name, 4, 1000) >= 0
+        grown = TOY.seconds(name, 4, 2000)
+        assert grown >= TOY.seconds(name, 4, 1000)
+    with pytest.raises(InputError, match="unknown collective 'shuffle'"):
+        TOY.seconds("shuffle", 4, 10)
+    with pytest.raises(InputError, match="unknown collective 'shuffle'"):
+        TOY.seconds("shuffle", 1, 10)
+    with pytest.raises(InputError, match="no price"):
+        TOY.seconds("all_gather", 4, -1)
+
+
+@pytest.mark.parametrize("name", [name for name in COLLECTIVES if received_per_message(name, 8)])
+def test_message_and_received_bytes_are_inverse(name: str) -> None:
+    assert message_bytes(name, 8, received_per_message(name, 8) * 4096) == pytest.approx(4096)
+
+
+def test_bus_factors_of_nccl_tests() -> None:
+    assert [bus_factor(name, 4) for name in ("all_reduce", "all_gather", "broadcast", "reduce")] == [
+        1.5,
+        0.75,
+        1,
+        1,
+    ]
+
+
+def test_levels_choose_the_link() -> None:
+    machine = Machine("two", 10, 1, ranks_per_node=4, intra=Link(1, 0.1))
+    assert machine.link(4) == Link(1, 0.1)
+    assert machine.link(5) == Link(10, 1)
+    assert machine.link(2, span=8) == Link(10, 1)
+    mesh = Mesh((2, 4), ("dp", "tp"))
+    meshed = machine.on_mesh(mesh)
+    assert meshed.link(4, ("tp",)) == Link(1, 0.1)
+    assert meshed.link(2, ("dp",)) == Link(10, 1)
+    assert meshed.link(8, ("dp", "tp")) == Link(10, 1)
+    assert TOY.on_mesh(mesh) is TOY
+
+
+def test_measured_times_decide_and_are_interpolated() -> None:
+    rows = tuple(
+        Measurement("all_reduce", "native", 4, size, seconds)
+        for size, seconds in ((100, 1e-6), (10_000, 1e-4), (1_000_000, 1e-3))
+    )
+    machine = Machine("measured", 1.0, 1.0, measured=rows)
+    factor = received_per_message("all_reduce", 4)
+    assert machine.seconds("all_reduce", 4, 10_000 * factor) == pytest.approx(1e-4)
+    assert machine.seconds("all_reduce", 4, 1_000 * factor) == pytest.approx(1e-5)
+    assert machine.seconds("all_reduce", 4, 1 * factor) == pytest.approx(1e-6)
+    assert machine.seconds("all_reduce", 4, 10_000_000 * factor) == pytest.approx(1e-2)
+    # Other group sizes, collectives and algorithms are not covered by the table.
+    assert machine.seconds("all_reduce", 2, 10_000) > 1
+    assert machine.seconds("all_gather", 4, 10_000) > 1
+    assert machine.seconds("all_reduce", 4, 10_000, algorithm="ring") > 1
+
+
+def test_what_if_scales_every_level_and_drops_measurements() -> None:
+    machine = Machine(
+        "m", 2.0, 4.0, 1.0, 10.0, 1.0, 4, Link(1.0, 2.0), (("tp", Link(1.0, 1.0)),),
+        (Piece(8, 1.0, 1.0),), (Measurement("barrier", "native", 2, 0, 1.0),),
+    )  # fmt: skip
+    faster = machine.what_if(beta=0.5, flops=2)
+    assert (faster.beta, faster.intra, faster.flops) == (2.0, Link(1.0, 1.0), 20.0)
+    assert faster.axis_links == (("tp", Link(1.0, 0.5)),)
+    assert faster.pieces == (Piece(8, 1.0, 0.5),)
+    assert faster.measured == ()
+    assert "beta x0.5" in faster.name
+    with pytest.raises(InputError, match="no machine number called 'speed'"):
+        machine.what_if(speed=2)
+    with pytest.raises(InputError, match="greater than 0"):
+        machine.what_if(beta=0)
+
+
+def test_pieces_hold_up_to_their_limit() -> None:
+    machine = Machine("p", 9, 9, pieces=(Piece(100, 1, 0.1), Piece(float("inf"), 5, 0.01)))
+    assert machine.piece(100) == Link(1, 0.1)
+    assert machine.piece(101) == Link(5, 0.01)
+
+
+def test_machines_are_values() -> None:
+    assert Machine.laptop() == Machine.laptop()
+    assert hash(machine_from_json(machine_to_json(Machine.cluster()))) == hash(Machine.cluster())
+    assert Machine("a", 1, 1) != Machine("a", 1, 2)
+    with pytest.raises(InputError, match="beta is -1"):
+        Machine("bad", 1, -1)
+    with pytest.raises(InputError, match="flops"):
+        Machine("bad", 1, 1, flops=0)
+    with pytest.raises(InputError, match="only mean something together"):
+        Machine("bad", 1, 1, ranks_per_node=4)
+
+
+def test_machine_files_round_trip(tmp_path) -> None:
+    machine = Machine(
+        "lab", 1.5e-6, 2e-10, 1e-10, 5e10, 6e-11, 4, Link(1e-7, 1e-11), (("tp", Link(1e-6, 1e-10)),),
+        (Piece(8192, 1e-6, 1e-9), Piece(float("inf"), 5e-6, 1e-10)),
+        (Measurement("all_reduce", "native", 2, 1024, 1e-5),), 2**30,
+    )  # fmt: skip
+    path = tmp_path / "lab.json"
+    save_machine(machine, path, {"fit": "median error 3 %"})
+    assert load_machine(str(path)) == machine
+    assert "_fit" in json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON, line 1"),
+        ("[1]", "one JSON object, not list"),
+        ('{"alpha": 1}', "'beta' is missing"),
+        ('{"alpha": "fast", "beta": 1}', "'alpha' is 'fast'; it has to be a number"),
+        ('{"alpha": 1, "beta": 1, "bandwidth": 3}', "unknown key 'bandwidth'"),
+        ('{"alpha": 1, "beta": -1}', "beta is -1"),
+        ('{"alpha": 1, "beta": 1, "ranks_per_node": 2.5}', "a whole number"),
+        ('{"alpha": 1, "beta": 1, "ranks_per_node": 2, "intra": {"alpha": 1}}', "'intra' is"),
+        ('{"alpha": 1, "beta": 1, "axis_links": 3}', "'axis_links' is 3"),
+        ('{"alpha": 1, "beta": 1, "pieces": [[1, 2]]}', "piece 0 is"),
+        ('{"alpha": 1, "beta": 1, "pieces": [[9, 1, 1], [3, 1, 1]]}', "have to ascend"),
+        ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "ring", 2, 8]]}', "measured row 0"),
+        ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "ring", 2, 8, 0]]}', "greater than 0"),
+        ('{"alpha": true, "beta": 1}', "'alpha' is True"),
+        ('{"alpha": NaN, "beta": 1}', "alpha is nan"),
+    ],
+)
+def test_damaged_machine_files_give_one_line(tmp_path, text: str, words: str) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as found:
+        load_machine(str(path))
+    assert words in str(found.value) and "damaged.json" in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_missing_machine_file_and_names() -> None:
+    with pytest.raises(InputError, match=r"cannot read machine '/no/such': .*laptop, cluster, accelerators"):
+        load_machine("/no/such")
+    assert load_machine("cluster") is Machine.cluster()
+    assert load_cost_model("alpa").name == "alpa"
+    assert load_cost_model("laptop") is Machine.laptop()
+
+
+def test_published_models_by_their_formulas() -> None:
+    n, size = 8, 4096.0
+    q = (n - 1) / n
+    alpa = AlpaModel(("x", "y"), (1.0, 2.0), (1.0, 0.1))
+    assert alpa.seconds("all_gather", n, q * size, ("x",)) == pytest.approx(1 + size * q + 0.1)
+    assert alpa.seconds("all_reduce", n, 2 * q * size, ("y",)) == pytest.approx(2 + 0.1 * 2 * size * q + 0.01)
+    assert alpa.seconds("reduce_scatter", n, q * size, ("x",)) == pytest.approx(1 + size * q + 0.001)
+    a2a = 1 + size * (n - 1) / n**2 * (n / 2) + 0.001
+    assert alpa.seconds("all_to_all", n, q * size / n, ("x",)) == pytest.approx(a2a)
+    dtensor = DTensorModel(("tp",))
+    gigabytes = size / 2**30
+    assert dtensor.seconds("all_reduce", n, 2 * q * size, ("tp",)) == pytest.approx(
+        6.6 + 14 * 0.6 + gigabytes * 14 / n / 87.7 * 1e6
+    )
+    assert dtensor.seconds("all_to_all", n, q * size) == pytest.approx(
+        6.6 + 7 * 2.7 + gigabytes * 7 / n / 19.294 * 1e6 + 1.0
+    )
+    assert OneFlowModel().seconds("all_to_all", n, q * size / n) == pytest.approx(size * q)
+    assert OneFlowModel().seconds("slice", n, 0) == 1.0
+
+
+def test_mindspore_redistribution_costs() -> None:
+    model = MindSporeModel(beta=1.0)
+    assert model.forward_bytes("all_gather", 4, 300) == 200
+    assert model.backward_bytes("all_gather", 4, 300) == 50
+    assert model.forward_bytes("all_to_all", 4, 75) == 200
+    assert model.backward_bytes("all_to_all", 4, 75) == 200
+    assert model.seconds("slice", 4, 0, copied=100) == 100
+    assert [model.refine(x) for x in (0, 1, 2048, 2049, 10000)] == [0, 3072, 3072, 3073, 11024]
+    assert MindSporeModel(beta=1.0, practical=True).seconds("all_gather", 4, 300) == 3072
+
+
+def test_roofline_takes_the_slower_of_two() -> None:
+    machine = Machine("r", 0, 0, flops=1e9, beta_memory=1e-8)
+    assert Work(1e9, 1e6).seconds(machine) == pytest.approx(1.0)
+    assert Work(1e6, 1e9).seconds(machine) == pytest.approx(10.0)
+    assert ridge(machine) == pytest.approx(10.0)
+    assert (Work(11, 1).bound(machine), Work(9, 1).bound(machine)) == ("compute", "memory")

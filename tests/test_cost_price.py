@@ -1,0 +1,150 @@
+"""Prices of schedules: closed forms against rounds, levels against arrays, published counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spmdsim.collectives import algorithm, algorithms, schedule_of
+from spmdsim.collectives.schedule import make_schedule
+from spmdsim.cost import Link, Machine
+from spmdsim.cost.formulas import closed_form, crossover_bytes
+from spmdsim.cost.price import price
+from spmdsim.cost.traffic import symmetry_of, traffic
+from spmdsim.errors import InputError
+
+UNIT = Machine("unit", 1.0, 1.0, 1.0)
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "collectives.json").read_text())
+#: Divides by every rank count, power of two and segment count used here.
+SIZE = 2**4 * 3**2 * 5 * 7 * 11 * 13 * 17
+NAMES = {
+    "rabenseifner_halffold": "rabenseifner_half_fold",
+    "reduce_bcast_binomial": "reduce_broadcast",
+    "linear_reduce_bcast": "linear",
+    "allgather_reduce_direct": "all_gather_reduce",
+    "butterfly_noncomm": "butterfly",
+    "recursive_doubling_noncomm": "recursive_doubling",
+    "scatter_ring_allgather": "scatter_ring",
+    "scatter_recursive_doubling_allgather": "scatter_recursive_doubling",
+    "binomial_tree": "tree",
+    "direct": "linear",
+}
+
+
+@pytest.mark.parametrize("chosen", algorithms(), ids=lambda a: a.full_name)
+def test_closed_forms_equal_the_rounds(chosen) -> None:
+    for n in range(2, 18):
+        form = closed_form(chosen, n)
+        if form is None:
+            continue
+        found = price(make_schedule(chosen, n), UNIT, SIZE, rounds=True)
+        assert (found.steps, found.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), n
+        # A formula without reductions may belong to an algorithm that reduces locally, without a message.
+        if form.gamma_share:
+            assert found.gamma_bytes == float(form.gamma_share * SIZE), n
+
+
+def test_published_counts_of_every_algorithm() -> None:
+    rows = [row for row in VECTORS["vectors"] if "critical_beta_bytes" in row]
+    assert len(rows) > 300
+    for row in rows:
+        name = NAMES.get(row["algorithm"], row["algorithm"])
+        schedule = schedule_of(row["collective"], name, row["n"], **(row.get("params") or {}))
+        found = price(schedule, UNIT, row["message_bytes"], rounds=True)
+        assert (found.steps, found.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
+        if row.get("critical_gamma_bytes"):
+            assert found.gamma_bytes == row["critical_gamma_bytes"], row
+
+
+def test_hierarchical_counts() -> None:
+    for row in VECTORS["hierarchical"]:
+        if row["algorithm"] not in ("hierarchical_leader", "two_level_ring"):
+            continue
+        schedule = schedule_of("all_reduce", row["algorithm"], row["n"], **row["params"])
+        found = price(schedule, UNIT, row["message_bytes"], rounds=True)
+        assert (found.steps, found.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
+
+
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "rabenseifner", "all_gather_reduce"])
+@pytest.mark.parametrize("n", [64, 128, 60])
+def test_one_rank_stands_for_all(name: str, n: int) -> None:
+    """The rounds built from rank 0 are the rounds all ranks really do."""
+    from spmdsim.cost import traffic as module
+
+    schedule = schedule_of("all_reduce", name, n)
+    kind = symmetry_of(schedule)
+    if not kind:
+        pytest.skip("no symmetry at this rank count")
+    short = [
+        one for one in module._from_one_rank(schedule, 2**6 * 60 * 4, 1, kind) for _ in range(one.repeat)
+    ]
+    full = list(module._from_all_ranks(schedule, 2**6 * 60 * 4, 1))
+    assert len(short) == len(full)
+    for mine, real in zip(short, full):
+        assert sorted(zip(mine.sources, mine.targets)) == sorted(zip(real.sources, real.targets))
+        assert (mine.largest, mine.reduced, mine.count) == (real.largest, real.reduced, real.count)
+
+
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "rabenseifner"])
+def test_levels_by_one_rank_and_by_all(name: str) -> None:
+    machine = Machine("two", 5.0, 1.0, 0.5, ranks_per_node=8, intra=Link(1.0, 0.1))
+    schedule = schedule_of("all_reduce", name, 64)
+    size = 64 * 100
+    expected = 0.0
+    for one in traffic(schedule, size):
+        alpha, moving = machine.message_parts(np.array(one.nbytes), one.sources, one.targets)
+        expected += one.repeat * (float((alpha + moving).max()) + one.reduced * machine.gamma)
+    assert price(schedule, machine, size).seconds == pytest.approx(expected)
+
+
+def test_inside_a_node_is_cheaper() -> None:
+    machine = Machine("two", 5.0, 1.0, ranks_per_node=8, intra=Link(1.0, 0.1))
+    inside = price(schedule_of("all_reduce", "ring", 8), machine, 800).seconds
+    assert inside == pytest.approx(14 * (1 + 100 * 0.1))
+    across = price(schedule_of("all_reduce", "ring", 16), machine, 1600).seconds
+    assert across == pytest.approx(30 * (5 + 100))
+
+
+def test_several_messages_of_one_rank_share_its_link() -> None:
+    found = price(schedule_of("all_to_all", "linear", 5), Machine("m", 10.0, 1.0), 500, rounds=True)
+    assert found.seconds == pytest.approx(10 + 4 * 100)
+
+
+def test_large_rank_counts_materialise_nothing() -> None:
+    ring = price(schedule_of("all_reduce", "ring", 65_536), Machine.laptop(), 2**26, rounds=True)
+    assert len(ring.rounds) == 2 and ring.steps == 2 * 65_535
+    doubling = price(schedule_of("all_reduce", "recursive_doubling", 2**20), Machine.cluster(), 2**20)
+    assert len(doubling.rounds) == 20
+    exact = price(schedule_of("all_reduce", "recursive_doubling", 2**20), Machine.laptop(), 2**20)
+    assert exact.how == "closed form"
+    again = price(
+        schedule_of("all_reduce", "recursive_doubling", 2**20), Machine.laptop(), 2**20, rounds=True
+    )
+    assert exact.seconds == pytest.approx(again.seconds)
+
+
+def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
+    from spmdsim.cost import traffic as module
+
+    monkeypatch.setattr(module, "RANK_ROUND_LIMIT", 100)
+    with pytest.raises(InputError, match="no symmetry and too many messages"):
+        price(schedule_of("broadcast", "binomial", 64), Machine.cluster(), 100)
+
+
+def test_crossover_of_doubling_and_halving() -> None:
+    """lg n alpha / ((lg n - 2q) beta + (lg n - q) gamma), for 8 ranks 3 alpha / (1.25 beta + 2.125 gamma)."""
+    doubling = closed_form(algorithm("all_reduce", "recursive_doubling"), 8)
+    halving = closed_form(algorithm("all_reduce", "rabenseifner"), 8)
+    assert doubling and halving
+    found = crossover_bytes(doubling, halving, 1e-6, 1e-9, 2e-10)
+    assert found == pytest.approx(3e-6 / (1.25e-9 + 2.125 * 2e-10))
+    pairwise = closed_form(algorithm("all_to_all", "pairwise"), 8)
+    bruck = closed_form(algorithm("all_to_all", "bruck"), 8)
+    assert pairwise and bruck
+    assert crossover_bytes(bruck, pairwise, 1e-6, 1e-9) == pytest.approx(4e-6 / (1.5e-9 - 0.875e-9))
+    assert crossover_bytes(halving, halving, 1e-6, 1e-9) is None
+    ring = closed_form(algorithm("all_reduce", "ring"), 8)
+    assert ring and crossover_bytes(halving, ring, 1e-6, 1e-9) is None
