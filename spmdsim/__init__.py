@@ -1,1 +1,42 @@
-"""spmdsim: see, run and choose the layouts of distributed tensors."""
+"""spmdsim: see, run and choose the layouts of distributed tensors.
+
+The public names are loaded when they are first used: importing the package imports neither numpy nor MPI.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from spmdsim._version import __version__
+
+#: Public name -> module that has it.
+_HOMES = {
+    **dict.fromkeys(("Layout", "Mesh", "Partial", "Replicate", "Shard"), "spmdsim.layout"),
+    **dict.fromkeys(("Rule", "Strategy"), "spmdsim.rules"),
+    **dict.fromkeys(("LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
+    **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
+    **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
+    **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),
+    "plan": "spmdsim.redistribution",
+    "Machine": "spmdsim.cost.machine",
+    "record": "spmdsim.trace",
+    "SpmdError": "spmdsim.errors",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'spmdsim' has no attribute {name!r}")
+    if name == "Tensor":
+        import_module("spmdsim.ops")  # gives tensors their operators
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,192 @@
+"""Products: matmul with transposes and broadcast batch dims, and einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.ops.broadcast import unbroadcast
+from spmdsim.rules import Rule
+from spmdsim.tensor import Op, Tensor
+
+
+def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
+    return array.swapaxes(-1, -2) if transposed and array.ndim > 1 else array
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``a @ b`` in C order; 16-bit floats are multiplied in float32, as accelerators do."""
+    if a.dtype.itemsize == 2 and a.dtype.kind in "fV":
+        wide = np.matmul(a.astype(np.float32), b.astype(np.float32))
+        return wide.astype(np.result_type(a.dtype, b.dtype))
+    return np.matmul(a, b)
+
+
+def _matmul_rule(
+    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool = False, transpose_b: bool = False
+) -> Rule:
+    if not a or not b:
+        raise RuleError(f"matmul needs operands of at least 1 dim, but got shapes {a} and {b}")
+    left = "k" if len(a) == 1 else "... k m" if transpose_a else "... m k"
+    right = "k" if len(b) == 1 else "... n k" if transpose_b else "... k n"
+    out = " ".join(
+        part
+        for part, there in (("...", len(a) > 1 or len(b) > 1), ("m", len(a) > 1), ("n", len(b) > 1))
+        if there
+    )
+    order = " ".join(part for part in ("...", "m", "k", "n") if part in f"{left} {right}".split())
+    return Rule.parse(f"{left}, {right} -> {out}", linear="each", order=order)
+
+
+def _matmul(a: np.ndarray, b: np.ndarray, transpose_a: bool = False, transpose_b: bool = False) -> np.ndarray:
+    return _product(_swap(a, transpose_a), _swap(b, transpose_b))
+
+
+def _matmul_vjp(
+    dy: np.ndarray,
+    operands: Sequence[np.ndarray],
+    _result: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    a, b = _swap(operands[0], transpose_a), _swap(operands[1], transpose_b)
+    if a.ndim == 1 and b.ndim == 1:
+        return dy * b, dy * a
+    left, right = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+    full = dy
+    if b.ndim == 1:
+        full = full[..., None]
+    if a.ndim == 1:
+        full = full[..., None, :]
+    da = _product(full, _conj(right).swapaxes(-1, -2))
+    db = _product(_conj(left).swapaxes(-1, -2), full)
+    da = unbroadcast(da, left.shape).reshape(a.shape)
+    db = unbroadcast(db, right.shape).reshape(b.shape)
+    return _swap(da, transpose_a), _swap(db, transpose_b)
+
+
+def _conj(array: np.ndarray) -> np.ndarray:
+    return array.conj() if array.dtype.kind == "c" else array
+
+
+_matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
+
+
+def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """Matrix product over the last two dims; leading dims broadcast as in numpy.
+
+    Args:
+        a: ``[..., m, k]`` (``[..., k, m]`` with ``transpose_a``), or ``[k]``.
+        b: ``[..., k, n]`` (``[..., n, k]`` with ``transpose_b``), or ``[k]``.
+        transpose_a: swap the last two dims of ``a``.
+        transpose_b: swap the last two dims of ``b``.
+
+    Returns:
+        ``[..., m, n]``. Where the contraction k is split, partial over its axes until somebody needs it.
+
+    Raises:
+        RuleError: contraction or batch sizes that differ.
+    """
+    if transpose_a or transpose_b:
+        return _matmul_op(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    return _matmul_op(a, b)
+
+
+matmul.op = _matmul_op  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=1024)
+def _terms(equation: str) -> tuple[tuple[str, ...], str]:
+    compact = equation.replace(" ", "")
+    if compact.count("->") != 1:
+        raise RuleError(f"einsum needs an explicit result, as in 'ij,jk->ik', but got {equation!r}")
+    left, out = compact.split("->")
+    return tuple(left.split(",")), out
+
+
+def _spaced(term: str) -> str:
+    return " ".join(term.replace("...", ".")).replace(".", "...")
+
+
+def _einsum_rule(*shapes: tuple[int, ...], equation: str) -> Rule:
+    terms, out = _terms(equation)
+    for term in (*terms, out):
+        letters = term.replace("...", "")
+        if not letters.isalpha() and letters:
+            raise RuleError(f"einsum terms are letters and '...', but {equation!r} has {term!r}")
+    text = f"{', '.join(map(_spaced, terms))} -> {_spaced(out)}"
+    return Rule.parse(text, linear="each")
+
+
+def _contract(equation: str, *arrays: np.ndarray) -> np.ndarray:
+    narrow = arrays[0].dtype.itemsize == 2 and arrays[0].dtype.kind in "fV"
+    if narrow:
+        result = np.einsum(equation, *[x.astype(np.float32) for x in arrays], optimize=len(arrays) > 1)
+        return np.ascontiguousarray(result.astype(np.result_type(*arrays)))
+    return np.ascontiguousarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1))
+
+
+def _einsum(*arrays: np.ndarray, equation: str) -> np.ndarray:
+    terms, out = _terms(equation)
+    return _contract(f"{','.join(terms)}->{out}", *arrays)
+
+
+def _einsum_vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, equation: str
+) -> list[np.ndarray]:
+    """The transposed equation; letters that only the operand has are broadcast back."""
+    terms, out = _terms(equation)
+    gradients = []
+    for i, (term, operand) in enumerate(zip(terms, operands)):
+        others = [(t, _conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
+        present = set(out).union(*[set(t) for t, _ in others])
+        kept = "".join(c for c in term.replace("...", "") if c in present)
+        dots = "..." if "..." in f"{out}{''.join(t for t, _ in others)}" and "..." in term else ""
+        equation_i = f"{','.join([out, *[t for t, _ in others]])}->{dots}{kept}"
+        found = _contract(equation_i, dy, *[x for _, x in others])
+        gradients.append(_expand_to(found, f"{dots}{kept}", term, operand.shape))
+    return gradients
+
+
+def _expand_to(array: np.ndarray, have: str, want: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Reorder letters, insert missing ones, and undo broadcasting of ``...``."""
+    letters = have.replace("...", "")
+    width = len(shape) - len(want.replace("...", ""))
+    lead = array.ndim - len(letters)
+    names = [f".{k}" for k in range(lead - 1, -1, -1)] + list(letters)
+    target: list[str] = []
+    for c in want.replace("...", "."):
+        target += [f".{k}" for k in range(width - 1, -1, -1)] if c == "." else [c]
+    extra = tuple(i for i, name in enumerate(names) if name not in target)
+    array = array.sum(axis=extra) if extra else array
+    names = [name for name in names if name in target]
+    array = array.transpose([names.index(name) for name in target if name in names])
+    index = tuple(slice(None) if name in names else None for name in target)
+    array = array[index]
+    for d, n in enumerate(shape):
+        if n == 1 and array.shape[d] != 1:
+            array = array.sum(axis=d, keepdims=True)
+    return np.broadcast_to(array, shape)
+
+
+_einsum_op = Op("einsum", _einsum_rule, _einsum, _einsum_vjp)
+
+
+def einsum(equation: str, *tensors: Tensor) -> Tensor:
+    """Sum of products in Einstein's notation, such as ``"bij,bjk->bik"``.
+
+    Args:
+        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts.
+        *tensors: the operands.
+
+    Raises:
+        RuleError: no explicit result, or sizes that differ.
+    """
+    return _einsum_op(*tensors, equation=equation)
+
+
+einsum.op = _einsum_op  # type: ignore[attr-defined]

@@ -1,0 +1,208 @@
+"""Looking rows up by number: embedding, and picking one entry per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import InputError
+from spmdsim.rules import Rule
+from spmdsim.tensor import Context, Op, Tensor
+
+
+def _check_ids(ids: np.ndarray, size: int, what: str) -> None:
+    if ids.dtype.kind not in "iu":
+        raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        bad = ids[(ids < 0) | (ids >= size)].flat[0]
+        raise InputError(f"id {bad} is outside 0..{size - 1}, the {what} there are")
+
+
+def _embedding(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """The rows this rank holds, zeros where another rank holds the row."""
+    _check_ids(ids, context.size("v"), "rows of the table")
+    start, stop = context.bounds("v")
+    if stop - start == context.size("v"):
+        return np.take(table, ids, axis=0)
+    out = np.zeros((*ids.shape, table.shape[1]), table.dtype)
+    mine = (ids >= start) & (ids < stop)
+    out[mine] = table[ids[mine] - start]
+    return out
+
+
+def _embedding_vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any
+) -> tuple[None, np.ndarray]:
+    ids, table = operands
+    start, stop = context.bounds("v")
+    gradient = np.zeros_like(table)
+    mine = (ids >= start) & (ids < stop)
+    add_rows(gradient, ids[mine] - start, dy[mine])
+    return None, gradient
+
+
+def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    """``target[rows] += values`` with repeated rows, several times faster than ``np.add.at``.
+
+    Rows are added in rounds in which each occurs once; rows that occur often are summed in one run each.
+
+    Args:
+        target: ``[n, ...]``, changed in place.
+        rows: ``[m]`` row numbers.
+        values: ``[m, ...]``.
+    """
+    if not rows.size:
+        return
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    first = np.flatnonzero(np.r_[True, sorted_rows[1:] != sorted_rows[:-1]])
+    counts = np.diff(np.r_[first, rows.size])
+    if counts.max() > 32:
+        sums = np.add.reduceat(values[order], first, axis=0)
+        target[sorted_rows[first]] += sums
+        return
+    turn = np.arange(rows.size) - np.repeat(first, counts)
+    for k in range(int(counts.max())):
+        chosen = order[turn == k]
+        target[rows[chosen]] += values[chosen]
+
+
+_embedding_op = Op(
+    "embedding",
+    Rule.parse("..., v h -> ... h", indexed="v", linear=((1,),)),
+    _embedding,
+    _embedding_vjp,
+    dtype=lambda _ids, table: table,
+    contextual=True,
+)
+
+
+def embedding(ids: Tensor, table: Tensor) -> Tensor:
+    """Rows of a table by number.
+
+    Where the table's rows are split (vocabulary-parallel), every rank looks up the rows it holds and gives
+    zeros for the others: the result is partial, one all_reduce or reduce_scatter completes it.
+
+    Args:
+        ids: integers ``[...]``, each in ``0 .. v-1``.
+        table: ``[v, h]``.
+
+    Returns:
+        ``[..., h]``.
+
+    Raises:
+        InputError: an id outside the table.
+    """
+    return _embedding_op(ids, table)
+
+
+embedding.op = _embedding_op  # type: ignore[attr-defined]
+
+
+def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Each rank's last row is zero, and every id it does not hold is looked up there."""
+    start, stop = context.bounds("v")
+    rows = stop - start - 1
+    parts = context.strategy.parts("v")
+    _check_ids(ids, context.size("v") - parts, "rows of the table")
+    first = start - start // (rows + 1)
+    local = np.where((ids >= first) & (ids < first + rows), ids - first, rows)
+    return np.take(table, local, axis=0)
+
+
+def _padded_rule(ids: tuple[int, ...], table: tuple[int, ...]) -> Rule:
+    return Rule.parse("..., v h -> ... h", indexed="v", linear=((1,),))
+
+
+_padded_op = Op("padded_embedding", _padded_rule, _padded, dtype=lambda _i, table: table, contextual=True)
+
+
+def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
+    """The lookup of ``paddle.distributed.split``: every rank's part of the table ends in a zero row.
+
+    Args:
+        ids: integers ``[...]`` in ``0 .. n-1``.
+        table: ``[n + p, h]`` split in p equal parts of ``n/p + 1`` rows, the last of each part zero. An id
+            that a rank does not hold becomes its padding row ``n/p``, so it adds zeros to the sum.
+
+    Returns:
+        ``[..., h]``, partial over the axes that split the table.
+    """
+    return _padded_op(ids, table)
+
+
+padded_embedding.op = _padded_op  # type: ignore[attr-defined]
+
+
+def _pick(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """``x[..., ids]`` row by row; zero where another rank holds the entry."""
+    _check_ids(ids, context.size("c"), "classes")
+    start, stop = context.bounds("c")
+    mine = (ids >= start) & (ids < stop)
+    if x.shape[-1] == 0:
+        return np.zeros(ids.shape, x.dtype)
+    local = np.where(mine, ids - start, 0)
+    found = np.take_along_axis(x, local[..., None], axis=-1)[..., 0]
+    return np.where(mine, found, np.zeros((), x.dtype))
+
+
+def _pick_vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any
+) -> tuple[np.ndarray, None]:
+    x, ids = operands
+    start, stop = context.bounds("c")
+    gradient = np.zeros_like(x)
+    mine = (ids >= start) & (ids < stop)
+    index = (*np.nonzero(mine), ids[mine] - start)
+    gradient[index] = dy[mine]
+    return gradient, None
+
+
+_pick_op = Op(
+    "pick",
+    Rule.parse("... c, ... -> ...", indexed="c", linear=((0,),)),
+    _pick,
+    _pick_vjp,
+    dtype=lambda x, _ids: x,
+    contextual=True,
+)
+
+
+def pick(x: Tensor, ids: Tensor) -> Tensor:
+    """The entry ``ids[...]`` of the last dim of ``x[..., c]``, one per row.
+
+    Raises:
+        InputError: an id outside the last dim.
+    """
+    return _pick_op(x, ids)
+
+
+pick.op = _pick_op  # type: ignore[attr-defined]
+
+
+def _one_hot_forward(context: Context, ids: np.ndarray, depth: int, dtype: Any) -> np.ndarray:
+    start, stop = context.bounds("c")
+    return (ids[..., None] == np.arange(start, stop)).astype(dtype)
+
+
+def _one_hot_rule(_ids: tuple[int, ...], depth: int, dtype: Any) -> tuple[Rule, dict[str, int]]:
+    return Rule.parse("... -> ... c"), {"c": depth}
+
+
+_one_hot_op = Op(
+    "one_hot",
+    _one_hot_rule,
+    _one_hot_forward,
+    dtype=lambda _ids, depth, dtype: np.dtype(dtype),
+    contextual=True,
+)
+
+
+def one_hot(ids: Tensor, depth: int, dtype: Any = np.float32) -> Tensor:
+    """``[..., depth]`` with one at ``ids`` and zero elsewhere (all zero for an id outside ``0..depth-1``)."""
+    return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype))
+
+
+one_hot.op = _one_hot_op  # type: ignore[attr-defined]

@@ -1,0 +1,39 @@
+"""Operators as methods and symbols of tensors: ``a @ b``, ``x + 1``, ``x.sum(0)``, ``x[1:3]``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spmdsim.ops import contract, elementwise, reduce, shape
+from spmdsim.tensor import Tensor
+
+
+def install() -> None:
+    """Give :class:`Tensor` its operators. The tensor room does not know them."""
+    symbols: dict[str, Any] = {
+        "__matmul__": contract.matmul,
+        "__add__": elementwise.add,
+        "__radd__": lambda a, b: elementwise.add(b, a),
+        "__sub__": elementwise.subtract,
+        "__rsub__": lambda a, b: elementwise.subtract(b, a),
+        "__mul__": elementwise.multiply,
+        "__rmul__": lambda a, b: elementwise.multiply(b, a),
+        "__truediv__": elementwise.divide,
+        "__rtruediv__": lambda a, b: elementwise.divide(b, a),
+        "__pow__": elementwise.power,
+        "__neg__": elementwise.negative,
+        "__gt__": elementwise.greater,
+        "__lt__": elementwise.less,
+        "__getitem__": shape.getitem,
+        "astype": elementwise.cast,
+        "reshape": shape.reshape,
+        "transpose": shape.transpose,
+        "flatten": shape.flatten,
+        "sum": reduce.sum,
+        "mean": reduce.mean,
+        "max": reduce.max,
+        "min": reduce.min,
+        "T": property(shape.transpose),
+    }
+    for name, function in symbols.items():
+        setattr(Tensor, name, function)

@@ -1,0 +1,166 @@
+"""Reductions over dims. A split dim leaves a pending reduction of the same kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.ops.elementwise import cast, divide, equal, multiply
+from spmdsim.rules import Rule
+from spmdsim.tensor import Op, Tensor
+
+Dims = int | Sequence[int] | None
+
+
+def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
+    """Non-negative, sorted dims; all of them for None.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+    """
+    if dims is None:
+        return tuple(range(ndim))
+    given = (dims,) if isinstance(dims, int) else tuple(dims)
+    for dim in given:
+        if not -ndim <= dim < ndim:
+            raise RuleError(f"dim {dim} is out of range for a tensor of {ndim} dims")
+    found = tuple(sorted(dim % ndim for dim in given))
+    if len(set(found)) != len(found):
+        raise RuleError(f"a dim is given twice in {given}")
+    return found
+
+
+def _rule(op: str) -> Callable[..., Rule]:
+    def rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool) -> Rule:
+        names = [f"d{i}" for i in range(len(shape))]
+        kept = ["1" if i in dims else n for i, n in enumerate(names)]
+        out = kept if keepdims else [n for i, n in enumerate(names) if i not in dims]
+        text = f"{' '.join(names)} -> {' '.join(out)}"
+        return Rule.parse(text, reduce=op, linear="each", passes=("sum", "avg") if op == "sum" else (op,))
+
+    return rule
+
+
+def _local(function: Callable[..., Any], start: Callable[[np.dtype], Any]) -> Callable[..., np.ndarray]:
+    def forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
+        if not x.size:
+            # An empty shard contributes the identity.
+            shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdims or i not in dims]
+            return np.full(shape, start(x.dtype), function(np.ones(1, x.dtype)).dtype)
+        return np.asarray(function(x, axis=dims, keepdims=keepdims))
+
+    return forward
+
+
+def _lowest(dtype: np.dtype) -> Any:
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -np.inf
+
+
+def _highest(dtype: np.dtype) -> Any:
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max
+    return True if dtype.kind == "b" else np.inf
+
+
+def _sum_vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dims: tuple[int, ...], keepdims: bool
+) -> tuple[np.ndarray]:
+    shape = operands[0].shape
+    kept = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
+    return (np.broadcast_to(kept, shape),)
+
+
+def _summed(dtype: np.dtype, **_: Any) -> np.dtype:
+    return np.sum(np.ones(1, dtype)).dtype
+
+
+def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=_summed(x.dtype)))
+
+
+def _bool(_: np.dtype, **__: Any) -> np.dtype:
+    return np.dtype(bool)
+
+
+_sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=_summed)
+_max_op = Op("max", _rule("max"), _local(np.max, _lowest), finish=True)
+_min_op = Op("min", _rule("min"), _local(np.min, _highest), finish=True)
+_prod_op = Op(
+    "prod", _rule("prod"), _local(np.prod, lambda _: 1), dtype=lambda d, **_: np.prod(np.ones(1, d)).dtype
+)
+_all_op = Op("all", _rule("all"), _local(np.all, lambda _: True), dtype=_bool)
+_any_op = Op("any", _rule("any"), _local(np.any, lambda _: False), dtype=_bool)
+
+
+def sum(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+    """Sum over dims (all for None). Partial over the axes of split dims until somebody needs it."""
+    return _sum_op(x, dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+
+
+def mean(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+    """Mean over dims: the sum divided by the global number of elements."""
+    found = normal_dims(dims, x.ndim)
+    count = math.prod(x.shape[d] for d in found)
+    if not count:
+        raise RuleError(f"the mean of no elements is undefined: shape {x.shape}, dims {found}")
+    floating = x if x.dtype.kind in "fcV" else cast(x, np.float64)
+    return multiply(sum(floating, found, keepdims), 1.0 / count)
+
+
+def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
+    found = normal_dims(dims, x.ndim)
+    if 0 in [x.shape[d] for d in found]:
+        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {found}")
+    result = op(x.detach(), dims=found, keepdims=keepdims)
+    if not x.requires_grad:
+        return result
+    # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.
+    top = result if keepdims else op(x.detach(), dims=found, keepdims=True)
+    mask = cast(equal(x.detach(), top), x.dtype)
+    count = sum(mask, found, keepdims=True)
+    weight = divide(mask, count.to(count.layout.reduced))
+    path = sum(multiply(x, weight), found, keepdims).to(result.layout)
+    result.requires_grad, result.node, result.output = True, path.node, path.output
+    return result
+
+
+def max(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+    """Largest element over dims; its gradient goes in equal parts to all elements that attain it."""
+    return _extreme(_max_op, x, dims, keepdims)
+
+
+def min(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+    """Smallest element over dims; its gradient goes in equal parts to all elements that attain it."""
+    return _extreme(_min_op, x, dims, keepdims)
+
+
+def prod(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+    """Product over dims (without gradient)."""
+    return _prod_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+
+
+def all(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+    """Whether all elements over dims are true."""
+    return _all_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+
+
+def any(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+    """Whether any element over dims is true."""
+    return _any_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+
+
+for _call, _op in (
+    (sum, _sum_op),
+    (max, _max_op),
+    (min, _min_op),
+    (prod, _prod_op),
+    (all, _all_op),
+    (any, _any_op),
+):
+    _call.op = _op  # type: ignore[attr-defined]

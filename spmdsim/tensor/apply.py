@@ -1,0 +1,213 @@
+"""Applying an operator: redistribute the operands, run the local function on each shard, remember how."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from spmdsim.errors import RuleError, SpmdError, WorldError
+from spmdsim.redistribution import guard
+from spmdsim.tensor.meta import Meta
+from spmdsim.tensor.move import run_plan
+from spmdsim.tensor.operator import Op, ShardedOp
+from spmdsim.tensor.recipe import Recipe, make_recipe
+from spmdsim.tensor.tape import OpNode
+from spmdsim.tensor.tensor import Tensor
+from spmdsim.trace import recorder
+from spmdsim.trace.events import OperatorEvent
+
+
+def apply(
+    op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None = None
+) -> Any:
+    """Apply an operator to global tensors.
+
+    The recipe (strategy, layouts, plans) is derived once per combination of operand metas and parameters;
+    a repeated call only looks it up.
+
+    Args:
+        op: the operator.
+        tensors: the operands, all of one world.
+        params: the operator's parameters; hashable values.
+        sharding: the operator with its given strategy, if any.
+
+    Returns:
+        The result, or a tuple of results.
+
+    Raises:
+        SpmdError: operands, parameters or strategy that do not fit, with the operator and its operands.
+    """
+    world = tensors[0].world
+    key = (op, sharding, *[t.meta for t in tensors], *params.items())
+    recipe = world.recipes.get(key)
+    if recipe is None:
+        recipe = world.recipes[key] = _derive(op, tensors, params, sharding)
+    if recipe.plain and not recorder._traces:
+        return _run_plain(recipe, tensors, params)
+    with recorder.operator(op.name):
+        if not recorder.recording():
+            return _run(recipe, tensors, params)
+        start = time.perf_counter()
+        results = _run(recipe, tensors, params)
+        _emit(recipe, results, start)
+    return results
+
+
+def _derive(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Recipe:
+    world = tensors[0].world
+    for tensor in tensors[1:]:
+        if tensor.world is not world:
+            raise WorldError(f"operands of {op.name} live in different worlds, {world} and {tensor.world}")
+    try:
+        return make_recipe(op, sharding, [t.meta for t in tensors], params, world)
+    except SpmdError as error:
+        error.facts.setdefault("operator", op.name)
+        error.facts.setdefault("operands", ", ".join(repr(t.meta) for t in tensors))
+        raise error from None
+
+
+def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Tensor:
+    world, meta = tensors[0].world, recipe.outputs[0]
+    if not world.has_data:
+        shards = _shapes(recipe, world, meta)
+    elif len(tensors[0].shards) == 1:
+        shards = [recipe.op.forward(*[t.shards[0] for t in tensors], **params)]
+    else:
+        shards = _distinct(recipe, [t.shards for t in tensors], params)
+    result = Tensor(world, meta, shards)
+    for tensor in tensors:
+        if tensor.requires_grad:
+            _track(recipe, tensors, [result], params)
+            break
+    return result
+
+
+def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
+    world = tensors[0].world
+    moved = [_move(recipe, i, t) for i, t in enumerate(tensors)]
+    results = [
+        Tensor(world, meta, shards)
+        for meta, shards in zip(recipe.outputs, _compute(recipe, world, moved, params))
+    ]
+    if any(tensor.requires_grad for tensor in moved):
+        _track(recipe, moved, results, params)
+    finished = [r if p is None else run_plan(r, p) for r, p in zip(results, recipe.finals)]
+    if finished[0] is not results[0] and results[0].node is not None:
+        results[0].node.finished(finished)  # type: ignore[attr-defined]
+    return finished[0] if len(finished) == 1 else tuple(finished)
+
+
+def _move(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
+    found = recipe.plans[operand]
+    wanted = recipe.inputs[operand]
+    if found is not None:
+        guard.implicit(recipe.op.name, found)
+        return run_plan(tensor, found)
+    if tensor.meta is wanted:
+        return tensor
+    # The same distribution under another name: only axes of size one differ.
+    renamed = Tensor(tensor.world, wanted, tensor.shards, tensor.requires_grad, tensor.name)
+    renamed.node, renamed.output = tensor.node, tensor.output
+    if tensor.requires_grad and tensor.node is None:
+        from spmdsim.tensor.tape import MoveNode
+
+        renamed.node = MoveNode(tensor)
+    return renamed
+
+
+def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+    if not world.has_data:
+        return [_shapes(recipe, world, meta) for meta in recipe.outputs]
+    lists = [t.shards for t in moved]
+    if not recipe.op.contextual and all(recipe.active):
+        per_rank = _distinct(recipe, lists, params)
+    else:
+        per_rank = [
+            _local(recipe, rank, arrays, params) if active else _outside(recipe)
+            for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
+        ]
+    if len(recipe.outputs) == 1:
+        return [per_rank]
+    return [list(column) for column in zip(*per_rank)]
+
+
+def _local(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
+    if recipe.op.contextual:
+        return recipe.op.forward(recipe.context(rank), *arrays, **params)
+    return recipe.op.forward(*arrays, **params)
+
+
+def _outside(recipe: Recipe) -> Any:
+    """What a rank outside the mesh holds: arrays without elements."""
+    import numpy as np
+
+    empty = [np.zeros((0,) * len(meta.shape), meta.dtype) for meta in recipe.outputs]
+    return empty[0] if len(empty) == 1 else tuple(empty)
+
+
+def _distinct(recipe: Recipe, lists: Sequence[list[Any]], params: dict[str, Any]) -> list[Any]:
+    """The local function on every owned rank; ranks that share all operand arrays share the result."""
+    forward = recipe.op.forward
+    made: dict[tuple[int, ...], Any] = {}
+    results = []
+    for arrays in zip(*lists):
+        key = tuple(map(id, arrays))
+        if key not in made:
+            made[key] = forward(*arrays, **params)
+        results.append(made[key])
+    return results
+
+
+def _shapes(recipe: Recipe, world: Any, meta: Meta) -> list[Any]:
+    return [world.empty(meta.layout.local_shape(meta.shape, rank), meta.dtype) for rank in world.ranks]
+
+
+def _track(
+    recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
+) -> None:
+    if recipe.op.vjp is None:
+        return
+    node = OpNode(recipe, operands, results, params)
+    for k, result in enumerate(results):
+        result.requires_grad, result.node, result.output = True, node, k
+
+
+def _emit(recipe: Recipe, results: Any, start: float) -> None:
+    first = results[0] if isinstance(results, tuple) else results
+    rank = first.world.ranks[0]
+    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.outputs)]
+    metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
+    recorder.emit(
+        OperatorEvent(
+            name=recipe.op.name,
+            strategy=str(recipe.strategy),
+            inputs=tuple(m.layout.short() for m in recipe.inputs),
+            outputs=tuple(layout.short() for layout in outputs),
+            local_shapes=tuple(m.layout.local_shape(m.shape, rank) for m in metas),
+            seconds=time.perf_counter() - start,
+            start=start,
+            source=recorder.source_line(),
+        )
+    )
+
+
+def as_operand(value: Any, like: Tensor) -> Tensor:
+    """A number or array as a tensor replicated where ``like`` lives; a tensor stays as it is.
+
+    A Python number takes ``like``'s element type where it fits, as in numpy.
+    """
+    if isinstance(value, Tensor):
+        return value
+    import numpy as np
+
+    from spmdsim.layout import Layout
+
+    if isinstance(value, (bool, int, float, complex)):
+        dtype = np.result_type(like.dtype, value) if like.dtype.kind in "fiucb" else like.dtype
+        array = np.asarray(value, dtype=dtype)
+    else:
+        array = np.asarray(value)
+        if array.dtype == object:
+            raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
+    return Tensor.from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)

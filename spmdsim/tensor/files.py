@@ -1,0 +1,282 @@
+"""Arrays in files, read slice by slice: each rank takes from a file only what it owns.
+
+``.npy``, ``.npz`` (one member, stored or compressed), ``.safetensors`` and MNIST's IDX files (plain or
+gzipped), and the bytes of any other file as token ids. Uncompressed data is mapped into memory; compressed
+data is streamed and everything but the wanted rows dropped. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from spmdsim.errors import InputError
+
+Index = tuple[slice, ...]
+
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_SAFETENSORS = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+
+@dataclass(frozen=True)
+class FileArray:
+    """An array in a file, sliced like an array.
+
+    Attributes:
+        path: the file.
+        shape: global shape.
+        dtype: element type, in native byte order.
+        read: gives the block at an index.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[Index], np.ndarray]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        parts = index if isinstance(index, tuple) else (index,)
+        full = (*parts, *[slice(None)] * (len(self.shape) - len(parts)))
+        return self.read(tuple(slice(*p.indices(n)) for p, n in zip(full, self.shape)))
+
+
+def open_array(path: str | Path, name: str | None = None) -> FileArray:
+    """Open an array in a file without reading it.
+
+    Args:
+        path: the file; ``data.npz:weights`` or ``model.safetensors:layer.0`` names a member.
+        name: the member, if not in the path.
+
+    Raises:
+        InputError: the file is missing, damaged or of an unknown kind, or has no such member.
+    """
+    file, member = _split_member(Path(path), name)
+    if not file.is_file():
+        raise InputError(f"there is no file {str(file)!r}")
+    kind = "".join(file.suffixes[-2:]).lower()
+    try:
+        if kind.endswith(".npy"):
+            return _open_npy(file)
+        if kind.endswith(".npz"):
+            return _open_npz(file, member)
+        if kind.endswith(".safetensors"):
+            return _open_safetensors(file, member)
+        return _open_idx(file)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, SyntaxError, EOFError, struct.error, zipfile.BadZipFile) as error:
+        raise InputError(f"{str(file)!r} cannot be read as {kind or 'an IDX file'}: {error}") from None
+
+
+def open_tokens(path: str | Path) -> FileArray:
+    """The bytes of a file as token ids ``0..255``, one dim.
+
+    Raises:
+        InputError: the file is missing or empty.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"there is no file {str(file)!r}")
+    count = file.stat().st_size
+    if not count:
+        raise InputError(f"{str(file)!r} is empty")
+    return _mapped(file, (count,), np.dtype("u1"), 0)
+
+
+def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
+    text = str(path)
+    if name is None and ":" in text and not path.exists():
+        head, _, tail = text.rpartition(":")
+        if head.endswith((".npz", ".safetensors")):
+            return Path(head), tail
+    return path, name
+
+
+def _mapped(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype, offset: int, fortran: bool = False
+) -> FileArray:
+    count = int(np.prod(shape, dtype=np.int64))
+    have = path.stat().st_size - offset
+    if have < count * dtype.itemsize:
+        raise InputError(
+            f"{str(path)!r} is cut short: shape {shape} of {dtype} needs {count * dtype.itemsize} bytes, but "
+            f"{max(have, 0)} are there"
+        )
+    native = dtype.newbyteorder("=")
+
+    def read(index: Index) -> np.ndarray:
+        if not count:
+            return np.zeros([len(range(p.start, p.stop)) for p in index], native)
+        order: Any = "F" if fortran else "C"
+        data = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+        return np.array(data[index], dtype=native, order="C")
+
+    return FileArray(path, shape, native, read)
+
+
+# -- npy and npz ------------------------------------------------------------------------------------
+
+
+def _npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype, bool]:
+    magic = stream.read(8)
+    if magic[:6] != b"\x93NUMPY":
+        raise InputError(f"{str(path)!r} is not a .npy file: it does not begin with NumPy's mark")
+    size = stream.read(2 if magic[6] == 1 else 4)
+    length = int.from_bytes(size, "little")
+    header = ast.literal_eval(stream.read(length).decode("latin1"))
+    dtype = np.dtype(header["descr"])
+    if dtype.hasobject:
+        raise InputError(f"{str(path)!r} holds Python objects, which are never unpickled; save numbers")
+    return tuple(header["shape"]), dtype, bool(header["fortran_order"])
+
+
+def _open_npy(path: Path) -> FileArray:
+    with path.open("rb") as stream:
+        shape, dtype, fortran = _npy_header(stream, path)
+        offset = stream.tell()
+    return _mapped(path, shape, dtype, offset, fortran)
+
+
+def _open_npz(path: Path, member: str | None) -> FileArray:
+    with zipfile.ZipFile(path) as archive:
+        names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+        chosen = _pick(names, member, path)
+        info = archive.getinfo(f"{chosen}.npy")
+        with archive.open(info) as stream:
+            shape, dtype, fortran = _npy_header(stream, path)
+            start = stream.tell()
+    if info.compress_type == zipfile.ZIP_STORED:
+        return _mapped(path, shape, dtype, _data_offset(path, info) + start, fortran)
+    if fortran:
+        raise InputError(f"{chosen!r} in {str(path)!r} is compressed in Fortran order; save it in C order")
+
+    def open_member() -> IO[bytes]:
+        stream = zipfile.ZipFile(path).open(info)  # noqa: SIM115
+        stream.read(start)
+        return stream
+
+    return _streamed(path, shape, dtype, open_member)
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where a stored member's bytes begin: its local header has its own name and extra lengths."""
+    with path.open("rb") as stream:
+        stream.seek(info.header_offset + 26)
+        name, extra = struct.unpack("<HH", stream.read(4))
+    return info.header_offset + 30 + int(name) + int(extra)
+
+
+def _streamed(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype, open_stream: Callable[[], IO[bytes]]
+) -> FileArray:
+    """Rows of compressed data: read on to the last wanted one, keep only the wanted columns."""
+    native = dtype.newbyteorder("=")
+    row_shape = shape[1:]
+    row = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
+
+    def read(index: Index) -> np.ndarray:
+        with open_stream() as stream:
+            if not shape:
+                return np.frombuffer(_exactly(stream, row, path), dtype)[0].astype(native)
+            first, rest = index[0], index[1:]
+            wanted = [len(range(p.start, p.stop)) for p in index]
+            out = np.empty(wanted, native)
+            for _ in range(first.start):
+                _exactly(stream, row, path)
+            for k in range(wanted[0]):
+                out[k] = np.frombuffer(_exactly(stream, row, path), dtype).reshape(row_shape)[rest]
+            return out
+
+    return FileArray(path, shape, native, read)
+
+
+def _exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
+    data = stream.read(count)
+    if len(data) != count:
+        raise InputError(f"{str(path)!r} is cut short: {count} more bytes were expected, {len(data)} came")
+    return data
+
+
+def _pick(names: Sequence[str], member: str | None, path: Path) -> str:
+    if member is None and len(names) == 1:
+        return names[0]
+    if member not in names:
+        what = "which array is meant" if member is None else f"there is no array {member!r}"
+        raise InputError(f"{what} in {str(path)!r}? It has {', '.join(sorted(names))}; write {path}:NAME")
+    return str(member)
+
+
+# -- safetensors and IDX ----------------------------------------------------------------------------
+
+
+def _open_safetensors(path: Path, member: str | None) -> FileArray:
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        if length > path.stat().st_size:
+            raise InputError(f"{str(path)!r} is not a .safetensors file: its header would be {length} bytes")
+        header = json.loads(stream.read(length))
+    entry = header[_pick([n for n in header if n != "__metadata__"], member, path)]
+    return _mapped(
+        path,
+        tuple(entry["shape"]),
+        safetensors_dtype(entry["dtype"], path),
+        8 + length + entry["data_offsets"][0],
+    )
+
+
+def safetensors_dtype(name: str, path: Path) -> np.dtype:
+    """The element type that a safetensors file calls ``name``."""
+    if name == "BF16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    if name not in _SAFETENSORS:
+        raise InputError(f"{str(path)!r} has elements of type {name}, which is not known")
+    return np.dtype(_SAFETENSORS[name])
+
+
+def _open_idx(path: Path) -> FileArray:
+    compressed = path.suffix == ".gz"
+
+    def opener() -> IO[bytes]:
+        return gzip.open(path) if compressed else path.open("rb")  # type: ignore[return-value]
+
+    with opener() as stream:
+        head = stream.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES:
+            raise InputError(
+                f"{str(path)!r} is neither .npy, .npz, .safetensors nor an IDX file (it begins with {head!r})"
+            )
+        shape = struct.unpack(f">{head[3]}I", stream.read(4 * head[3]))
+    dtype, offset = np.dtype(_IDX_TYPES[head[2]]), 4 + 4 * head[3]
+    if not compressed:
+        return _mapped(path, shape, dtype, offset)
+
+    def open_data() -> IO[bytes]:
+        stream = opener()
+        stream.read(offset)
+        return stream
+
+    return _streamed(path, shape, dtype, open_data)

@@ -1,0 +1,41 @@
+"""Redistribution of tensors: plan, run the steps, remember the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spmdsim.layout import Layout
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.plan import Plan
+from spmdsim.tensor.meta import Meta
+from spmdsim.tensor.tape import MoveNode
+from spmdsim.tensor.tensor import Tensor
+
+
+def move(tensor: Tensor, layout: Layout, shape: Sequence[int] | None = None) -> Tensor:
+    """The tensor in another layout, and in another shape if one is given."""
+    meta = tensor.meta
+    if layout is meta.layout and shape is None:
+        return tensor
+    world = tensor.world
+    world.check_mesh(layout.mesh)
+    found = plan(
+        meta.layout,
+        layout,
+        meta.shape,
+        meta.dtype,
+        world.machine,
+        to_shape=None if shape is None else tuple(shape),
+    )
+    return run_plan(tensor, found)
+
+
+def run_plan(tensor: Tensor, found: Plan) -> Tensor:
+    """Run the steps of a plan on a tensor."""
+    world, shards = tensor.world, tensor.shards
+    for step in found.steps:
+        shards = world.run(step, shards)
+    result = Tensor(world, Meta.of(found.dst, found.to_shape or found.shape, tensor.dtype), shards)
+    if tensor.requires_grad:
+        result.requires_grad, result.node = True, MoveNode(tensor)
+    return result

@@ -1,0 +1,196 @@
+"""The operator: one declaration, from which layouts, gradients and costs follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.errors import RuleError, context
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import BoundRule, Rule, Strategy, bind
+
+if TYPE_CHECKING:
+    from spmdsim.tensor.tensor import Tensor
+
+Shape = tuple[int, ...]
+RuleSource = Rule | Callable[..., Any]
+Sizes = tuple[tuple[str, int], ...]
+
+#: How a user may give a strategy: cuts per operand, a layout per operand, or axes per factor.
+StrategyLike = Any
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a contextual local function may ask about the shard it works on.
+
+    Attributes:
+        bound: the rule with global sizes.
+        strategy: the strategy it runs with.
+        rank: whose shard this is.
+    """
+
+    bound: BoundRule
+    strategy: Strategy
+    rank: int
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return Layout(self.strategy.mesh, [self.strategy.axes_of(f) for f in self.bound.sizes])
+
+    @cached_property
+    def _bounds(self) -> dict[str, tuple[int, int]]:
+        sizes = tuple(self.bound.sizes.values())
+        return dict(zip(self.bound.sizes, self._layout.bounds(sizes, self.rank)))
+
+    def bounds(self, factor: str) -> tuple[int, int]:
+        """``(start, stop)`` of this rank's part of a factor."""
+        return self._bounds[factor]
+
+    def size(self, factor: str) -> int:
+        """Global size of a factor."""
+        return self.bound.sizes[factor]
+
+    def index(self, operand: int) -> tuple[slice, ...]:
+        """Global slices of an operand's shard; operand -1 is the first result."""
+        term = self.bound.outputs[0] if operand < 0 else self.bound.inputs[operand]
+        shape = self.bound.output_shapes[0] if operand < 0 else self.bound.shapes[operand]
+        layout = Layout(self.strategy.mesh, [[a for f in d for a in self.strategy.axes_of(f)] for d in term])
+        return layout.slices(shape, self.rank)
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """An operator on global tensors.
+
+    Attributes:
+        name: its name in traces and errors.
+        rule: its rule, or a function of the operands' shapes and the parameters that gives one (and, as a
+            second value, sizes of factors that the shapes do not determine).
+        forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow.
+        vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
+            None for operands without gradient. It sees shards only; sums over ranks follow from the rule.
+        dtype: result type from the operands' types and the parameters; numpy's promotion if None.
+        contextual: the local functions take a :class:`Context` as first argument.
+        finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
+            promises a result that is not partial).
+        flops: floating-point operations from the bound rule; the rule's own count if None.
+        saves_result: whether ``vjp`` looks at the result.
+    """
+
+    name: str
+    rule: RuleSource
+    forward: Callable[..., Any]
+    vjp: Callable[..., Sequence[Any]] | None = None
+    dtype: Callable[..., Any] | None = None
+    contextual: bool = False
+    finish: bool = False
+    flops: Callable[[BoundRule], int] | None = None
+    saves_result: bool = False
+    params: tuple[str, ...] = field(default=())
+
+    def __call__(self, *tensors: Tensor, **params: Any) -> Any:
+        """Apply the operator; see :func:`spmdsim.tensor.apply.apply`."""
+        from spmdsim.tensor.apply import apply
+
+        return apply(self, tensors, params)
+
+    def shard(
+        self, in_strategy: StrategyLike, out_strategy: Any = None, *, repeat: str = "right"
+    ) -> ShardedOp:
+        """The operator with a given strategy instead of the cheapest one.
+
+        Args:
+            in_strategy: cuts per operand such as ``((2, 4), (4, 1))``, a layout per operand, or a mapping of
+                factors to axes such as ``{"m": "dp", "k": "tp"}``.
+            out_strategy: cuts or layout of the result; as computed if left out, pending reductions done.
+            repeat: the side of the device matrix on which repeated calculation goes, for cuts.
+        """
+        return ShardedOp(self, freeze(in_strategy), freeze(out_strategy), repeat)
+
+    def bind(self, shapes: Sequence[Shape], params: dict[str, Any]) -> BoundRule:
+        """The rule for these shapes.
+
+        Raises:
+            RuleError: the operands do not fit the rule.
+        """
+        with context(operator=self.name):
+            sizes: Sizes = ()
+            rule: Any = self.rule
+            if not isinstance(rule, Rule):
+                rule = rule(*shapes, **params)
+                if isinstance(rule, tuple):
+                    rule, sizes = rule[0], tuple(sorted(dict(rule[1]).items()))
+            return bind(rule, tuple(tuple(shape) for shape in shapes), sizes)
+
+    def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> np.dtype:
+        """Element type of the result."""
+        if self.dtype is not None:
+            return np.dtype(self.dtype(*dtypes, **params))
+        return np.result_type(*dtypes)
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+
+@dataclass(frozen=True)
+class ShardedOp:
+    """An operator with a strategy of its own."""
+
+    op: Op
+    in_strategy: Any
+    out_strategy: Any = None
+    repeat: str = "right"
+
+    def __call__(self, *tensors: Tensor, **params: Any) -> Any:
+        """Apply the operator with this strategy."""
+        from spmdsim.tensor.apply import apply
+
+        return apply(self.op, tensors, params, self)
+
+    def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
+        """The strategy meant, for a bound rule.
+
+        Raises:
+            RuleError: it does not fit the rule, the shapes or the ranks.
+        """
+        from spmdsim.rules.cuts import strategy_from_cuts
+
+        given = self.in_strategy
+        if isinstance(given, Strategy):
+            bound.check(given)
+            return given
+        if isinstance(given, Mapping_):
+            if mesh is None:
+                raise RuleError(f"the strategy {dict(given)} names axes, but no operand has a mesh")
+            strategy = Strategy.of(mesh, dict(given))
+            bound.check(strategy)
+            return strategy
+        if given and isinstance(given[0], Layout):
+            if len(given) != len(bound.inputs):
+                raise RuleError(
+                    f"{len(given)} layouts were given for the {len(bound.inputs)} operands of '{bound.rule}'"
+                )
+            for layout, shape in zip(given, bound.shapes):
+                layout.check_shape(shape)
+            return bound.infer(given)
+        return strategy_from_cuts(bound, given, ranks, repeat=self.repeat)
+
+
+class Mapping_(tuple):
+    """A frozen mapping of factors to axes (hashable, unlike a dict)."""
+
+    __slots__ = ()
+
+
+def freeze(value: Any) -> Any:
+    """A hashable copy of a strategy as users write it."""
+    if isinstance(value, dict):
+        return Mapping_((k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(freeze(item) for item in value)
+    return value

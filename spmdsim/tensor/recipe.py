@@ -1,0 +1,155 @@
+"""The recipe: everything about an operator call that follows from its operands' metas. Pure, cached.
+
+``bind the rule -> choose the strategy -> wanted layouts -> a plan per operand -> result layouts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import RuleError
+from spmdsim.layout import Layout
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.choose import choose
+from spmdsim.redistribution.plan import Plan
+from spmdsim.rules import BoundRule, Strategy
+from spmdsim.tensor.meta import Meta
+from spmdsim.tensor.operator import Context, Op, ShardedOp
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+
+@dataclass
+class Recipe:
+    """What to do when an operator meets operands with these metas in this world.
+
+    Attributes:
+        op: the operator.
+        bound: its rule with sizes.
+        strategy: the chosen strategy.
+        plans: per operand the redistribution it needs, or None.
+        inputs: metas of the operands as the local function sees them.
+        outputs: metas of the results as the local function leaves them, pending reductions included.
+        finals: the redistribution of each result that the operator itself does, or None.
+        active: per owned rank whether it takes part (is in the mesh).
+        plain: no redistribution, no context, every owned rank active: the fast path.
+    """
+
+    op: Op
+    bound: BoundRule
+    strategy: Strategy
+    plans: tuple[Plan | None, ...]
+    inputs: tuple[Meta, ...]
+    outputs: tuple[Meta, ...]
+    finals: tuple[Plan | None, ...]
+    active: tuple[bool, ...]
+    plain: bool
+    _contexts: dict[int, Context] = field(default_factory=dict)
+
+    def context(self, rank: int) -> Context:
+        """What a contextual local function may ask about a rank's shards."""
+        found = self._contexts.get(rank)
+        if found is None:
+            found = self._contexts[rank] = Context(self.bound, self.strategy, rank)
+        return found
+
+    def gradient_meta(self, operand: int) -> Meta:
+        """Layout of the gradient of an operand as the local gradient function leaves it."""
+        meta = self.inputs[operand]
+        return meta.with_layout(self.bound.gradient_layout(self.strategy, operand))
+
+
+def make_recipe(
+    op: Op, sharding: ShardedOp | None, metas: Sequence[Meta], params: dict[str, Any], world: World
+) -> Recipe:
+    """Derive the recipe of an operator call.
+
+    Raises:
+        RuleError: operands, parameters or strategy that do not fit the operator.
+    """
+    bound = op.bind([meta.shape for meta in metas], params)
+    strategy = _strategy(op, sharding, bound, metas, world)
+    wanted = bound.input_layouts(strategy)
+    plans = tuple(_conversion(meta, layout, world) for meta, layout in zip(metas, wanted))
+    dtype = op.result_dtype([meta.dtype for meta in metas], params)
+    outputs = tuple(
+        Meta.of(layout, shape, dtype)
+        for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)
+    )
+    finals = tuple(_final(op, sharding, strategy, meta, world) for meta in outputs)
+    active = tuple(rank in strategy.mesh for rank in world.ranks)
+    inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
+    moves = any(p is not None for p in (*plans, *finals))
+    plain = not moves and not op.contextual and all(active) and len(outputs) == 1
+    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain)
+
+
+def _strategy(
+    op: Op, sharding: ShardedOp | None, bound: BoundRule, metas: Sequence[Meta], world: World
+) -> Strategy:
+    layouts = [meta.layout for meta in metas]
+    if sharding is not None:
+        strategy = sharding.strategy(bound, world.size, layouts[0].mesh if layouts else None)
+        world.check_mesh(strategy.mesh)
+        return strategy
+    try:
+        return bound.infer(layouts)
+    except RuleError:
+        return choose(bound, layouts, [meta.dtype for meta in metas], world.machine)
+
+
+def _conversion(meta: Meta, layout: Layout, world: World) -> Plan | None:
+    if layout is meta.layout or layout == meta.layout or layout.canonical == meta.layout.canonical:
+        return None
+    world.check_mesh(meta.layout.mesh)
+    return plan(meta.layout, layout, meta.shape, meta.dtype, world.machine)
+
+
+def _final(op: Op, sharding: ShardedOp | None, strategy: Strategy, meta: Meta, world: World) -> Plan | None:
+    target = meta.layout
+    if sharding is not None:
+        target = _out_layout(sharding.out_strategy, meta, strategy)
+    elif op.finish:
+        target = meta.layout.reduced
+    return _conversion(meta, target, world)
+
+
+def _out_layout(out: Any, meta: Meta, strategy: Strategy) -> Layout:
+    """The layout of a result with a given out_strategy; without one, pending reductions are done."""
+    if out is None:
+        return meta.layout.reduced
+    if isinstance(out, tuple) and len(out) == 1 and isinstance(out[0], (tuple, Layout)):
+        out = out[0]
+    if isinstance(out, Layout):
+        return out
+    return layout_from_cuts(out, meta.layout, meta.shape)
+
+
+def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
+    """The layout in which each dim is cut into so many pieces, by the axes the result has or still reduces.
+
+    A dim that is cut more finely than it was computed takes the pending axes as minor ones: the all_reduce
+    becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather).
+
+    Raises:
+        RuleError: the cuts cannot be made of these axes.
+    """
+    if len(cuts) != len(shape):
+        raise RuleError(f"the result has {len(shape)} dims, but its out_strategy is {tuple(cuts)}")
+    pending = list(computed.partial_axes)
+    dims: list[tuple[str, ...]] = []
+    for cut, entry, parts in zip(cuts, computed.dims, computed.parts):
+        axes = entry
+        while parts < cut and pending:
+            axes = (*axes, pending.pop(0))
+            parts = computed.mesh.axis_size(*axes)
+        if parts != cut:
+            raise RuleError(
+                f"out_strategy {tuple(cuts)} does not follow from the computed layout {computed}: a dim is cut "
+                f"into {computed.parts}, and only pending axes {list(computed.partial_axes)} may cut it further"
+            )
+        dims.append(axes)
+    return Layout(computed.mesh, dims)

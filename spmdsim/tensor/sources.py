@@ -1,0 +1,146 @@
+"""Where a tensor's pieces come from: arrays, functions of an index, or the ranks' own pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.errors import InputError, LayoutError
+from spmdsim.layout import Bounds, Layout
+from spmdsim.tensor.meta import Meta
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+Take = Callable[[tuple[slice, ...]], np.ndarray]
+
+
+def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
+    """The meta of a global source, and a function that takes one block of it as a fresh array.
+
+    Raises:
+        InputError: a function without shape or dtype, or one that returns a block of the wrong shape.
+    """
+    if callable(source) and not hasattr(source, "shape"):
+        if shape is None or dtype is None:
+            raise InputError("a tensor made by a function needs shape=... and dtype=...")
+        return Meta.of(layout, shape, dtype), _from_function(source, np.dtype(dtype))
+    array = source if hasattr(source, "shape") and hasattr(source, "dtype") else np.asarray(source)
+    if shape is not None and tuple(shape) != tuple(array.shape):
+        raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
+    kind = np.dtype(array.dtype if dtype is None else dtype)
+
+    def take(index: tuple[slice, ...]) -> np.ndarray:
+        return np.array(array[index], dtype=kind, order="C", copy=True)
+
+    return Meta.of(layout, array.shape, kind), take
+
+
+def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
+    def take(index: tuple[slice, ...]) -> np.ndarray:
+        block = np.asarray(function(index), dtype=dtype, order="C")
+        wanted = tuple(part.stop - part.start for part in index)
+        if block.shape != wanted:
+            raise InputError(f"the function returned a block of shape {block.shape} for {wanted} at {index}")
+        return block
+
+    return take
+
+
+def shards_of(world: World, meta: Meta, take: Take) -> list[Any]:
+    """One array per owned rank; ranks with equal pieces share one. Only owned pieces are taken."""
+    layout, shape = meta.layout, meta.shape
+    if not world.has_data:
+        return [world.empty(layout.local_shape(shape, rank), meta.dtype) for rank in world.ranks]
+    made: dict[Any, np.ndarray] = {}
+    shards = []
+    for rank in world.ranks:
+        bounds = layout.bounds(shape, rank)
+        keeps = rank in layout.mesh and _keeps_values(layout, rank)
+        key = (rank in layout.mesh, keeps, bounds)
+        if key not in made:
+            made[key] = _piece(meta, bounds, keeps, rank in layout.mesh, take)
+        shards.append(made[key])
+    return shards
+
+
+def _keeps_values(layout: Layout, rank: int) -> bool:
+    if layout.reduce_op in (None, "avg"):
+        return True
+    coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank)))
+    return all(coords[axis] == 0 for axis in layout.partial_axes)
+
+
+def _piece(meta: Meta, bounds: Bounds, keeps: bool, inside: bool, take: Take) -> np.ndarray:
+    from spmdsim.worlds.reduce_ops import identity
+
+    shape = tuple(stop - start for start, stop in bounds)
+    if not inside:
+        return np.zeros(shape, meta.dtype)
+    if not keeps:
+        return np.full(shape, identity(str(meta.layout.reduce_op), meta.dtype), meta.dtype)
+    return take(tuple(slice(start, stop) for start, stop in bounds))
+
+
+def assemble(
+    shards: Any, layout: Layout, world: World, shape: Sequence[int] | None
+) -> tuple[Meta, list[np.ndarray]]:
+    """The meta and arrays of a tensor given by its pieces; all processes agree or all raise.
+
+    Raises:
+        LayoutError: naming the first rank whose piece does not fit.
+    """
+    arrays = _as_list(shards, world)
+    facts = world.gather_objects([(array.shape, array.dtype.str, array.dtype.name) for array in arrays])
+    members = layout.mesh.rank_list
+    names = {facts[rank][2] for rank in members}
+    if len(names) > 1:
+        raise LayoutError(f"all pieces need one dtype, but the ranks hold {sorted(names)}")
+    found = tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
+    for rank in members:
+        wanted = layout.local_shape(found, rank)
+        if facts[rank][0] != wanted:
+            raise LayoutError(
+                f"rank {rank} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
+                f"{found} gives it {wanted}"
+            )
+    own = np.dtype(arrays[0].dtype) if world.ranks[0] in layout.mesh else None
+    dtype = own or next(a.dtype for r, a in zip(world.ranks, arrays) if r in layout.mesh)
+    return Meta.of(layout, found, dtype), [np.ascontiguousarray(array) for array in arrays]
+
+
+def _as_list(shards: Any, world: World) -> list[np.ndarray]:
+    if callable(shards):
+        return [np.asarray(shards(rank)) for rank in world.ranks]
+    if not isinstance(shards, (list, tuple)):
+        shards = [shards]
+    if len(shards) != len(world.ranks):
+        raise InputError(
+            f"this process owns {len(world.ranks)} ranks, but {len(shards)} local arrays were given"
+        )
+    return [np.asarray(shard) for shard in shards]
+
+
+def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """The global shape that gives every rank the local shape it has.
+
+    A dim's size is the sum over the pieces along its axes, seen from the first rank of the mesh.
+
+    >>> from spmdsim.layout import Mesh
+    >>> layout = Mesh((2, 2), ("a", "b"))(("a", "b"), None)
+    >>> global_shape(layout, {0: (2, 3), 1: (1, 3), 2: (1, 3), 3: (1, 3)})
+    (5, 3)
+    """
+    mesh = layout.mesh
+    first = mesh.rank_at(0)
+    for rank, local in local_shapes.items():
+        if len(local) != layout.ndim:
+            raise LayoutError(
+                f"rank {rank} holds a piece of {len(local)} dims {local}, but layout {layout} is for {layout.ndim}"
+            )
+    return tuple(
+        sum(local_shapes[rank][dim] for rank in mesh.group(first, *entry))
+        for dim, entry in enumerate(layout.dims)
+    )

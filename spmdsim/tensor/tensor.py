@@ -1,0 +1,234 @@
+"""The global tensor: one value, laid out over the ranks of a world.
+
+A program says what to compute on whole tensors; each process holds only the shards of the ranks it owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.errors import InputError, LayoutError, WorldError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor.meta import Meta
+
+if TYPE_CHECKING:
+    from spmdsim.tensor.tape import Node
+    from spmdsim.worlds.base import World
+
+#: Gives the block of a global tensor at an index (a tuple of slices).
+BlockFunction = Callable[[tuple[slice, ...]], Any]
+
+
+class Tensor:
+    """A global tensor over a world. Its shards are never changed in place.
+
+    Build one with :meth:`from_global` or :meth:`from_local`.
+
+    Attributes:
+        world: where it lives.
+        shards: one array per rank that this process owns, in the order of ``world.ranks``.
+        requires_grad: whether :meth:`backward` computes a gradient for it.
+        grad: that gradient, laid out by the dual layout, after :meth:`backward`.
+        node: what computed it, when gradients are tracked.
+    """
+
+    __slots__ = ("__weakref__", "grad", "meta", "name", "node", "output", "requires_grad", "shards", "world")
+
+    def __init__(
+        self, world: World, meta: Meta, shards: list[Any], requires_grad: bool = False, name: str = ""
+    ) -> None:
+        self.world = world
+        self.meta = meta
+        self.shards = shards
+        self.requires_grad = requires_grad
+        self.name = name
+        self.grad: Tensor | None = None
+        self.node: Node | None = None
+        self.output = 0
+
+    # -- what is known without data -------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """Where the pieces are."""
+        return self.meta.layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self.meta.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type."""
+        return self.meta.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.meta.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the global tensor."""
+        return int(np.prod(self.meta.shape, dtype=np.int64))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InputError("a tensor without dims has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad" if self.requires_grad else ""
+        return f"Tensor({self.meta!r} on {self.layout.mesh}{grad})"
+
+    # -- making tensors -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_global(
+        cls,
+        source: Any,
+        layout: Layout,
+        world: World | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+        name: str = "",
+    ) -> Tensor:
+        """A tensor of which each rank takes its own piece.
+
+        Args:
+            source: anything that can be sliced like an array (an ``np.memmap`` is read only where needed), or
+                a function ``index -> block`` of a tuple of slices; then ``shape`` and ``dtype`` are needed.
+            layout: where the pieces go. Along a partial axis the first rank takes the values and the others
+                the reduction's identity.
+            world: the world; :func:`spmdsim.world` if left out.
+            shape: global shape.
+            dtype: element type; the source's if left out.
+            requires_grad: track gradients.
+            name: shown in traces and errors.
+
+        Raises:
+            WorldError: the mesh does not fit the world.
+            LayoutError: the layout is for another number of dims.
+        """
+        from spmdsim.tensor.sources import blocks, shards_of
+
+        world = _world(world)
+        meta, take = blocks(source, layout, shape, dtype)
+        world.check_mesh(layout.mesh)
+        return cls(world, meta, shards_of(world, meta, take), requires_grad, name)
+
+    @classmethod
+    def from_local(
+        cls,
+        shards: Any,
+        layout: Layout,
+        world: World | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        """A tensor put together from the pieces the ranks already hold.
+
+        Args:
+            shards: one array (a world in which each process owns one rank), a list with one array per owned
+                rank, or a function of the rank.
+            layout: how the pieces form the tensor.
+            world: the world.
+            shape: global shape; worked out from all local shapes if left out.
+            requires_grad: track gradients.
+
+        Raises:
+            LayoutError: a piece has another shape than the layout gives that rank, named.
+        """
+        from spmdsim.tensor.sources import assemble
+
+        world = _world(world)
+        world.check_mesh(layout.mesh)
+        meta, arrays = assemble(shards, layout, world, shape)
+        return cls(world, meta, arrays, requires_grad)
+
+    # -- looking at it --------------------------------------------------------------------------------
+
+    def local(self, rank: int | None = None) -> Any:
+        """The shard of ``rank`` (this process's first rank if left out). Do not write into it.
+
+        Raises:
+            WorldError: another process owns that rank.
+        """
+        if rank is None:
+            return self.shards[0]
+        if rank not in self.world.ranks:
+            raise WorldError(
+                f"rank {rank} is owned by another process; this one owns {list(self.world.ranks)}"
+            )
+        return self.shards[self.world.ranks.index(rank)]
+
+    def full(self) -> np.ndarray:
+        """The whole tensor as one array, on every process. It communicates; all ranks must call it.
+
+        Raises:
+            WorldError: the world holds no data.
+        """
+        if not self.world.has_data:
+            raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
+        mesh = self.layout.mesh
+        if mesh.size != self.world.size:
+            mesh = Mesh((self.world.size,), ("world",))
+        everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
+        return np.asarray(everywhere.shards[0])
+
+    def item(self) -> Any:
+        """The only element of a tensor of size one, as a Python number, on every process."""
+        if self.size != 1:
+            raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+        return self.full().reshape(()).item()
+
+    # -- layouts and gradients ------------------------------------------------------------------------
+
+    def to(self, layout: Layout) -> Tensor:
+        """The same tensor in another layout, by the cheapest redistribution.
+
+        Raises:
+            PlanError: the layout is partial or for another number of dims.
+        """
+        from spmdsim.tensor.move import move
+
+        return move(self, layout)
+
+    def detach(self) -> Tensor:
+        """The same data without a gradient history."""
+        if self.node is None and not self.requires_grad:
+            return self
+        return Tensor(self.world, self.meta, self.shards, name=self.name)
+
+    def backward(self, gradient: Tensor | None = None) -> None:
+        """Compute the gradients of everything this tensor depends on.
+
+        Args:
+            gradient: the gradient of the final result with respect to this tensor; 1 for a tensor of one
+                element.
+
+        Raises:
+            LayoutError: a gradient of another shape, or none for more than one element.
+        """
+        from spmdsim.tensor.tape import backward
+
+        if gradient is None and self.size != 1:
+            raise LayoutError(
+                f"backward() without a gradient needs one element, but the shape is {self.shape}"
+            )
+        backward(self, gradient)
+
+
+def _world(world: World | None) -> World:
+    if world is not None:
+        return world
+    from spmdsim.worlds import world as current
+
+    return current()
