@@ -10,9 +10,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from spmdsim.trace.events import CollectiveEvent, Event, OperatorEvent
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: The directory of this package: frames below it are not the user's.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -81,6 +84,24 @@ class Trace(Sequence[Event]):
         from spmdsim.trace.table import table
 
         return table(self)
+
+    def matrix(self, size: int) -> np.ndarray:
+        """Bytes from rank to rank, ``[receiver, sender]``, over the ranks of a world of ``size``."""
+        from spmdsim.trace.table import matrix
+
+        return matrix(self, size)
+
+    def difference(self, other: Trace) -> list[str]:
+        """Where another trace of the same program differs, times aside; it may come from another world."""
+        from spmdsim.trace.table import difference
+
+        return difference(self, other)
+
+    def save(self, path: str, *others: Trace) -> None:
+        """Write a timeline for ui.perfetto.dev, together with traces of other processes (as gathered)."""
+        from spmdsim.trace.perfetto import save
+
+        save(path, [self, *others])
 
     def __str__(self) -> str:
         return self.table()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.redistribution.step import Step, group_transfers
 from spmdsim.trace.events import CollectiveEvent, Event
@@ -38,7 +38,9 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 def table(trace: Trace) -> str:
     """One line per event: what, over which axes and groups, which layouts, bytes (most of any rank), time."""
-    rows = [("operator", "what", "over", "group", "layouts", "received", "seconds", "source")]
+    rows: list[tuple[str, ...]] = [
+        ("operator", "what", "over", "group", "layouts", "received", "seconds", "source")
+    ]
     rows += [_row(event) for event in trace]
     rows.append(("total", "", "", "", "", nbytes_text(trace.nbytes()), f"{trace.seconds:.6f}", ""))
     return columns(rows)
@@ -82,7 +84,7 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
     return out
 
 
-def _dtype(name: str) -> object:
+def _dtype(name: str) -> Any:
     if name.startswith(("bfloat", "float8")):
         import ml_dtypes
 

@@ -17,11 +17,16 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import World
+from spmdsim.worlds.fingerprint import check_mode
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
+from spmdsim.worlds.mpi_check import Call, Checker, deadline_seconds
 from spmdsim.worlds.mpi_comms import Comms
 from spmdsim.worlds.mpi_place import exchange_traffic, group_traffic, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
+from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.tuning import tuning
+
+Run = Callable[[np.ndarray], np.ndarray]
 
 #: Steps whose derived form is kept.
 KEPT = 1024
@@ -33,12 +38,14 @@ class Program:
 
     Args:
         shape: what the rank's shard must look like.
-        run: from the shard before to the shard after.
+        call: what to compare with the other ranks, if it communicates and they compare.
+        run: from the shard before to the shard after; None until it was derived.
         types: MPI types to free when the program is forgotten.
     """
 
     shape: tuple[int, ...]
-    run: Callable[[np.ndarray], np.ndarray]
+    call: Call | None = None
+    run: Run | None = None
     types: list[MPI.Datatype] = field(default_factory=list)
 
 
@@ -47,20 +54,31 @@ class MPIWorld(World):
 
     Args:
         comm: the communicator; COMM_WORLD if left out. It stays the caller's.
+        check: whether ranks compare what they are about to run. ``"auto"`` (the default) compares the first
+            256 calls of every group and then each 16th; ``True`` compares all, and the user's source lines
+            too, at the price of one small all_reduce per call; ``False`` none. The default comes from
+            ``SPMDSIM_CHECK``.
+        deadline: seconds that a compared call waits for the other ranks before it names the missing ones;
+            ``SPMDSIM_DEADLINE``, or 300.
 
     Attributes:
         comm: the communicator.
         rank: this process's rank in it.
     """
 
-    def __init__(self, comm: MPI.Comm | None = None) -> None:
+    def __init__(
+        self, comm: MPI.Comm | None = None, check: bool | str | None = None, deadline: float | None = None
+    ) -> None:
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
         self.vendor: str = MPI.get_vendor()[0]
         self.tuning = tuning(self.vendor)
         self._comms = Comms(self.comm)
-        self._programs: dict[tuple[Step, np.dtype], Program] = {}
+        self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
+        mode = check_mode(check) if self.size > 1 else False
+        seconds = deadline_seconds() if deadline is None else deadline
+        self._check = Checker(self._comms, mode, seconds) if mode else None
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
@@ -86,44 +104,53 @@ class MPIWorld(World):
         if len(shards) != 1:
             raise WorldError(f"{len(shards)} shards were given to a process that owns one rank")
         array = shards[0]
-        program = self._programs.get((step, array.dtype))
+        program = self._programs.get((step, array.dtype, algorithm))
         if program is None:
-            program = self._derive(step, array.dtype)
+            program = self._begin(step, array.dtype, algorithm)
         if array.shape != program.shape:
             raise WorldError(
                 f"rank {self.rank} holds a shard of shape {array.shape}, but {step.src} gives it {program.shape}"
             )
-        return [program.run(array if array.flags.c_contiguous else contiguous(array))]
+        if program.call is not None:
+            self._check(program.call)  # type: ignore[misc]
+        run = program.run
+        if run is None:
+            # Derived only now: making a communicator is a collective, too, that ranks must agree about.
+            run = self._derive(program, step, array.dtype, algorithm)
+        return [run(array if array.flags.c_contiguous else contiguous(array))]
 
-    def _derive(self, step: Step, dtype: np.dtype) -> Program:
+    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Program:
         self.check_step(step)
-        program = self._program(step, dtype)
+        program = Program(step.src.local_shape(step.shape, self.rank))
+        if self._check is not None and step.collective not in ("slice", "fill"):
+            call = Call.of(step, dtype, algorithm)
+            if self.rank in call.members and len(call.members) > 1:
+                program.call = call
         if len(self._programs) >= KEPT:
-            oldest = next(iter(self._programs))
-            _free(self._programs.pop(oldest))
-        self._programs[step, dtype] = program
+            _free(self._programs.pop(next(iter(self._programs))))
+        self._programs[step, dtype, algorithm] = program
         return program
 
-    def _program(self, step: Step, dtype: np.dtype) -> Program:
-        shape = step.src.local_shape(step.shape, self.rank)
+    def _derive(self, program: Program, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
+        program.run, program.types = self._program(step, dtype)
+        return program.run
+
+    def _program(self, step: Step, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
         if self.rank not in step.src.mesh and self.rank not in step.dst.mesh:
-            return Program(shape, lambda array: np.zeros((0,) * len(step.shape), dtype))
+            return (lambda array: np.zeros((0,) * len(step.shape), dtype)), []
         if step.collective == "slice":
-            return Program(shape, slicing(step, self.rank))
+            return slicing(step, self.rank), []
         if step.collective == "fill":
-            return Program(shape, filling(step, self.rank, dtype))
+            return filling(step, self.rank, dtype), []
         if step.collective in ("all_reduce", "reduce_scatter"):
-            return Program(shape, self._reducing(step, dtype))
+            return self._reducing(step, dtype), []
         traffic = (exchange_traffic if step.collective == "exchange" else group_traffic)(step, self.rank)
         if len(traffic.members) == 1 or 0 in step.shape:
             target = step.dst.local_shape(step.shape, self.rank)
-            return Program(shape, lambda array: array.reshape(target))
-        run, types = place(traffic, self._comms.of(traffic.members), dtype, self.tuning)
-        return Program(shape, run, types)
+            return (lambda array: array.reshape(target)), []
+        return place(traffic, self._comms.of(traffic.members), dtype, self.tuning)
 
-    def _reducing(self, step: Step, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-        from spmdsim.worlds.reduce_ops import check_reduce
-
+    def _reducing(self, step: Step, dtype: np.dtype) -> Run:
         check_reduce(step.op, dtype)
         order = step.group(self.rank)
         members = tuple(sorted(order))

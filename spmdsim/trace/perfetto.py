@@ -1,0 +1,93 @@
+"""A trace as a timeline: Chrome's JSON format, which ui.perfetto.dev opens.
+
+One process per rank; operators enclose their collectives; arrows go from each sender to its receivers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from spmdsim.trace.events import CollectiveEvent, Event
+from spmdsim.trace.recorder import Trace
+from spmdsim.trace.table import pairs
+
+#: Arrows drawn at most: more make a browser slow and a picture black.
+MOST_ARROWS = 20_000
+
+
+def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
+    """The timeline of one program.
+
+    Args:
+        traces: one trace per process, such as ``world.gather_objects([trace])`` gives.
+
+    Returns:
+        ``{"traceEvents": [...]}`` with times in microseconds since the first event. Clocks of processes on one
+        machine agree; those of several machines may be shifted against each other.
+    """
+    first = min((event.start for trace in traces for event in trace), default=0.0)
+    slices: dict[tuple[int, int], tuple[Event, float]] = {}
+    events: list[dict[str, Any]] = []
+    ranks: set[int] = set()
+    for trace in traces:
+        owned = next((e.ranks for e in trace.collectives), range(1))
+        ranks.update(owned)
+        for number, event in enumerate(trace):
+            for rank in owned:
+                start = (event.start - first) * 1e6
+                slices[rank, number] = (event, start)
+                events.append(_slice(event, rank, start))
+    names = [
+        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
+        for rank in sorted(ranks)
+    ]
+    return {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
+
+
+def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
+    common = {"ph": "X", "pid": rank, "tid": 0, "ts": start, "dur": event.seconds * 1e6}
+    if not isinstance(event, CollectiveEvent):
+        args: dict[str, Any] = {
+            "strategy": event.strategy,
+            "inputs": list(event.inputs),
+            "outputs": list(event.outputs),
+            "source": event.source,
+        }
+        return {**common, "name": event.name, "cat": "operator", "args": args}
+    args = {
+        "axes": list(event.axes),
+        "group": event.group_size,
+        "from": event.step.src.short(),
+        "to": event.step.dst.short(),
+        "bytes received": event.nbytes[event.ranks.index(rank)],
+        "dtype": event.dtype,
+        "source": event.source,
+    }
+    return {**common, "name": event.collective, "cat": "collective", "args": args}
+
+
+def _arrows(slices: dict[tuple[int, int], tuple[Event, float]]) -> list[dict[str, Any]]:
+    """A start at the beginning of the sender's slice, a finish at the end of the receiver's, per message."""
+    found: list[dict[str, Any]] = []
+    for (rank, number), (event, start) in slices.items():
+        if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:
+            continue
+        for peer, _ in pairs(event.step, rank):
+            sender = slices.get((peer, number))
+            if sender is None or sender[0].key != event.key:
+                continue
+            if len(found) >= 2 * MOST_ARROWS:
+                return found
+            common = {"name": "message", "cat": "message", "id": len(found) // 2 + 1, "tid": 0}
+            found.append({**common, "ph": "s", "pid": peer, "ts": sender[1]})
+            end = start + event.seconds * 1e6
+            found.append({**common, "ph": "f", "bp": "e", "pid": rank, "ts": end})
+    return found
+
+
+def save(path: str, traces: Sequence[Trace]) -> None:
+    """Write the timeline of one program to a file."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(timeline(traces), file)

@@ -1,0 +1,140 @@
+"""Comparing the ranks' calls before a collective, with a deadline after which missing ranks are named."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.errors import WorldError
+from spmdsim.redistribution.step import Step
+from spmdsim.trace.recorder import source_line
+from spmdsim.worlds.fingerprint import Record, describe, digest, due, mixed, number_of
+from spmdsim.worlds.mpi_comms import Comms
+
+#: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
+DEADLINE = 300.0
+#: Seconds that ranks which gave up wait for the others that gave up.
+GRACE = 1.0
+#: Messages of ranks that gave up; below every library's limit on tags.
+TAG = 77_013
+
+
+def deadline_seconds() -> float:
+    """The deadline that the environment asks for, or the default."""
+    return float(os.environ.get("SPMDSIM_DEADLINE", DEADLINE))
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a rank is about to run, derived once per step.
+
+    Args:
+        step: the step.
+        dtype: name of the element type.
+        algorithm: the emulated algorithm, if any.
+        members: the ranks of the step's meshes, sorted: they all run it at the same time.
+        digest: the number that stands for it.
+    """
+
+    step: Step
+    dtype: str
+    algorithm: str | None
+    members: tuple[int, ...]
+    digest: int
+
+    @staticmethod
+    def of(step: Step, dtype: np.dtype, algorithm: str | None) -> Call:
+        """The call for a step."""
+        ranks = set(step.src.mesh.rank_list)
+        if step.dst.mesh is not step.src.mesh:
+            ranks |= set(step.dst.mesh.rank_list)
+        found = digest(step, dtype.name, algorithm)
+        return Call(step, dtype.name, algorithm, tuple(sorted(ranks)), found)
+
+    def record(self, number: int, source: str) -> Record:
+        """The call in words."""
+        step = self.step
+        return Record(
+            number,
+            step.collective,
+            ",".join(step.axes),
+            str(step.src),
+            str(step.dst),
+            str(step.shape),
+            self.dtype,
+            step.op or "",
+            self.algorithm or "",
+            source,
+        )
+
+
+class Checker:
+    """Compares calls.
+
+    Args:
+        comms: where the group's communicators come from.
+        mode: True compares every call and its source line; "auto" the first ones and a sample of the rest.
+        deadline: seconds to wait for the others.
+    """
+
+    def __init__(self, comms: Comms, mode: bool | str, deadline: float) -> None:
+        self.mode, self.deadline = mode, deadline
+        self._comms = comms
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._given_up: list[object] = []
+
+    def __call__(self, call: Call) -> None:
+        """Compare a call with those of the other members.
+
+        Raises:
+            WorldError: the ranks disagree, or some do not come.
+        """
+        number = self._numbers.get(call.members, 0)
+        self._numbers[call.members] = number + 1
+        if not due(self.mode, number):
+            return
+        place = number_of(source_line() or "") if self.mode is True else 0
+        mine = mixed(call.digest, number, place)
+        give, take = np.array([mine, -mine]), np.empty(2, np.int64)
+        comm = self._comms.of(call.members)
+        request = comm.Iallreduce(give, take, MPI.MIN)
+        if not request.Test():
+            self._wait(request, comm, call, number, (give, take))
+        if take[0] != -take[1]:
+            records = comm.allgather(call.record(number, source_line() or "an unknown place"))
+            raise WorldError(describe(call.members, records, self.mode is True))
+
+    def _wait(self, request: MPI.Request, comm: MPI.Comm, call: Call, number: int, held: object) -> None:
+        begin = time.monotonic()
+        patient = begin + 0.005
+        while not request.Test():
+            now = time.monotonic()
+            if now < patient:
+                os.sched_yield()
+            elif now - begin > self.deadline or comm.Iprobe(MPI.ANY_SOURCE, TAG):
+                self._given_up.append((request, held))
+                raise WorldError(self._missing(comm, call, number))
+            else:
+                time.sleep(0.0005)
+
+    def _missing(self, comm: MPI.Comm, call: Call, number: int) -> str:
+        """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
+        word, here = np.array([number]), {comm.rank}
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        self._given_up.append([comm.Isend(word, rank, TAG) for rank in others])
+        end = time.monotonic() + GRACE
+        status = MPI.Status()
+        while len(here) < comm.size and time.monotonic() < end:
+            if comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
+                comm.Recv(np.empty(1, word.dtype), status.Get_source(), TAG)
+                here.add(status.Get_source())
+            else:
+                time.sleep(0.002)
+        absent = [str(call.members[k]) for k in range(comm.size) if k not in here]
+        who = f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)}" if absent else "no rank"
+        record = call.record(number, source_line() or "an unknown place")
+        return f"{who} did not come to collective {number} within {self.deadline:g} s: {record}"
