@@ -47,4 +47,5 @@ def world(request: pytest.FixtureRequest) -> Iterator[object]:
     from spmdsim.worlds import MPIWorld
 
     for comm in first_ranks(request.param):
-        yield MPIWorld(comm)
+        with MPIWorld(comm) as here:  # closed: its communicators are few in some libraries
+            yield here
