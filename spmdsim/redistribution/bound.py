@@ -7,7 +7,10 @@
   holders: ``(n - 1) + (k - 1)`` elements received, or one more where no holder-to-be has a contribution of its own.
   Shared evenly over the holders this is ``(n-1)/n`` of the vector for P -> S and ``2 (n-1)/n`` of it for P -> R.
 
-The count per element is a lower bound for the sum over ranks, so the largest share is one for the busiest rank.
+The count per element bounds the sum over ranks, so the largest share bounds the busiest rank. Axes along which the
+source and the target only hold copies are left out of ``k``: the groups along them are the same problem side by
+side. Where the reduced values go to other ranks than those that hold the contributions, the adding can be done by
+either, and the bound is what a target rank must receive in any case: each element once.
 """
 
 from __future__ import annotations
@@ -78,12 +81,22 @@ def lower_bounds(src: Layout, dst: Layout, shape: tuple[int, ...]) -> np.ndarray
     terms = contributions(src, dst)
     if terms == 1:
         return wanted - held
+    if {*src.mesh.rank_list} != {*dst.mesh.rank_list}:
+        return wanted
     kept = kept_axes(src, dst)
-    piece = piece_numbers(dst.mesh, dst.split_axes + kept)
-    holders = dst.mesh.size // dst.mesh.axis_size(*dst.split_axes, *kept)
+    apart = _copies_only(src, dst)
+    piece = piece_numbers(dst.mesh, (*dst.split_axes, *kept, *apart))
+    holders = dst.mesh.size // dst.mesh.axis_size(*dst.split_axes, *kept, *apart)
     # Which elements of a target piece are in the source piece of one of its holders: distinct source pieces of
     # one target piece share no element, so their overlaps add up.
     pairs = piece * src.mesh.size + piece_numbers(src.mesh, src.split_axes)[here]
-    _, first = np.unique(np.where(here < 0, -1, pairs), return_index=True)
+    _, first = np.unique(pairs, return_index=True)
     among = np.bincount(piece[first], weights=held[first], minlength=dst.mesh.size).astype(np.int64)
     return -(-(wanted * (terms + holders - 1) - among[piece]) // holders)
+
+
+def _copies_only(src: Layout, dst: Layout) -> tuple[str, ...]:
+    """The axes along which both layouts, on one mesh, hold copies."""
+    if src.mesh != dst.mesh:
+        return ()
+    return tuple(axis for axis in src.replicated_axes if axis in dst.replicated_axes)

@@ -55,6 +55,12 @@ def exchange_traffic(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Traffi
     return Traffic(volume - own, messages, _most_sent(have, want, own, held))
 
 
+def own_overlap(src: Layout, dst: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    """Per position of the target's mesh, the elements of its piece that the rank holds in ``src`` already."""
+    have, want, _ = grids(src, dst, shape)
+    return _own_overlap(have, want, None if src.mesh == dst.mesh else have.ranks.positions(want.ranks.rank))
+
+
 def _own_overlap(have: Grid, want: Grid, held: np.ndarray | None) -> np.ndarray:
     """Per position of the target mesh, the elements that the rank holds already."""
     own = np.ones(want.mesh.size, np.int64)

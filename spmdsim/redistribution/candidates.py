@@ -1,0 +1,216 @@
+"""The plans that compete for a redistribution.
+
+* collective steps alone, by :mod:`~spmdsim.redistribution.search`;
+* the direct exchange, after the reduction of what is pending;
+* between meshes, an exchange that spreads a replicated target over its ranks, then an all_gather there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from spmdsim.cost.machine import CostModel
+from spmdsim.layout import Layout
+from spmdsim.layout.refine import refine
+from spmdsim.redistribution.bound import kept_axes, reduced_axes
+from spmdsim.redistribution.price import largest, price_step
+from spmdsim.redistribution.search import Found, Paths, search, steps_of
+from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.traffic import exchange_traffic
+
+#: The kinds of plan.
+LOCAL = "local"
+COLLECTIVES = "collectives"
+DIRECT = "direct exchange"
+REDUCED = "reduction, then exchange"
+SPREAD = "exchange, then all_gather"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it.
+
+    Attributes:
+        kind: its kind, as in :class:`~spmdsim.redistribution.plan.Plan`.
+        steps: its steps.
+        seconds: modelled time.
+        received: elements the busiest rank receives, step by step.
+        sent: elements the busiest rank sends, step by step.
+        held: the most elements a rank holds after a step.
+        allowed: False if it needs more memory than the larger of source and target: shown, but not taken.
+    """
+
+    kind: str
+    steps: tuple[Step, ...]
+    seconds: float
+    received: int
+    sent: int
+    held: int
+    allowed: bool = True
+
+    @property
+    def order(self) -> tuple[bool, float, int, bool]:
+        """What decides: the time, then the number of steps, then regular collectives before an exchange."""
+        irregular = any(step.collective == "exchange" for step in self.steps)
+        return (not self.allowed, float(f"{self.seconds:.9e}"), len(self.steps), irregular)
+
+
+@lru_cache(maxsize=4096)
+def endpoints(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Layout, Layout, tuple[int, ...]]:
+    """The two layouts on one mesh where there is one, without axes of size 1."""
+    if src.mesh == dst.mesh:
+        return src.canonical, dst.canonical, shape
+    return (*(refine(src, dst, shape) or (src.canonical, dst.canonical)), shape)
+
+
+def candidates(
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    itemsize: int,
+    machine: CostModel | None,
+    all_of_them: bool = False,
+) -> tuple[Candidate, ...]:
+    """The plans from ``src`` to ``dst``, best first.
+
+    Args:
+        src: the layout before, canonical.
+        dst: the layout after, canonical.
+        shape: global shape.
+        itemsize: bytes per element.
+        machine: the cost model, or None for bytes only.
+        all_of_them: also build those that are known to lose, to be shown.
+    """
+    base = before_fill(src, dst, shape)
+    finder = _Finder(src, base, shape, itemsize, machine, all_of_them)
+    found = finder.one_mesh() if src.mesh == base.mesh else finder.two_meshes()
+    if base != dst:
+        axes = tuple(axis for axis in dst.partial_axes if axis not in base.partial_axes)
+        fill = Step("fill", axes, base, dst, shape, dst.reduce_op)
+        found = [finder.candidate((*candidate.steps, fill), candidate.kind) for candidate in found]
+    return tuple(sorted(found, key=lambda candidate: candidate.order))
+
+
+def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
+    """The layout from which a target with new pending values is made without communication.
+
+    Along a new pending axis the values stay as the source has them (split or copied), as far as they can; coming
+    from another mesh they are split over it, because that moves the least.
+    """
+    same = src.mesh == dst.mesh
+    new = [(axis, op) for axis, op in dst.partial if not (same and (axis, op) in src.partial)]
+    if not new:
+        return dst
+    dims = [list(entry) for entry in dst.dims]
+    for axis, _ in new:
+        if not same and dims:
+            sizes = [-(-size // dst.mesh.axis_size(*entry)) for size, entry in zip(shape, dims)]
+            dims[sizes.index(max(sizes))].append(axis)
+        for dim, entry in enumerate(src.dims if same else ()):
+            if axis in entry:
+                dims[dim].append(axis)
+    return Layout(dst.mesh, dims, [item for item in dst.partial if item not in new])
+
+
+class _Finder:
+    """Builds the candidates between two canonical layouts; the target keeps pending only what the source has."""
+
+    def __init__(
+        self,
+        src: Layout,
+        dst: Layout,
+        shape: tuple[int, ...],
+        itemsize: int,
+        machine: CostModel | None,
+        everything: bool,
+    ) -> None:
+        self.src, self.dst, self.shape = src, dst, shape
+        self.itemsize, self.machine, self.everything = itemsize, machine, everything
+        self.limit = max(largest(src, shape), largest(dst, shape))
+        self.kept = tuple(item for item in src.partial if item[0] in kept_axes(src, dst))
+
+    def one_mesh(self) -> list[Candidate]:
+        """Collective steps, and the direct exchange where nothing is pending or once it is reduced."""
+        src, dst = self.src, self.dst
+        if src == dst:
+            return [self.candidate((), LOCAL)]
+        found = [] if reduced_axes(src, dst) else [self.candidate((self._direct(src),), DIRECT)]
+        if found and found[0].kind == LOCAL and not self.everything:
+            return found
+        bound = min((one.seconds for one in found), default=float("inf"))
+        paths = self._search(dst, float("inf") if self.everything else bound * (1 + 1e-9) + 1e-12)
+        found += self._collectives(paths, True)
+        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
+            if self.everything or mid.seconds < min((one.seconds for one in found), default=float("inf")):
+                found += self._exchanged(mid)
+        if self.everything and paths.target is None:
+            found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
+        return found
+
+    def two_meshes(self) -> list[Candidate]:
+        """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
+        found: list[Candidate] = []
+        if not self.src.partial:
+            return self._arrive((), self.src, DIRECT)
+        paths = self._search(self.src.reduced, float("inf"))
+        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
+            if self.everything or mid.seconds < min((one.seconds for one in found), default=float("inf")):
+                steps = steps_of(mid, self.src, self.shape, ())
+                found += self._arrive(tuple(steps), steps[-1].dst, REDUCED)
+        return found
+
+    def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
+        """Price some steps."""
+        prices = [price_step(step, self.itemsize, self.machine) for step in steps]
+        local = all(step.collective in ("slice", "fill") for step in steps)
+        return Candidate(
+            LOCAL if local else kind,
+            steps,
+            sum(price.seconds for price in prices),
+            sum(price.received for price in prices),
+            sum(price.sent for price in prices),
+            max((largest(step.dst, self.shape) for step in steps), default=0),
+            allowed,
+        )
+
+    def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
+        limit = math.prod(self.shape) if unlimited else self.limit
+        return search(self.src, dst, self.shape, self.itemsize, self.machine, limit, bound)
+
+    def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
+        if paths.target is None:
+            return []
+        steps = steps_of(paths.target, self.src, self.shape, self.kept)
+        return [self.candidate(tuple(steps), COLLECTIVES, allowed)]
+
+    def _exchanged(self, mid: Found) -> list[Candidate]:
+        steps = steps_of(mid, self.src, self.shape, self.kept)
+        after = steps[-1].dst
+        if after == self.dst:
+            return []
+        return [self.candidate((*steps, self._direct(after)), REDUCED)]
+
+    def _direct(self, src: Layout) -> Step:
+        """The exchange; a slice where every rank holds its target already."""
+        if src.mesh == self.dst.mesh and _holds_all(src, self.dst, self.shape):
+            return Step("slice", (), src, self.dst, self.shape)
+        return Step("exchange", (), src, self.dst, self.shape)
+
+    def _arrive(self, steps: tuple[Step, ...], src: Layout, kind: str) -> list[Candidate]:
+        """Exchange to the target's mesh: at once, or spread over its ranks and gathered there."""
+        found = [self.candidate((*steps, self._direct(src)), kind)]
+        dst, free = self.dst, self.dst.replicated_axes
+        if self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
+            return found
+        sizes = [largest(Layout(dst.mesh, (entry,)), (size,)) for size, entry in zip(self.shape, dst.dims)]
+        most = sizes.index(max(sizes))
+        spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
+        away = Step("exchange", (), src, spread, self.shape)
+        gather = Step("all_gather", free, spread, dst, self.shape)
+        return [*found, self.candidate((*steps, away, gather), SPREAD)]
+
+
+def _holds_all(src: Layout, dst: Layout, shape: tuple[int, ...]) -> bool:
+    return exchange_traffic(src, dst, shape).most_received == 0

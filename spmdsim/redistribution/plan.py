@@ -1,0 +1,207 @@
+"""A plan: the steps that take a tensor from one layout to another, and what they cost.
+
+Two kinds of plan compete, and the cheaper one under the machine's costs wins: a shortest path of collective steps,
+and the direct exchange in which every rank receives exactly what it does not hold. Pending values are reduced
+first, into the target's split where there is one. Planning is pure and cached by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from spmdsim.cost.machine import CostModel
+from spmdsim.layout import Layout
+from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
+from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
+from spmdsim.redistribution.checks import check_layouts
+from spmdsim.redistribution.grid import ranks_of
+from spmdsim.redistribution.price import StepPrice, price_step, received_elements
+from spmdsim.redistribution.step import Step
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A redistribution as a value; ``str(plan)`` is its table.
+
+    Attributes:
+        src: the layout before.
+        dst: the layout after.
+        shape: global shape before.
+        dtype: name of the element type.
+        itemsize: bytes per element.
+        steps: the collectives, in order; none if every rank holds its target already.
+        machine: the cost model that chose it; None: the fewest bytes, then the fewest steps.
+        to_shape: global shape after, where the plan reshapes too.
+        kind: what kind of plan won: ``"local"``, ``"collectives"``, ``"direct exchange"`` or
+            ``"reduction, then exchange"``.
+    """
+
+    src: Layout
+    dst: Layout
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    steps: tuple[Step, ...]
+    machine: CostModel | None = None
+    to_shape: tuple[int, ...] | None = None
+    kind: str = "local"
+    _cached: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    # -- bytes --------------------------------------------------------------------------------------
+
+    def nbytes(self, rank: int) -> int:
+        """Bytes that ``rank`` receives from other ranks, over all steps."""
+        return sum(step.nbytes(rank, self.itemsize) for step in self.steps if rank in step.dst.mesh)
+
+    def lower_bound(self, rank: int) -> int:
+        """Bytes that ``rank`` must receive whatever the algorithm, see :mod:`spmdsim.redistribution.bound`."""
+        src, dst, shape = self._ends
+        return self.itemsize * lower_bound_elements(src, dst, shape, rank)
+
+    @cached_property
+    def max_nbytes(self) -> int:
+        """Bytes the busiest rank receives."""
+        return int(self._received.max(initial=0)) * self.itemsize
+
+    @cached_property
+    def total_nbytes(self) -> int:
+        """Bytes all ranks receive together."""
+        return int(self._received.sum()) * self.itemsize
+
+    @cached_property
+    def max_lower_bound(self) -> int:
+        """The lower bound of the busiest rank, in bytes."""
+        return int(self._bounds.max(initial=0)) * self.itemsize
+
+    @cached_property
+    def total_lower_bound(self) -> int:
+        """The lower bound of all ranks together, in bytes."""
+        return int(self._bounds.sum()) * self.itemsize
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the busiest rank over its lower bound; 1.0 where neither moves anything."""
+        if not self.max_lower_bound:
+            return 1.0 if not self.max_nbytes else float("inf")
+        return self.max_nbytes / self.max_lower_bound
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def prices(self) -> tuple[StepPrice, ...]:
+        """What each step moves and costs on its busiest rank."""
+        return tuple(price_step(step, self.itemsize, self.machine) for step in self.steps)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Modelled seconds; without a machine, the bytes of the busiest rank on a link of 8 GB/s."""
+        return sum(price.seconds for price in self.prices)
+
+    # -- what it looks like -------------------------------------------------------------------------
+
+    @cached_property
+    def states(self) -> tuple[Layout, ...]:
+        """The layouts the tensor goes through, first and last included."""
+        return (self.src, *(step.dst for step in self.steps[:-1]), self.dst)
+
+    @property
+    def trace(self) -> str:
+        """The states in short form, such as ``S(0)R -> S(0)S(1)``."""
+        steps = [self.steps[0].src.short(), *(step.dst.short() for step in self.steps)] if self.steps else []
+        return " -> ".join(steps or [self.src.short(), self.dst.short()])
+
+    @cached_property
+    def alternatives(self) -> tuple[Candidate, ...]:
+        """All plans that were considered, the chosen one among them, each with its price."""
+        src, dst, shape = endpoints(self.src, self.dst, self.shape)
+        return candidates(src, dst, shape, self.itemsize, self.machine, all_of_them=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan in plain types, for JSON."""
+        from spmdsim.redistribution.table import plan_dict
+
+        return plan_dict(self)
+
+    def __str__(self) -> str:
+        from spmdsim.redistribution.table import plan_table
+
+        return plan_table(self)
+
+    @property
+    def _ends(self) -> tuple[Layout, Layout, tuple[int, ...]]:
+        src, dst, shape = endpoints(self.src, self.dst, self.shape)
+        return src, before_fill(src, dst, shape), shape
+
+    @cached_property
+    def _bounds(self) -> np.ndarray:
+        return lower_bounds(*self._ends)
+
+    @cached_property
+    def _received(self) -> np.ndarray:
+        ranks = [ranks_of(step.dst.mesh).rank for step in self.steps]
+        total = np.zeros(1 + max((int(some.max()) for some in ranks), default=0), np.int64)
+        for step, some in zip(self.steps, ranks):
+            total[some] += received_elements(step)
+        return total
+
+
+def plan(
+    src: Layout,
+    dst: Layout,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    machine: CostModel | None = None,
+    to_shape: Sequence[int] | None = None,
+    style: str | None = None,
+    *,
+    partial_target: bool = False,
+) -> Any:
+    """The cheapest way from one layout of a tensor to another.
+
+    Args:
+        src: the layout before, on any mesh; pending values are reduced on the way.
+        dst: the layout after, on the same mesh or another one.
+        shape: global shape.
+        dtype: element type, or anything numpy takes for one.
+        machine: the cost model that prices the candidates. Without one the plan in which the busiest rank
+            receives the fewest bytes wins, then the one with the fewest steps.
+        to_shape: the global shape after, to reshape on the way.
+        style: ``"mindspore"`` for the operators that MindSpore's inference would insert instead.
+        partial_target: allow a target with pending values that the source does not hold pending.
+
+    Returns:
+        A :class:`Plan`; with ``style="mindspore"`` a
+        :class:`~spmdsim.redistribution.mindspore.plan.MindSporePlan`.
+
+    Raises:
+        PlanError: the layouts are for other numbers of dims, or the target is pending.
+
+    >>> from spmdsim.layout import Mesh
+    >>> mesh = Mesh((2, 2), ("a", "b"))
+    >>> [str(step) for step in plan(mesh("a", "b"), mesh("a", None), (8, 8)).steps]
+    ['all_gather over b: S(0)S(1) -> S(0)R']
+    """
+    target_shape = None if to_shape is None else tuple(to_shape)
+    return _plan(src, dst, tuple(shape), np.dtype(dtype), machine, target_shape, style, partial_target)
+
+
+@lru_cache(maxsize=16384)
+def _plan(
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    machine: CostModel | None,
+    to_shape: tuple[int, ...] | None,
+    style: str | None,
+    partial_target: bool,
+) -> Any:
+    check_layouts(src, dst, shape, to_shape, partial_target)
+    ends = endpoints(src, dst, shape)
+    best = candidates(*ends, dtype.itemsize, machine)[0]
+    return Plan(src, dst, shape, dtype.name, dtype.itemsize, best.steps, machine, to_shape, best.kind)

@@ -1,0 +1,149 @@
+"""What the steps of a plan move and cost, exactly: the busiest rank decides.
+
+Bytes are those a rank receives. An exchange takes as long as its busiest rank receives or sends, so equal pieces
+held by few ranks for many are priced by the senders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.grid import cuts, piece_numbers
+from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.traffic import Traffic, exchange_traffic, own_overlap
+
+#: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
+BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """What one step costs.
+
+    Attributes:
+        received: elements the busiest rank receives.
+        sent: elements the busiest rank sends; equal to ``received`` for collectives.
+        messages: messages the busiest rank receives when every pair of ranks talks directly.
+        seconds: modelled time.
+    """
+
+    received: int
+    sent: int
+    messages: int
+    seconds: float
+
+
+def machine_on(machine: CostModel | None, mesh: Mesh) -> CostModel:
+    """The cost model of a mesh: a machine of nodes prices each axis by the links it crosses."""
+    if machine is None:
+        return BYTES_ONLY
+    if isinstance(machine, Machine) and machine.intra is not None:
+        return _on_mesh(machine, mesh)
+    return machine
+
+
+@lru_cache(maxsize=256)
+def _on_mesh(machine: Machine, mesh: Mesh) -> Machine:
+    return machine.on_mesh(mesh)
+
+
+def price_step(step: Step, itemsize: int, machine: CostModel | None) -> StepPrice:
+    """Elements, messages and modelled seconds of one step."""
+    model = machine_on(machine, step.src.mesh)
+    if step.collective in ("slice", "fill", "reshape"):
+        size = largest(step.dst, step.shape) * itemsize
+        return StepPrice(0, 0, 0, model.seconds("slice", 1, 0, copied=size))
+    if step.collective == "exchange":
+        return _price_exchange(step, exchange_traffic(step.src, step.dst, step.shape), itemsize, machine)
+    received = most_received(step)
+    members = step.src.mesh.axis_size(*step.axes)
+    seconds = model.seconds(step.collective, members, received * itemsize, step.axes)
+    messages = (members - 1) * (2 if step.collective == "all_reduce" else 1)
+    return StepPrice(received, received, messages if received else 0, seconds)
+
+
+def _price_exchange(step: Step, traffic: Traffic, itemsize: int, machine: CostModel | None) -> StepPrice:
+    received, sent, messages = traffic.most_received, traffic.most_sent, traffic.most_messages
+    busiest = received if machine is None else max(received, sent)
+    one_mesh = step.src.mesh == step.dst.mesh
+    axes = _crossed(step) if one_mesh else None
+    members = step.src.mesh.axis_size(*axes) if axes else max(step.src.mesh.size, step.dst.mesh.size, 2)
+    model = machine_on(machine, step.src.mesh)
+    seconds = (
+        model.seconds("exchange", members, busiest * itemsize, axes, messages=messages) if busiest else 0.0
+    )
+    return StepPrice(received, sent, messages, seconds)
+
+
+def _crossed(step: Step) -> tuple[str, ...]:
+    """The axes along which an exchange on one mesh moves values."""
+    same = {a for old, new in zip(step.src.dims, step.dst.dims) for a, b in zip(old, new) if a == b}
+    used = {*step.src.split_axes, *step.dst.split_axes}
+    return tuple(axis for axis in step.src.mesh.axes if axis in used and axis not in same)
+
+
+def largest(layout: Layout, shape: Sequence[int]) -> int:
+    """Elements of the largest piece: balanced splits give it to the first part of every dim."""
+    size_of = layout.mesh._size_of
+    count = 1
+    for size, entry in zip(shape, layout.dims):
+        for axis in entry:
+            size = -(-size // size_of[axis])
+        count *= size
+    return count
+
+
+def most_received(step: Step) -> int:
+    """Elements that the busiest rank receives in a collective step."""
+    mesh, shape = step.src.mesh, step.shape
+    members = mesh.axis_size(*step.axes)
+    biggest = largest(step.dst, shape)
+    if step.collective == "reduce_scatter":
+        return (members - 1) * biggest
+    if step.collective == "all_reduce":
+        block = -(-biggest // members)
+        return max((members - 2) * block + biggest, 0) if members > 1 else 0
+    if _even(step.src, shape) and _even(step.dst, shape):
+        return biggest - biggest // members
+    return int(received_elements(step).max(initial=0))
+
+
+def received_elements(step: Step) -> np.ndarray:
+    """Elements each position of the target's mesh receives, as ``Step.nbytes`` counts them."""
+    mesh = step.dst.mesh
+    if step.collective in ("slice", "fill", "reshape"):
+        return np.zeros(mesh.size, np.int64)
+    if step.collective == "exchange":
+        return exchange_traffic(step.src, step.dst, step.shape).received
+    mine = volumes(step.dst, step.shape)
+    members = mesh.axis_size(*step.axes)
+    if step.collective == "reduce_scatter":
+        return (members - 1) * mine
+    if step.collective == "all_reduce":
+        block = mine // members + (piece_numbers(mesh, step.axes) < mine % members)
+        return (members - 1) * block + mine - block
+    return mine - own_overlap(step.src, step.dst, step.shape)
+
+
+def volumes(layout: Layout, shape: Sequence[int]) -> np.ndarray:
+    """Elements held at each position of a layout's mesh."""
+    mesh = layout.mesh
+    out = np.ones(mesh.size, np.int64)
+    for size, entry in zip(shape, layout.dims):
+        cut = cuts(size, tuple(mesh._size_of[axis] for axis in entry))
+        out *= (cut.stop - cut.start)[piece_numbers(mesh, entry)]
+    return out
+
+
+def _even(layout: Layout, shape: Sequence[int]) -> bool:
+    size_of = layout.mesh._size_of
+    return all(
+        size % math.prod([size_of[a] for a in entry]) == 0 for size, entry in zip(shape, layout.dims) if entry
+    )

@@ -1,0 +1,138 @@
+"""The shortest path of collective steps between two layouts on one mesh.
+
+Dijkstra over the states of :mod:`~spmdsim.redistribution.moves`, each step priced by the machine on what it really
+moves. A bound (what the direct exchange costs) ends the search early, and states that need more memory than the
+larger of source and target are never entered, so it stays within a fraction of a millisecond.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import count
+
+from spmdsim.cost.machine import CostModel
+from spmdsim.layout import Layout
+from spmdsim.redistribution.moves import Move, State, Target
+from spmdsim.redistribution.price import machine_on
+from spmdsim.redistribution.step import Step
+
+#: States a search may settle; the greedy remainder of a huge search would not pay.
+MOST_STATES = 2000
+#: What a step costs besides its modelled time: equal times are decided by fewer steps.
+STEP_PENALTY = 1e-15
+
+
+@dataclass(frozen=True)
+class Found:
+    """A path of moves, its estimated seconds and where it ends."""
+
+    seconds: float
+    moves: tuple[Move, ...]
+    state: State
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What a search found: the path to the target, if any, and the paths to states with nothing to reduce."""
+
+    target: Found | None
+    reduced: tuple[Found, ...]
+
+
+def search(
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    itemsize: int,
+    machine: CostModel | None,
+    limit: int,
+    bound: float = float("inf"),
+) -> Paths:
+    """Find the cheapest collective steps from ``src`` to ``dst``.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, on the same mesh; what it keeps pending is pending in ``src`` too.
+        shape: global shape.
+        itemsize: bytes per element.
+        machine: the cost model, or None for bytes only.
+        limit: the most elements a rank may hold in between.
+        bound: paths that cost this many seconds or more are of no use.
+    """
+    goal = Target(src, dst, shape, limit)
+    model = machine_on(machine, src.mesh)
+    prices: dict[tuple[str, tuple[str, ...], int], float] = {}
+    settled: set[State] = set()
+    best: dict[State, float] = {goal.start: 0.0}
+    back: dict[State, tuple[State, Move]] = {}
+    ticket = count()
+    queue: list[tuple[float, int, State]] = [(0.0, next(ticket), goal.start)]
+    reduced: list[State] = []
+    while queue and len(settled) < MOST_STATES:
+        seconds, _, state = heapq.heappop(queue)
+        if state in settled:
+            continue
+        settled.add(state)
+        if state == goal.goal:
+            break
+        for move in goal.moves(state):
+            moved = _moved(goal, state, move) * itemsize
+            key = (move.collective, move.axes, moved)
+            if key not in prices:
+                members = src.mesh.axis_size(*move.axes)
+                prices[key] = model.seconds(move.collective, members, moved, move.axes) if moved else 0.0
+            total = seconds + prices[key] + STEP_PENALTY
+            after = move.state
+            if total < bound and total < best.get(after, float("inf")):
+                if state.pending and not after.pending and after not in best:
+                    reduced.append(after)
+                best[after] = total
+                back[after] = (state, move)
+                heapq.heappush(queue, (total, next(ticket), after))
+    target = _walk(goal.goal, best, back) if goal.goal in settled else None
+    return Paths(target, tuple(_walk(state, best, back) for state in reduced))
+
+
+def steps_of(
+    found: Found, src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
+) -> list[Step]:
+    """The steps of a path as values.
+
+    Args:
+        found: the path.
+        src: the layout it starts from.
+        shape: global shape.
+        kept: the axes that stay pending, with their reduction.
+    """
+    steps, layout, op = [], src, src.reduce_op
+    for move in found.moves:
+        pending = [(axis, str(op)) for axis in move.state.pending]
+        after = Layout(src.mesh, move.state.dims, (*pending, *kept))
+        reduces = move.collective in ("all_reduce", "reduce_scatter")
+        axes = () if move.collective == "slice" else move.axes
+        steps.append(Step(move.collective, axes, layout, after, shape, op if reduces else None))
+        layout = after
+    return steps
+
+
+def _moved(goal: Target, state: State, move: Move) -> int:
+    """Elements that the busiest rank receives, to within a rounding of uneven pieces."""
+    if move.collective == "slice":
+        return 0
+    members = goal.mesh.axis_size(*move.axes)
+    after = goal.largest(move.state.dims)
+    if move.collective == "reduce_scatter":
+        return (members - 1) * after
+    if move.collective == "all_reduce":
+        return (members - 2) * -(-after // members) + after
+    return after - after // members
+
+
+def _walk(state: State, best: dict[State, float], back: dict[State, tuple[State, Move]]) -> Found:
+    moves: list[Move] = []
+    at = state
+    while at in back:
+        at, move = back[at]
+        moves.append(move)
+    return Found(best[state], tuple(reversed(moves)), state)
