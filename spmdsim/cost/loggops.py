@@ -8,10 +8,9 @@ received when cpu and card of the receiver are free, which keeps them busy for `
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count as counter
 
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.program import RECV, SEND, Program
@@ -86,11 +85,9 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
     kinds, kind_of, channels = program.kinds, program.kinds.__getitem__, program.channels()
     cpus, cards = program.cpu_slots(), program.card_slots()
     to_cpu, to_card = program.cpu_slots(program.peers), program.card_slots(program.peers)
-    more = [size - 1 if size > 0 else 0 for size in program.sizes]
-    send_busy = [p.o + m * p.O for m in more]
-    recv_busy = [p.o + m * max(p.O, p.G) for m in more]
-    wire = [p.g + m * p.G for m in more]
-    eager = [size <= p.S for size in program.sizes]
+    # (cpu of a send, cpu of a receive, card, eager) by size: one shared tuple per size stays in the cache.
+    by_size = {size: _costs(size, p) for size in set(program.sizes)}
+    costs = [by_size[size] for size in program.sizes]
     travel = p.o + p.L
     followers, on_start = program.followers(), program.start_followers()
     waiting = [len(needs) for needs in program.needs]
@@ -99,20 +96,32 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
     cpu_free: list[float] = [0] * (max(cpus + to_cpu, default=0) + 1)
     card_out: list[float] = [0] * (max(cards + to_card, default=0) + 1)
     card_in = list(card_out)
-    posted: list[deque[int]] = [deque() for _ in range(max(channels, default=-1) + 1)]
-    arrived: list[deque[int]] = [deque() for _ in posted]
+    # Queues of posted receives and arrived messages per channel, linked through ``after``: -1 ends a queue.
+    posted = [-1] * (max(channels, default=-1) + 1)
+    arrived, last = list(posted), list(posted)
+    after = [-1] * total
     starts: list[float] = [-1] * total
     ends: list[float] = [-1] * total
     ready: list[float] = [0] * total  # when what an operation requires is over, on whichever cpu
     taken: list[tuple[float, float]] = [(0, 0)] * total
     partners = [-1] * total
-    heap: list[tuple[float, int, int]] = []
-    push, pop, tick = heappush, heappop, counter().__next__
+    # Events by time: regular programs have many at the same moment, which then need no sorting.
+    moments: list[float] = []
+    events_at: dict[float, list[int]] = {}
+    current: Iterator[int] = iter(())
+
+    def push(at: float, event: int) -> None:
+        if at in events_at:
+            events_at[at].append(event)
+        else:
+            events_at[at] = [event]
+            heappush(moments, at)
+
     freed = [op for op in range(total) if not waiting[op]]
     finished: list[int] = []
     begun: list[int] = []
     events = 0
-    now: float = 0
+    now: float = -1  # before the first moment
     while True:
         for op in finished:
             end = ends[op]
@@ -141,28 +150,39 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
                         at = card_out[cards[op]]
                     if ready[op] > at:
                         at = ready[op]
-                    push(heap, (at if at > now else now, tick(), op))
+                    push(at if at > now else now, op)
                     continue
                 # A receive costs nothing itself: it is posted, or takes a message that is already there.
                 events += 1
                 begun.append(op)
-                if not arrived[channels[op]]:
-                    posted[channels[op]].append(op)
+                channel = channels[op]
+                send = arrived[channel]
+                if send < 0:
+                    if posted[channel] < 0:
+                        posted[channel] = op
+                    else:
+                        after[last[channel]] = op
+                    last[channel] = op
                     continue
-                send = arrived[channels[op]].popleft()
+                arrived[channel] = after[send]
                 starts[op], end = taken[send]
                 ends[op] = max(end, now, ready[op])
                 partners[op], partners[send] = send, op
                 finished.append(op)
-                if not eager[send]:
+                if not costs[send][3]:
                     ends[send] = max(ends[send], now)
                     finished.append(send)
             freed.clear()
             if finished or begun:
                 continue
-        if not heap:
-            break
-        now, _, op = pop(heap)
+        op = next(current, -1)
+        if op < 0:
+            events_at.pop(now, None)
+            if not moments:
+                break
+            now = heappop(moments)
+            current = iter(events_at[now])
+            continue
         if op >= total:
             send = op - total
             cpu, card = to_cpu[send], to_card[send]
@@ -170,20 +190,27 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
             if card_in[card] > at:
                 at = card_in[card]
             if at > now:
-                push(heap, (at, tick(), op))
+                push(at, op)
                 continue
             events += 1
-            cpu_free[cpu] = end = now + recv_busy[send]
-            card_in[card] = now + wire[send]
-            if not posted[channels[send]]:
+            _, busy, wire, eager = costs[send]
+            cpu_free[cpu] = end = now + busy
+            card_in[card] = now + wire
+            channel = channels[send]
+            op = posted[channel]
+            if op < 0:
                 taken[send] = (now, end)
-                arrived[channels[send]].append(send)
+                if arrived[channel] < 0:
+                    arrived[channel] = send
+                else:
+                    after[last[channel]] = send
+                last[channel] = send
                 continue
-            op = posted[channels[send]].popleft()
+            posted[channel] = after[op]
             starts[op], ends[op] = now, end if end > ready[op] else ready[op]
             partners[op], partners[send] = send, op
             finished.append(op)
-            if not eager[send]:
+            if not eager:
                 ends[send] = max(ends[send], now)
                 finished.append(send)
             continue
@@ -194,16 +221,17 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
             if card_out[card] > at:
                 at = card_out[card]
             if at > now:
-                push(heap, (at, tick(), op))
+                push(at, op)
                 continue
-            cpu_free[cpu] = ends[op] = now + send_busy[op]
-            card_out[card] = now + wire[op]
-            push(heap, (now + travel, tick(), op + total))
-            if eager[op]:
+            busy, _, wire, eager = costs[op]
+            cpu_free[cpu] = ends[op] = now + busy
+            card_out[card] = now + wire
+            push(now + travel, op + total)
+            if eager:
                 finished.append(op)
         else:
             if at > now:
-                push(heap, (at, tick(), op))
+                push(at, op)
                 continue
             cpu_free[cpu] = ends[op] = now + program.sizes[op]
             finished.append(op)
@@ -216,6 +244,12 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
         if end > rank_ends[rank]:
             rank_ends[rank] = end
     return SimulatedRun(max(rank_ends), tuple(rank_ends), tuple(starts), tuple(ends), tuple(partners), events)
+
+
+def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
+    """What a message of a size keeps busy: the sender's cpu, the receiver's cpu, a card; and whether it is eager."""
+    more = size - 1 if size > 0 else 0
+    return p.o + more * p.O, p.o + more * max(p.O, p.G), p.g + more * p.G, size <= p.S
 
 
 def _refuse_leftovers(program: Program, starts: list[float], partners: list[int]) -> None:
