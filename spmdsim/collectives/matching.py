@@ -24,6 +24,7 @@ class Matching:
         findings: unmatched messages, wrong chunks, deadlocks.
         order: events in an order that can happen: ``(rank, round, True)`` a round starts, ``False`` it ends.
         starts: ``starts[rank][i]`` is the global step in which the rank's round i starts.
+        ends: likewise the step in which it ends.
         steps: number of global steps in which messages travel.
         aligned: whether round i means the same step on every rank.
     """
@@ -31,6 +32,7 @@ class Matching:
     findings: list[Finding] = field(default_factory=list)
     order: list[tuple[int, int, bool]] = field(default_factory=list)
     starts: list[list[int]] = field(default_factory=list)
+    ends: list[list[int]] = field(default_factory=list)
     steps: int = 0
     aligned: bool = True
 
@@ -130,6 +132,7 @@ def _compare_chunks(
 def _in_lock_step(table: Table, result: Matching) -> None:
     ranks = range(len(table.rounds))
     result.starts = [list(range(len(rounds))) for rounds in table.rounds]
+    result.ends = result.starts
     for number in range(table.length):
         active = [r for r in ranks if number < len(table.rounds[r])]
         result.order += [(r, number, True) for r in active]
@@ -146,7 +149,7 @@ def _by_dependency(
 ) -> None:
     """Start each round as early as its rank allows; it ends when all its partners have started theirs."""
     size = len(table.rounds)
-    result.starts = [[] for _ in range(size)]
+    result.starts, result.ends = [[] for _ in range(size)], [[] for _ in range(size)]
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
     clock = [0] * size
     ready = deque(range(size))
@@ -162,6 +165,7 @@ def _by_dependency(
             began = [result.starts[p][j] for p, j in links[rank, number]]
             if began:
                 clock[rank] = max(clock[rank], *began) + 1
+            result.ends[rank].append(max(0, clock[rank] - 1))
             result.order.append((rank, number, False))
             number += 1
         if number < len(table.rounds[rank]):

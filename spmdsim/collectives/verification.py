@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
@@ -77,7 +78,7 @@ def verify(schedule: Schedule) -> Verdict:
     matching = match(table)
     if matching.findings:
         return Verdict(schedule, tuple(matching.findings), aligned=matching.aligned)
-    run = _Run(table, matching)
+    run = SymbolicRun(table, matching)
     if not run.findings:
         run.check_end()
     facts = run.facts() if not run.findings else (False, False, 0)
@@ -98,10 +99,19 @@ def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> list[Findi
     return warnings
 
 
-class _Run:
+class Change(NamedTuple):
+    """A chunk of a rank gets a new value in a step."""
+
+    step: int
+    rank: int
+    chunk: int
+    value: int
+
+
+class SymbolicRun:
     """A symbolic execution of all ranks."""
 
-    def __init__(self, table: Table, matching: Matching) -> None:
+    def __init__(self, table: Table, matching: Matching, log: bool = False) -> None:
         self.schedule = table.schedule
         self.table = table
         self.size, self.chunk_count = self.schedule.size, self.schedule.chunk_count
@@ -112,6 +122,8 @@ class _Run:
             {c: self._input(rank, c) for c in self.schedule.starts_with(rank)} for rank in range(self.size)
         ]
         self.heard = [1 << rank for rank in range(self.size)]
+        self.ends = matching.ends
+        self.changes: list[Change] | None = [] if log else None
         self._mail: dict[tuple[int, int], deque] = defaultdict(deque)
         for rank, number, starts in matching.order:
             if starts:
@@ -168,6 +180,10 @@ class _Run:
                 text = f"adds rank {who} twice to chunk {chunk}"
                 self._note(number, rank, chunk, text)
             holds[chunk] = symbols.combine(value, own) if left else symbols.combine(own, value)
+
+        if self.changes is not None:
+            step = self.ends[rank][number]
+            self.changes += [Change(step, rank, c, holds[c]) for c in move.chunks if c in holds]
 
     def _note(self, number: int | None, rank: int, chunk: int | None, text: str) -> None:
         place = "at the end" if number is None else f"round {number}"
@@ -245,7 +261,7 @@ def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tr
     """
     table = Table(schedule)
     matching = match(table)
-    run = _Run(table, matching)
+    run = SymbolicRun(table, matching)
     for finding in (*table.findings, *matching.findings, *run.findings):
         raise ScheduleError(finding.text, schedule=schedule.name)
     trees: dict[int, Tree] = {}

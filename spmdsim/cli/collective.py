@@ -1,0 +1,47 @@
+"""``spmdsim collective``: see, verify, price and run collective algorithms. Its subcommands are one file each."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from importlib.util import find_spec
+
+SUBCOMMANDS = (
+    "show",
+    "list",
+    "diff",
+    "check",
+    "export",
+    "predict",
+    "bench",
+    "calibrate",
+    "detect",
+)
+"""Each is ``spmdsim/cli/collective_<name>.py`` with ``add_parser(subparsers)``; those not installed are left out."""
+
+EXAMPLES = """\
+examples:
+  spmdsim collective show all_reduce ring -n 6         step by step, counted, against the lower bound
+  spmdsim collective list all_reduce                   every algorithm with its conditions and formula
+  spmdsim collective diff all_reduce ring rabenseifner -n 6
+  spmdsim collective check my.py:my_ring -n 2..16      verify your own generator of (rank, size)
+  spmdsim collective export all_reduce ring -n 4 --format goal
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command and its subcommands."""
+    parser = subparsers.add_parser(
+        "collective",
+        help="see, verify, price and run collective algorithms",
+        description="Collective algorithms: see them step by step, verify, compare, price and run them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    inner = parser.add_subparsers(
+        dest="subcommand", metavar="SUBCOMMAND", required=True, parser_class=type(parser)
+    )
+    for name in SUBCOMMANDS:
+        module = f"spmdsim.cli.collective_{name}"
+        if find_spec(module) is not None:
+            import_module(module).add_parser(inner)

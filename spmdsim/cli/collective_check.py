@@ -1,0 +1,139 @@
+"""``spmdsim collective check``: verify somebody's own algorithm and score it against the lower bound."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.cli.collective_common import find_algorithm, rank_counts
+
+if TYPE_CHECKING:
+    from spmdsim.collectives import Algorithm
+
+EXAMPLES = """\
+Your algorithm is one generator function; each round it yields is a list of moves:
+
+  from spmdsim.collectives import send, recv, recv_reduce
+
+  def my_ring(rank, size):
+      for i in range(size - 1):
+          yield [send((rank + 1) % size, (rank - i) % size),
+                 recv_reduce((rank - 1) % size, (rank - 1 - i) % size)]
+      ...
+
+  spmdsim collective check my.py:my_ring -n 2..16
+
+The score is 0 for a wrong algorithm; else half of it is for the number of rounds and half for the bytes on the
+critical path, each in full when the lower bound is reached, averaged over the rank counts. Exit code: 0 correct,
+1 wrong, 2 cannot be checked.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "check",
+        help="verify your own algorithm, exactly, and score it",
+        description="Verify an algorithm for many rank counts: what is wrong, in which round, on which rank.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package")
+    parser.add_argument(
+        "-n", "--ranks", default="2..16", metavar="N", help="rank counts: 6, 2..16 or 2,4,8 (2..16)"
+    )
+    parser.add_argument("--collective", default="all_reduce", help="what it must do (all_reduce)")
+    parser.add_argument("--root", type=int, metavar="R", help="only this root; by default every root")
+    parser.add_argument(
+        "--chunks", metavar="EXPR", help="chunk count, such as n or 2*n; by default found out"
+    )
+    parser.add_argument("--min-score", type=float, default=0.0, metavar="S", help="fail below this score")
+    parser.add_argument("--in-order", action="store_true", help="demand operands in rank order")
+    parser.add_argument(
+        "--all", action="store_true", help="all findings, not only the first of each rank count"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check; 0 when everything is right."""
+    from spmdsim.cli.output import emit_json, say
+
+    chosen = find_algorithm(args.collective, args.algorithm, args.chunks)
+    sizes = rank_counts(args.ranks)
+    fitting = [size for size in sizes if chosen.fits(size)]
+    results = [_check(chosen, size, args) for size in fitting]
+    ok = bool(results) and all(r["ok"] for r in results)
+    score = sum(r["score"] for r in results) / len(results) if ok else 0.0
+    passed = ok and score >= args.min_score
+    if args.json:
+        emit_json(
+            {
+                "algorithm": args.algorithm,
+                "collective": chosen.collective.name,
+                "ok": passed,
+                "score": round(score, 2),
+                "results": results,
+            }
+        )
+        return 0 if passed else 1
+    say(f"{args.algorithm} as {chosen.collective.name}")
+    if len(fitting) < len(sizes):
+        left_out = [size for size in sizes if size not in fitting]
+        say(f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} ranks")
+    for result in results:
+        say(*_lines(result, args.all))
+    verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"
+    if ok and not passed:
+        verdict += f", below the demanded {args.min_score:g}"
+    say(verdict if results else "nothing was checked")
+    return 0 if passed else 1
+
+
+def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One rank count; all roots, the first wrong one reported."""
+    from spmdsim.collectives import make_schedule
+    from spmdsim.collectives.facts import facts_of
+    from spmdsim.collectives.verification import verify
+    from spmdsim.errors import ScheduleError
+
+    roots = [args.root or 0]
+    if args.root is None and chosen.collective.rooted and chosen.takes_root:
+        roots = list(range(size))
+    first: dict[str, Any] | None = None
+    for root in roots:
+        try:
+            schedule = make_schedule(chosen, size, root)
+            verdict = verify(schedule)
+        except ScheduleError as error:
+            return {"ranks": size, "ok": False, "score": 0.0, "findings": [error.message]}
+        findings = [str(f) for f in verdict.findings if not f.warning]
+        if args.in_order and chosen.collective.reduces and verdict.ok and not verdict.in_order:
+            findings.append("operands are not combined in rank order")
+        if findings:
+            extra = {"root": root} if chosen.collective.rooted else {}
+            return {"ranks": size, **extra, "ok": False, "score": 0.0, "findings": findings}
+        if first is None:
+            first = {**facts_of(schedule, verdict).to_dict(), "ok": True}
+    assert first is not None  # roots is never empty
+    return first
+
+
+def _lines(result: dict[str, Any], all_of_them: bool) -> list[str]:
+    head = f"  {result['ranks']:>3} ranks  "
+    if result["ok"]:
+        bound = result["bound"]
+        line = (
+            f"{head}correct   {result['rounds']} rounds (bound {bound['rounds']}),"
+            f" {result['beta']:.4g} m (bound {bound['beta']:.4g} m), score {result['score']:.1f}"
+        )
+        return [line, *(f"{' ' * len(head)}note: {f}" for f in result["findings"])]
+    shown = result["findings"] if all_of_them else result["findings"][:1]
+    more = len(result["findings"]) - len(shown)
+    root = f"root {result['root']}: " if result.get("root") else ""
+    lines = [f"{head}wrong     {root}{shown[0]}"]
+    lines += [f"{' ' * len(head)}          {f}" for f in shown[1:]]
+    if more:
+        lines[-1] += f"  (and {more} more)"
+    return lines

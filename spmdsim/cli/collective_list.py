@@ -1,0 +1,90 @@
+"""``spmdsim collective list``: every algorithm with its conditions and cost formula."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spmdsim.collectives import Algorithm
+
+LEGEND = (
+    "time = rounds * alpha + beta * m * (s per byte) + gamma * m * (s per reduced byte), m the message size.",
+    "n ranks, p the power of two below, f = floor(log2 n), c = ceil(log2 n), q = (n-1)/n, qp = (p-1)/p,",
+    "x = 1 unless n is a power of two, s segments, g ranks per group, h groups, cg = ceil(log2 g),",
+    "fh = floor(log2 h), xh = 1 unless h is a power of two, bits = ones in the binary numbers 0 ... n-1.",
+)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "list",
+        help="all algorithms with their conditions and cost formulas",
+        description="List the algorithms of one collective or of all.",
+    )
+    parser.add_argument("collective", nargs="?", help="such as all_reduce; all if left out")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List."""
+    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.collectives import algorithms
+
+    found = algorithms(args.collective)
+    if args.json:
+        emit_json([_as_dict(a) for a in found])
+        return 0
+    columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
+    for name in dict.fromkeys(a.collective.name for a in found):
+        rows = [_row(a) for a in found if a.collective.name == name]
+        console().print(table(columns, rows, title=name))
+    say(*LEGEND)
+    return 0
+
+
+def _row(one: Algorithm) -> tuple[str, ...]:
+    form = one.formula
+    order = {True: "yes", False: "no", None: ""}[one.in_order]
+    options = "".join(f" --{name} {value}" for name, value in one.options)
+    costs = ("", "", "")
+    if form is not None:
+        costs = (form.steps, form.beta, form.gamma)
+        if form.only:
+            costs = (f"{form.steps} if {form.only}", *costs[1:])
+    about = one.about + (f" (options:{options})" if options else "")
+    return (one.name, one.condition_words, *(_readable(c) for c in costs), order, about)
+
+
+def _readable(expression: str) -> str:
+    """A formula without the guard for a single rank.
+
+    >>> _readable("(n-2+s if n > 1 else 0)")
+    'n-2+s'
+    """
+    if expression.startswith("(") and expression.endswith("if n > 1 else 0)"):
+        expression = expression[1:].partition(" if ")[0]
+    return expression.replace("*", "·")
+
+
+def _as_dict(one: Algorithm) -> dict[str, object]:
+    form = one.formula
+    return {
+        "collective": one.collective.name,
+        "algorithm": one.name,
+        "about": one.about,
+        "rank_counts": one.condition_words,
+        "options": dict(one.options),
+        "in_order": one.in_order,
+        "formula": None
+        if form is None
+        else {
+            "rounds": form.steps,
+            "beta": form.beta,
+            "gamma": form.gamma,
+            "only_if": form.only or None,
+        },
+        "libraries": {library: names.split() for library, names in one.libraries},
+    }

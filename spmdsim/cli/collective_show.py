@@ -1,0 +1,189 @@
+"""``spmdsim collective show``: an algorithm step by step."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spmdsim.cli.collective_common import add_schedule_arguments, schedule_from
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.collectives import Schedule
+    from spmdsim.collectives.facts import Facts
+    from spmdsim.collectives.history import History
+
+PARTS = ("states", "messages", "counts")
+MOST_STATES = 64
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "show",
+        help="an algorithm step by step: who holds what, messages, counts against the lower bound",
+        description="Show an algorithm: who holds what after each round (new entries in brackets), the messages as"
+        " arrows, and counts per rank against the lower bounds, in multiples of the message size m.",
+    )
+    parser.add_argument("collective", help="such as all_reduce")
+    parser.add_argument("algorithm", help="its name (see list), or FILE.py:FUNCTION")
+    add_schedule_arguments(parser)
+    parser.add_argument("--only", choices=PARTS, action="append", help="only this part (repeatable)")
+    parser.add_argument("--svg", metavar="FILE", help="write the picture as SVG")
+    parser.add_argument("--ascii", action="store_true", help="no characters beyond ASCII")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show; 1 when the schedule is wrong."""
+    from spmdsim.cli.output import emit_json, is_speaker, remark
+    from spmdsim.collectives.history import unroll
+
+    schedule = schedule_from(args, args.collective, args.algorithm)
+    if args.svg is None and not args.json and set(args.only or ()) == {"counts"}:
+        return _counts_only(schedule)
+    story = unroll(schedule)
+    if args.svg is not None:
+        from spmdsim.draw.schedule_svg import schedule_svg
+
+        picture = schedule_svg(story)
+        if is_speaker():
+            try:
+                Path(args.svg).write_text(picture, encoding="utf-8")
+            except OSError as error:
+                raise InputError(f"cannot write {args.svg}: {error.strerror}") from None
+        remark(f"wrote {args.svg}")
+    if args.json:
+        emit_json(_as_json(story))
+    elif args.svg is None or args.only:
+        _print(story, args)
+    return 1 if story.findings else 0
+
+
+def _counts_only(schedule: Schedule) -> int:
+    from spmdsim.cli.output import console, say
+    from spmdsim.collectives.facts import facts_of
+    from spmdsim.collectives.verification import verify
+
+    verdict = verify(schedule)
+    if not verdict.ok:
+        say(str(verdict))
+        return 1
+    say(*_fact_lines(facts_of(schedule, verdict)))
+    console().print(_rank_table(facts_of(schedule, verdict)))
+    return 0
+
+
+def _print(story: History, args: argparse.Namespace) -> None:
+    from spmdsim.cli.output import console, say
+    from spmdsim.collectives.facts import facts_of
+    from spmdsim.draw.schedule import ASCII, grid, highlighted, state_table
+
+    out, parts = console(), args.only or PARTS
+    schedule = story.schedule
+    say(schedule.name, schedule.algorithm.about, "")
+    for finding in story.findings:
+        say(f"wrong: {finding}")
+    if "states" in parts and story.states and story.cells:
+        if schedule.size * len(story.states) > MOST_STATES * 16:
+            say(f"({schedule.size} ranks x {len(story.states)} states are too many to print)", "")
+        else:
+            say(_legend(schedule), "")
+            for index in range(len(story.states)):
+                lines = ["start" if index == 0 else f"after round {index - 1}", *state_table(story, index)]
+                if args.ascii:
+                    lines = [line.translate(ASCII) for line in lines]
+                out.print(highlighted(lines), soft_wrap=True)
+                say("")
+    if "messages" in parts:
+        arrow = "arrows: chunk numbers; + is reduced on arrival"
+        say(arrow if schedule.collective.reduces else "arrows: chunk numbers")
+        out.print(highlighted(grid(story, ascii_only=args.ascii)), soft_wrap=True)
+        say("")
+    if "counts" in parts and not story.findings:
+        found = facts_of(schedule)
+        say(*_fact_lines(found))
+        out.print(_rank_table(found))
+
+
+def _legend(schedule: Schedule) -> str:
+    if schedule.collective.reduces:
+        return "cells: the ranks whose input is in the chunk; [new]; ∑ is the sum of all ranks"
+    return "cells: the rank the chunk comes from; [new]"
+
+
+def _fact_lines(found: Facts) -> list[str]:
+    from spmdsim.collectives.facts import as_share
+
+    verdict, bound, schedule = found.verdict, found.bound, found.verdict.schedule
+    lines = [
+        f"m = {schedule.collective.size_means}",
+        f"rounds          {found.steps}  (lower bound {bound.steps})",
+        f"critical bytes  {as_share(found.beta)}  (lower bound {as_share(bound.beta)})",
+    ]
+    if schedule.collective.reduces:
+        order = "yes" if verdict.in_order else "no: operands are not combined in rank order"
+        bits = "yes" if verdict.same_tree else "no"
+        lines += [
+            f"reduced bytes   {as_share(found.gamma)}  (lower bound {as_share(bound.gamma)})",
+            f"reduction tree  depth {verdict.depth}; fit for non-commutative operators: {order}",
+        ]
+        if schedule.collective.value == "sum":
+            lines.append(f"same bits on all ranks: {bits}")
+    lines += [f"warning: {f}" for f in verdict.findings]
+    return lines
+
+
+def _rank_table(found: Facts) -> object:
+    from spmdsim.cli.output import table
+    from spmdsim.collectives.facts import as_share
+
+    names = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
+    sent, received, reduced, combined, peak = (found.shares(name) for name in names)
+    groups: dict[tuple, list[int]] = {}
+    for rank in range(len(sent)):
+        key = (
+            int(found.counts.messages_sent[rank]),
+            int(found.counts.messages_received[rank]),
+            as_share(sent[rank]),
+            as_share(received[rank]),
+            as_share(reduced[rank] + combined[rank]),
+            as_share(peak[rank]),
+        )
+        groups.setdefault(key, []).append(rank)
+    columns = ("ranks", "messages sent", "received", "bytes sent", "received ", "reduced", "peak buffer")
+    rows = [(_rank_words(ranks), *key) for key, ranks in groups.items()]
+    return table(columns, rows, right=columns[1:])
+
+
+def _rank_words(ranks: list[int]) -> str:
+    from spmdsim.collectives.moves import name_chunks
+
+    return name_chunks(tuple(ranks)).partition(" ")[2]
+
+
+def _as_json(story: History) -> dict[str, object]:
+    from spmdsim.collectives.facts import facts_of
+
+    schedule = story.schedule
+    facts: dict[str, object] = {
+        "name": schedule.name,
+        "ok": False,
+        "findings": [str(f) for f in story.findings],
+    }
+    if not story.findings:
+        facts = facts_of(schedule).to_dict()
+    facts["messages"] = [
+        [
+            {"source": m.source, "target": m.target, "chunks": list(m.chunks), "reduces": m.reduces}
+            for m in step
+        ]
+        for step in story.steps
+    ]
+    facts["states"] = [
+        [{str(c): story.contributors(v) for c, v in sorted(holds.items())} for holds in state.holds]
+        for state in story.states
+    ]
+    return facts

@@ -1,0 +1,142 @@
+"""The story of a schedule, step by step: which messages travel, who holds what afterwards. For pictures and diffs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spmdsim.collectives.matching import match
+from spmdsim.collectives.moves import REDUCE, SEND, Chunks
+from spmdsim.collectives.schedule import Schedule
+from spmdsim.collectives.symbols import Symbols, members
+from spmdsim.collectives.table import Finding, Table
+from spmdsim.collectives.verification import SymbolicRun
+
+
+class Message(NamedTuple):
+    """One message of a step."""
+
+    source: int
+    target: int
+    chunks: Chunks
+    reduces: bool
+
+
+@dataclass(frozen=True)
+class State:
+    """What all ranks hold after a step.
+
+    Attributes:
+        holds: per rank, the value number of each chunk held.
+        new: per rank, the chunks that changed in the step.
+    """
+
+    holds: tuple[dict[int, int], ...]
+    new: tuple[frozenset[int], ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """A schedule unrolled.
+
+    Attributes:
+        schedule: what was unrolled.
+        symbols: the meaning of value numbers.
+        steps: the messages of each step.
+        states: before the first step, then after each.
+        findings: what is wrong; with unmatched messages only ``steps`` is filled, by each rank's own rounds.
+    """
+
+    schedule: Schedule
+    symbols: Symbols
+    steps: tuple[tuple[Message, ...], ...]
+    states: tuple[State, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def cells(self) -> list[int]:
+        """All chunk numbers that some rank holds at some time."""
+        return sorted({c for state in self.states for holds in state.holds for c in holds})
+
+    def contributors(self, value: int) -> list[int]:
+        """The ranks whose input is in a value."""
+        return members(self.symbols.ranks[value])
+
+
+def unroll(schedule: Schedule) -> History:
+    """Unroll a schedule, right or wrong.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> story = unroll(schedule_of("broadcast", "binomial", 4))
+    >>> [[(m.source, m.target) for m in step] for step in story.steps]
+    [[(0, 2)], [(0, 1), (2, 3)]]
+    """
+    table = Table(schedule)
+    matching = match(table)
+    wrong = [*table.findings, *matching.findings]
+    starts = matching.starts or [list(range(len(rounds))) for rounds in table.rounds]
+    steps = _messages(table, starts)
+    if wrong:
+        return History(schedule, Symbols(), steps, (), tuple(wrong))
+    run = SymbolicRun(table, matching, log=True)
+    if not run.findings:
+        run.check_end()
+    return History(schedule, run.symbols, steps, _states(run, len(steps)), tuple(run.findings))
+
+
+def _messages(table: Table, starts: list[list[int]]) -> tuple[tuple[Message, ...], ...]:
+    """The messages by step; a message travels when its later end is ready."""
+    reducing, when = _receipts(table, starts)
+    taken: dict[tuple[int, int], int] = defaultdict(int)
+    by_step: dict[int, list[Message]] = defaultdict(list)
+    last = -1
+    for rank, rounds in enumerate(table.rounds):
+        for number, moves in enumerate(rounds):
+            step = starts[rank][number] if number < len(starts[rank]) else number
+            last = max(last, step)
+            for move in moves:
+                if move.kind != SEND:
+                    continue
+                pair = (rank, move.peer)
+                index = taken[pair]
+                taken[pair] += 1
+                known = index < len(when[pair])
+                travels = max(step, when[pair][index]) if known else step
+                reduces = known and reducing[pair][index]
+                by_step[travels].append(Message(rank, move.peer, move.chunks, reduces))
+                last = max(last, travels)
+    return tuple(tuple(by_step[step]) for step in range(last + 1))
+
+
+def _receipts(table: Table, starts: list[list[int]]) -> tuple[dict, dict]:
+    """Per pair of ranks, in order: whether each receipt reduces, and its step."""
+    reducing: dict[tuple[int, int], list[bool]] = defaultdict(list)
+    when: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank, rounds in enumerate(table.rounds):
+        for number, moves in enumerate(rounds):
+            step = starts[rank][number] if number < len(starts[rank]) else number
+            for move in moves:
+                if move.receives:
+                    reducing[move.peer, rank].append(move.kind == REDUCE)
+                    when[move.peer, rank].append(step)
+    return reducing, when
+
+
+def _states(run: SymbolicRun, steps: int) -> tuple[State, ...]:
+    schedule = run.schedule
+    holds = [
+        {c: run.symbols.leaf(rank, c) for c in schedule.starts_with(rank)} for rank in range(schedule.size)
+    ]
+    nothing_new: tuple[frozenset[int], ...] = (frozenset(),) * schedule.size
+    states = [State(tuple(dict(h) for h in holds), nothing_new)]
+    changes = defaultdict(list)
+    for change in run.changes or ():
+        changes[change.step].append(change)
+    for step in range(steps):
+        new: list[set[int]] = [set() for _ in range(schedule.size)]
+        for change in changes[step]:
+            holds[change.rank][change.chunk] = change.value
+            new[change.rank].add(change.chunk)
+        states.append(State(tuple(dict(h) for h in holds), tuple(map(frozenset, new))))
+    return tuple(states)

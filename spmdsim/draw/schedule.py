@@ -1,0 +1,187 @@
+"""Pictures of a collective algorithm for terminals: who holds what, and messages as arrows between ranks.
+
+Everything is built as plain text first; what is new in a step stands in brackets, and is coloured on terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from spmdsim.collectives.history import History, Message, State
+from spmdsim.collectives.moves import name_chunks
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+MOST_CELLS = 24
+"""More chunks than this are shown as a count per source."""
+
+ASCII = str.maketrans({**dict(zip("│─┼●▶◀→·", "|-+*><>.")), "∑": "sum", "…": ".."})
+
+
+def state_table(story: History, index: int) -> list[str]:
+    """One state as lines of text: a row per rank, a column per chunk.
+
+    A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` nothing. For
+    collectives that reduce nothing it names the rank the chunk comes from. ``[...]`` is new.
+
+    Args:
+        story: an unrolled schedule.
+        index: 0 for the state before the first step, i + 1 for the one after step i.
+    """
+    state = story.states[index]
+    heads, rows = _columns(story, state)
+    if not heads:
+        return []
+    widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
+    first = max(4, len(str(len(rows) - 1)))
+    lines = ["rank".rjust(first) + "".join("  " + h.center(w) for h, w in zip(heads, widths)).rstrip()]
+    for rank, row in enumerate(rows):
+        cells = "".join("  " + cell.center(width) for cell, width in zip(row, widths))
+        lines.append(str(rank).rjust(first) + cells.rstrip())
+    return lines
+
+
+def _columns(story: History, state: State) -> tuple[list[str], list[list[str]]]:
+    cells, count = story.cells, story.schedule.chunk_count
+    ranks = range(story.schedule.size)
+    if len(cells) > MOST_CELLS:
+        return _by_origin(story, state)
+    heads = [f"chunk {c}" if c < count else f"scratch {c // count}" for c in cells]
+    if len(cells) > 4:
+        heads = [str(c) if c < count else f"s{c // count}" for c in cells]
+    return heads, [[_cell(story, state, rank, cell) for cell in cells] for rank in ranks]
+
+
+def _cell(story: History, state: State, rank: int, cell: int) -> str:
+    value = state.holds[rank].get(cell)
+    if value is None:
+        return "·"
+    words = value_words(story, value)
+    return f"[{words}]" if cell in state.new[rank] else words
+
+
+def value_words(story: History, value: int) -> str:
+    """A value in few letters: ``∑`` for all ranks, ``0…2+5`` for some."""
+    ranks = story.contributors(value)
+    if story.schedule.collective.reduces and len(ranks) == story.schedule.size > 1:
+        return "∑"
+    words: list[str] = []
+    for start, stop in _runs(ranks):
+        words += [f"{start}…{stop}"] if stop - start > 1 else map(str, range(start, stop + 1))
+    return "+".join(words)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def _by_origin(story: History, state: State) -> tuple[list[str], list[list[str]]]:
+    """Too many chunks for a column each: a column per rank they come from, with the number held."""
+    size, count = story.schedule.size, story.schedule.chunk_count
+    rows = []
+    for rank in range(size):
+        row = []
+        for origin in range(size):
+            mine = [c for c in state.holds[rank] if c % count * size // count == origin]
+            new = any(c in state.new[rank] for c in mine)
+            text = _which(mine, count, size)
+            row.append(f"[{text}]" if new else text)
+        rows.append(row)
+    word = "from" if story.schedule.collective.before in ("row", "owner") else "part"
+    return [f"{word} {origin}" for origin in range(size)], rows
+
+
+def _which(chunks: list[int], count: int, size: int) -> str:
+    if not chunks:
+        return "·"
+    if count == size * size:
+        return name_chunks(tuple(sorted(c % size for c in chunks))).partition(" ")[2].replace(" ", "")
+    return f"{len(chunks)}"
+
+
+def grid(story: History, most_ranks: int = 20, ascii_only: bool = False) -> list[str]:
+    """Messages as arrows: ranks from left to right, rounds from top to bottom.
+
+    Args:
+        story: an unrolled schedule.
+        most_ranks: wider pictures are refused with a line that says so.
+        ascii_only: no characters beyond ASCII.
+    """
+    size = story.schedule.size
+    if size > most_ranks:
+        return [f"({size} ranks are too many for a picture in a terminal; --svg draws it)"]
+    width = max(6, 4 + max((len(_label(story, m)) for s in story.steps for m in s), default=0))
+    margin = len(f"round {len(story.steps)}") + 2
+    lines = [" " * margin + "".join(str(r).ljust(width) for r in range(size)).rstrip()]
+    for number, messages in enumerate(story.steps):
+        title = f"round {number}".ljust(margin)
+        for lane in _lanes(messages) or [[]]:
+            remark = "" if messages else "  local only"
+            lines.append((title + _lane(story, lane, size, width)).rstrip() + remark)
+            title = " " * margin
+    if ascii_only:
+        lines = [line.translate(ASCII) for line in lines]
+    return lines
+
+
+def _label(story: History, message: Message) -> str:
+    if story.schedule.chunk_count == 1 or not message.chunks:
+        return "+" if message.reduces else ""
+    words = name_chunks(message.chunks).partition(" ")[2].replace(" ", "")
+    if len(words) > 7:
+        words = f"{len(message.chunks)} chunks"
+    return ("+" if message.reduces else "") + words
+
+
+def _lanes(messages: Iterable[Message]) -> list[list[Message]]:
+    """Share the messages out over lines so that no two arrows of a line overlap."""
+    lanes: list[list[Message]] = []
+    by_length = sorted(messages, key=lambda m: (abs(m.source - m.target), min(m.source, m.target)))
+    for message in by_length:
+        low, high = sorted((message.source, message.target))
+        for lane in lanes:
+            if all(high <= min(m[:2]) or low >= max(m[:2]) for m in lane):
+                lane.append(message)
+                break
+        else:
+            lanes.append([message])
+    return lanes
+
+
+def _lane(story: History, lane: Sequence[Message], size: int, width: int) -> str:
+    line = list(("│" + " " * (width - 1)) * size)[: (size - 1) * width + 1]
+    for message in lane:
+        low, high = sorted((message.source, message.target))
+        start, stop = low * width, high * width
+        for i in range(start + 1, stop):
+            line[i] = "┼" if i % width == 0 else "─"
+        line[start] = line[stop] = "●"
+        if message.target > message.source:
+            line[stop - 1] = "▶"
+        else:
+            line[start + 1] = "◀"
+        label = _label(story, message)
+        if label:
+            spot = start + 2 + (message.target < message.source)
+            line[spot : spot + len(label)] = label
+    return "".join(line)
+
+
+def highlighted(lines: Sequence[str]) -> Text:
+    """The lines with everything in brackets in colour."""
+    from rich.text import Text
+
+    text = Text("\n".join(lines), no_wrap=True)
+    text.highlight_regex(r"\[[^\]]*\]", "bold green")
+    text.highlight_regex(r"[●▶◀]", "cyan")
+    text.highlight_regex(r"∑", "bold magenta")
+    return text
