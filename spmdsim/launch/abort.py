@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
+STARTERS = ("/launch/abort.py", "/launch/bootstrap.py", "/cli/main.py", "runpy.py", "<frozen runpy>")
+"""Files whose frames say nothing at the top of a traceback."""
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -60,7 +63,15 @@ def describe(error: BaseException, name: str) -> str:
         if isinstance(error.code, str):
             return error.code
         return f"sys.exit({error.code})" if error.code else ""
-    return "".join(traceback.format_exception(error)).rstrip()
+    return "".join(traceback.format_exception(without_starters(error))).rstrip()
+
+
+def without_starters(error: BaseException) -> BaseException:
+    """The error with a traceback that begins in the user's program, not in what started it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.endswith(STARTERS):
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
 
 
 def stop(error: BaseException, name: str) -> int:
@@ -75,7 +86,7 @@ def stop(error: BaseException, name: str) -> int:
     if code == 0:
         return 0
     found_rank = detect()
-    note_failure(found_rank.rank if found_rank else 0, code)
+    noted = note_failure(found_rank.rank if found_rank else 0, code)
     comm = active_world()
     if comm is None:
         _say_before_mpi(text, quiet_exit)
@@ -87,14 +98,15 @@ def stop(error: BaseException, name: str) -> int:
     from spmdsim.launch.agree import gather_stops
 
     found = gather_stops(comm, text)
+    agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
     if found is None:  # another rank speaks, and has heard from all
-        return code
+        return agreed_code
     if len(found) < comm.size:
         _say_of_ranks(found, comm.size)
         kill(code)
     if not quiet_exit:
         _say_of_ranks(found, comm.size)
-    return code
+    return agreed_code
 
 
 def kill(code: int) -> NoReturn:

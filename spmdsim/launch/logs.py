@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from io import TextIOWrapper
 from pathlib import Path
 
 from spmdsim.errors import InputError
@@ -33,11 +34,20 @@ def redirect_output(rank: int) -> None:
     os.close(descriptor)
 
 
-def note_failure(rank: int, code: int) -> None:
-    """Leave this rank's exit code where the starter looks for it, if there is a starter."""
+def write_whole_lines() -> None:
+    """Make ``print`` write each line at once and in one piece: lines of several ranks do not mix, nor wait."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
+def note_failure(rank: int, code: int) -> bool:
+    """Leave this rank's exit code where the starter looks for it; False if there is no starter."""
     folder = os.environ.get(FAILED_DIR)
-    if folder and os.path.isdir(folder):
-        Path(folder, f"rank_{rank}").write_text(str(code))
+    if not folder or not os.path.isdir(folder):
+        return False
+    Path(folder, f"rank_{rank}").write_text(str(code))
+    return True
 
 
 def prepare_logs(log_dir: Path) -> None:

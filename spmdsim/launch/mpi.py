@@ -61,9 +61,7 @@ class Launcher:
             return [self.path, "-n", str(n)]
         flags = ["-n", str(n)]
         if self.vendor == "Open MPI":
-            flags = ["--quiet", *flags]
-            if oversubscribe:
-                flags = ["--oversubscribe", "--bind-to", "none", *flags]
+            flags += ["--oversubscribe", "--bind-to", "none"] if oversubscribe else []
         return [self.path, *flags]
 
     def environment(self) -> dict[str, str]:

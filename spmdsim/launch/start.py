@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spmdsim.errors import InputError, WorldError
@@ -24,7 +26,10 @@ from spmdsim.launch.logs import (
 )
 from spmdsim.launch.mpi import find_launcher
 
-GRACE_SECONDS = 5.0
+FAILED_SECONDS = 3.0
+"""How long the launcher may take to end by itself after a rank has failed."""
+
+GRACE_SECONDS = 2.0
 """How long the launcher may take to end its ranks after a signal."""
 
 
@@ -45,9 +50,9 @@ def start_command(
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
         command = launcher.command(n, oversubscribe=n > cores()) + argv
-        code = wait(command, environment, log_dir)
+        code = wait(command, environment, log_dir, Path(failed_dir))
         failed = first_failed(Path(failed_dir))
-    if code and failed is not None:
+    if failed is not None:
         rank, code = failed
         if log_dir is not None:
             sys.stderr.write(log_tail(log_dir, rank, code))
@@ -60,11 +65,16 @@ def rank_environment(n: int) -> dict[str, str]:
     if "OMP_NUM_THREADS" not in environment:
         for name in THREAD_VARIABLES:
             environment.setdefault(name, str(blas_threads(n, cores())))
-    environment.setdefault("PYTHONUNBUFFERED", "1")
     return environment
 
 
-def wait(command: list[str], environment: Mapping[str, str], log_dir: Path | None) -> int:
+class Terminated(Exception):
+    """This process was asked to end."""
+
+
+def wait(
+    command: list[str], environment: Mapping[str, str], log_dir: Path | None, failed_dir: Path
+) -> int:
     """Run the launcher to its end; Ctrl-C and termination are passed on, and end it for certain."""
     stop = threading.Event()
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
@@ -72,20 +82,50 @@ def wait(command: list[str], environment: Mapping[str, str], log_dir: Path | Non
     if log_dir is not None:
         echo = threading.Thread(target=follow, args=(log_path(log_dir, 0), stop), daemon=True)
         echo.start()
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: end(process, signal.SIGTERM))
     try:
-        return code_of(process.wait())
-    except KeyboardInterrupt:
-        end(process, signal.SIGINT)
-        return 130
+        with raise_on_termination():
+            return code_of(wait_for(process, failed_dir))
+    except (KeyboardInterrupt, Terminated) as error:
+        with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        end(process, with_signal)
+        return 128 + with_signal
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
         stop.set()
         if echo is not None:
             echo.join()
+
+
+def wait_for(process: subprocess.Popen[bytes], failed_dir: Path) -> int:
+    """Wait for the launcher; once a rank has failed it must end soon, or is ended.
+
+    Launchers sometimes hang while they clean up after a failure.
+    """
+    deadline = None
+    while True:
+        try:
+            return process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            if deadline is None and first_failed(failed_dir) is not None:
+                deadline = time.monotonic() + FAILED_SECONDS
+            if deadline is not None and time.monotonic() > deadline:
+                end(process, signal.SIGTERM)
+
+
+@contextmanager
+def raise_on_termination() -> Iterator[None]:
+    """Turn the signal into an exception: a handler could not wait for the launcher itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def end(process: subprocess.Popen[bytes], with_signal: int) -> None:
@@ -94,7 +134,8 @@ def end(process: subprocess.Popen[bytes], with_signal: int) -> None:
     try:
         process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
