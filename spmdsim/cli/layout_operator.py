@@ -98,7 +98,8 @@ def find_operator(name: str) -> Any:
     import spmdsim.ops as ops
 
     wanted = name.lower().replace("_", "")
-    known = {key: value.op for key in dir(ops) if hasattr(value := getattr(ops, key, None), "op")}
+    found = {key: getattr(getattr(ops, key, None), "op", None) for key in dir(ops)}
+    known = {key: op for key, op in found.items() if op is not None}
     for key, op in known.items():
         if key.replace("_", "") == wanted:
             return op

@@ -109,7 +109,7 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
 
 def _parameters(split: SplitLayout) -> list[tuple[str, Layout, Shape]]:
     even = split.size[split.axis] % split.num_partitions == 0
-    found = [("weight", split.weight, split.size)] if even else []
+    found: list[tuple[str, Layout, Shape]] = [("weight", split.weight, split.size)] if even else []
     if split.bias is not None:
         found.append(("bias", split.bias, (split.size[1],)))
     return found

@@ -35,6 +35,9 @@ class PartitionSpec(tuple[Any, ...]):
             return tuple(self) == other and not self.unreduced
         return tuple(self) == tuple(other) and self.unreduced == other.unreduced
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((tuple(self), self.unreduced))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import colorsys
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.layout import Layout
 from spmdsim.layout.explain import ranks_text
@@ -211,10 +211,10 @@ def _interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int)
     return layout.bounds(shape, _holder(layout, {dim: index}))[dim]
 
 
-def _holder(layout: Layout, pieces: dict[int | None, int] | dict[int, int]) -> int:
+def _holder(layout: Layout, pieces: Mapping[Any, int]) -> int:
     """The first rank that holds the given piece of each dim (piece 0 of those not given)."""
     mesh = layout.mesh
-    coords = dict.fromkeys(mesh.axes, 0)
+    coords: dict[str, int] = dict.fromkeys(mesh.axes, 0)
     for dim, index in pieces.items():
         if dim is not None:
             sizes = [mesh.axis_size(axis) for axis in layout.dims[dim]]
@@ -288,7 +288,7 @@ def _ruled(
     return lines
 
 
-def _content(layout: Layout, pieces: dict[int | None, int] | dict[int, int]) -> tuple[tuple[str, str], int]:
+def _content(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
     rank = _holder(layout, pieces)
     shard = layout.shard_number(rank)
     split = set(layout.split_axes)

@@ -1,0 +1,345 @@
+"""MindSpore's Layout: published cases, every error in its order, and the options."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from layout_cases import cases, tuples
+
+from spmdsim.dialects import mindspore
+from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.layout import Layout as CoreLayout
+from spmdsim.layout import Mesh, Partial, Replicate, Shard
+
+V = "layouts_mindspore"
+
+
+def built(given):
+    """The layout of a case: with aliases, or only with numbers."""
+    if "call" in given:
+        made = mindspore.Layout(
+            tuple(given["device_matrix"]), tuple(given["alias_name"]), given.get("rank_list")
+        )
+        return made(*tuples(given["call"]))
+    return mindspore.from_tensor_map(
+        given["device_matrix"], tuples(given["tensor_map"]), given.get("rank_list")
+    )
+
+
+@pytest.mark.parametrize("case", cases(V, "layout_to_dict"))
+def test_to_dict(case):
+    found, expected = built(case["given"]).to_dict(), case["expect"]
+    assert list(found) == list(expected)
+    assert {k: tuples(v) if k != "rank_list" else v for k, v in expected.items()} == found
+
+
+@pytest.mark.parametrize("case", cases(V, "layout_tensor_map"))
+def test_tensor_map(case):
+    layout = built(case["given"])
+    assert layout.to_dict()["tensor_map"] == tuples(case["expect"]["tensor_map"])
+    again = mindspore.from_tensor_map(layout.mesh.shape, layout.tensor_map, alias_name=layout.mesh.axes)
+    assert again == layout and again.tensor_map == layout.tensor_map
+
+
+@pytest.mark.parametrize("case", cases(V, "layout_slice"))
+def test_slices(case):
+    given, expected = case["given"], case["expect"]
+    layout = built(given)
+    numeric = mindspore.from_tensor_map(
+        given["device_matrix"], tuples(given["tensor_map"]), given["rank_list"]
+    )
+    for rank, bounds in expected["slices"].items():
+        assert layout.bounds(given["global_shape"], int(rank)) == tuples(bounds)
+        assert numeric.bounds(given["global_shape"], int(rank)) == tuples(bounds)
+    if "slice_number_per_rank" in expected:
+        numbers = [layout.shard_number(rank) for rank in given["rank_list"]]
+        assert numbers == expected["slice_number_per_rank"]
+
+
+def _typed(given, key):
+    kind = {"list": list, "tuple": tuple}.get(given.get(f"{key}_type"))
+    default = list if key == "rank_list" else tuple
+    value = given.get(key)
+    return value if value is None else (kind or default)(value)
+
+
+@pytest.mark.parametrize("case", cases(V, "layout_error"))
+def test_published_errors(case):
+    given = case["given"]
+    expected = {"TypeError": TypeError, "ValueError": ValueError}[case["expect"]["raises"]]
+    with pytest.raises(expected):
+        layout = mindspore.Layout(*(_typed(given, k) for k in ("device_matrix", "alias_name", "rank_list")))
+        if "call" in given:
+            layout(*tuples(given["call"]))
+        elif given.get("method") == "to_dict":
+            layout.to_dict()
+
+
+ERRORS = [
+    # one mistake per row, in the order they are looked for
+    (([2, "2"], ["a", "a"], None), TypeError, "device_matrix must be a tuple"),
+    (((2, "2"), ["a", "a", "a"], None), TypeError, "alias_name must be a tuple"),
+    (((2, "2"), ("a", 1, ""), None), ValueError, "has 2 axes, but alias_name .* names 3"),
+    (((2, "2"), ("a", 1), None), TypeError, "elements of device_matrix must be int, but got '2'"),
+    (((2, 2), ("a", 1), (0,)), TypeError, "elements of alias_name must be str, but got 1"),
+    (((2, 2), ("a", ""), (0,)), ValueError, "must not be empty"),
+    (((2, 2), ("a", "None"), (0,)), ValueError, "'None' cannot be an alias"),
+    (((2, 2), ("a", "a"), (0,)), ValueError, "'a' is repeated"),
+    (((2, 2), ("interleaved_parallel", "b"), (0,)), ValueError, "must be the last alias"),
+    (((2, 2), ("a", "b"), (0, 1, 2, 3)), TypeError, "rank_list must be a list"),
+    (((2, 2), ("a", "b"), ["0", 1, 2]), TypeError, "elements of rank_list must be int, but got '0'"),
+    (((2, 2), ("a", "b"), [[0, 1], [2, 3]]), ValueError, "one-dimensional"),
+    (((2, 2), ("a", "b"), [[0, 1], [2, 3]]), TypeError, "one-dimensional"),
+    (((2, 2), ("a", "b"), [0, 1, 2]), ValueError, "has 3 ranks, but device_matrix .* needs 4"),
+    # what MindSpore does not look at
+    (((2, 0), ("a", "b"), None), ValueError, "must be positive"),
+    (((2, True), ("a", "b"), None), TypeError, "must be int, but got True"),
+    (((2, 2), ("a", "b"), [0, 1, 2, 2]), ValueError, "2 is repeated"),
+    (((2, 2), ("a", "b"), [0, 1, 2, -3]), ValueError, "must not be negative"),
+    (((2, 2), ("a", "b"), [0, 1, 2, True]), TypeError, "must be int, but got True"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "words"), ERRORS)
+def test_every_error_in_its_order(arguments, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        mindspore.Layout(*arguments)
+    assert isinstance(caught.value, LayoutError | UsageTypeError) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("c", "a"), "'c' is not found"),
+        (("a", ("b", "c")), "'c' is not found"),
+        (("a", "a"), "'a' has been set more than once"),
+        (("a", ("b", "a")), "'a' has been set more than once"),
+        ((("b", "b"), "a"), "'b' has been set more than once"),
+        ((0, 1), "0 is not found"),
+    ],
+)
+def test_calls_that_are_refused(call, words):
+    layout = mindspore.Layout((2, 2), ("a", "b"))
+    with pytest.raises(ValueError, match=words):
+        layout(*call)
+    with pytest.raises(ValueError, match="tensor map is not set"):
+        layout.to_dict()
+
+
+def test_it_is_the_same_layout():
+    """Equal to the plain layout of the same mesh, also after pickling; one object serves several tensors."""
+    layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))
+    x, w = layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")
+    mesh = Mesh((2, 2, 2), ("dp", "sp", "mp"))
+    assert x == mesh("mp", ("sp", "dp")) and hash(x) == hash(mesh("mp", ("sp", "dp"))) and x != w
+    assert isinstance(x, CoreLayout)
+    assert (x.to_dict()["tensor_map"], w.to_dict()["tensor_map"]) == ((0, (1, 2)), ((1, 2), -1))
+    again = pickle.loads(pickle.dumps(layout("dp", ("sp", "None"))))
+    assert again.to_dict()["tensor_map"] == (2, (1, -1)) and again == mesh("dp", "sp")
+    with pytest.raises(AttributeError, match="immutable"):
+        x.dims = ()
+
+
+def test_one_tuple_is_one_dim():
+    layout = mindspore.Layout((2, 4), ("axis_0", "axis_1"))
+    assert layout(("axis_0", "axis_1")).ndim == 1
+    assert layout(*("axis_0", "axis_1")).ndim == 2
+
+
+def test_tuple_order_mesh_nests_by_the_device_matrix():
+    layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"), tuple_order="mesh")
+    assert layout("mp", ("sp", "dp")).to_dict()["tensor_map"] == (0, (2, 1))
+    assert layout(("mp", "None", "dp")).to_dict()["tensor_map"] == ((2, 0, -1),)
+    with pytest.raises(ValueError, match="'zz' is not found"):
+        layout(("zz", "dp"))
+    with pytest.raises(ValueError, match="tuple_order"):
+        mindspore.Layout((2,), ("a",), tuple_order="sorted")
+
+
+@pytest.mark.parametrize("case", cases(V, "layout_interleaved"))
+def test_interleaved_parallel(case):
+    given, expected = case["given"], case["expect"]
+    layout = built(given)
+    assert layout.devices == expected["real_devices"]
+    assert layout.to_dict()["tensor_map"] == tuples(expected["tensor_map"])
+    assert layout.to_dict()["interleaved_parallel"] is True
+    found = {str(r): list(layout.virtual_ranks(r)) for r in range(layout.devices)}
+    assert found == expected["virtual_ranks_of_rank"]
+
+
+def test_micro_shards_cover_the_tensor_once():
+    layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "interleaved_parallel"))(
+        ("dp", "interleaved_parallel"), "sp"
+    )
+    pieces = [box for device in range(4) for box in layout.micro_bounds((8, 6), device)]
+    assert len(pieces) == len(set(pieces)) == 8
+    assert layout.micro_bounds((8, 6), 0) == (((0, 2), (0, 3)), ((2, 4), (0, 3)))
+    assert mindspore.Layout((2, 2), ("a", "b"))("a").micro_shards == 1
+
+
+@pytest.mark.parametrize("case", cases(V, "groups_along_each_axis"))
+def test_groups_along_each_axis(case):
+    given = case["given"]
+    mesh = mindspore.from_tensor_map(given["device_matrix"], ()).mesh
+    assert [list(mesh.group(given["rank"], axis)) for axis in mesh.axes] == case["expect"]["groups"]
+
+
+@pytest.mark.parametrize("case", cases(V, "groups_error"))
+def test_groups_of_a_rank_that_is_not_there(case):
+    mesh = mindspore.from_tensor_map(case["given"]["device_matrix"], ()).mesh
+    with pytest.raises(LayoutError, match="rank 8 is not in the mesh"):
+        mesh.group(case["given"]["rank"], mesh.axes[0])
+
+
+@pytest.mark.parametrize("case", cases(V, "group_holding_same_slice"))
+def test_ranks_that_hold_the_same_slice(case):
+    assert list(built(case["given"]).replicas(case["given"]["rank"])) == case["expect"]["group"]
+
+
+@pytest.mark.parametrize("case", cases(V, "slice_shape"))
+def test_slice_shape(case):
+    found = built(case["given"]).local_shape(case["given"]["shape"], 0)
+    assert list(found) == case["expect"]["slice_shape"]
+
+
+@pytest.mark.parametrize("case", cases(V, "drop_size1_device_axes"))
+def test_without_axes_of_size_one(case):
+    layout = built(case["given"])
+    found = mindspore.without_ones(layout)
+    assert list(found.mesh.shape) == case["expect"]["device_matrix"]
+    assert list(found.tensor_map) == case["expect"]["tensor_map"]
+    shape = case["given"]["shape"]
+    assert all(found.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
+
+
+@pytest.mark.parametrize("case", cases(V, "expand_multi_axis"))
+def test_without_tuples(case):
+    given = case["given"]
+    layout, shape = mindspore.without_tuples(built(given), given["global_shape"])
+    assert list(layout.tensor_map) == case["expect"]["tensor_map"]
+    assert list(shape) == case["expect"]["expanded_shape"]
+
+
+@pytest.mark.parametrize("case", cases(V, "optimizer_shard_slice_shape"))
+def test_optimizer_shard(case):
+    given = case["given"]
+    if case["expect"]["fails"]:
+        with pytest.raises(ValueError):
+            mindspore.optimizer_shard(built(given), given["shape"])
+        return
+    found = mindspore.optimizer_shard(built(given), given["shape"])
+    assert list(found.local_shape(given["shape"], 0)) == case["expect"]["slice_shape"]
+
+
+@pytest.mark.parametrize("case", cases(V, "optimizer_shard_layout"))
+def test_optimizer_shard_layout(case):
+    given = case["given"]
+    found = mindspore.optimizer_shard(built(given), given["shape"])
+    layout, shape = mindspore.without_tuples(found, given["shape"])
+    assert list(layout.mesh.shape) == case["expect"]["device_matrix"]
+    assert list(layout.tensor_map) == case["expect"]["tensor_map"] and list(shape) == case["expect"]["shape"]
+
+
+def test_nothing_repeated_nothing_to_share_out():
+    with pytest.raises(ValueError, match="no devices hold equal slices"):
+        mindspore.optimizer_shard(mindspore.from_tensor_map((8, 4), (1, 0)), (512, 1024))
+
+
+WORDS = {"Replicate": Replicate(), **{f"Shard({d})": Shard(d) for d in range(-4, 8)}}
+WORDS |= {f"Partial({op})": Partial(op) for op in ("sum", "max", "min", "avg", "prod", "all")}
+
+
+@pytest.mark.parametrize("case", cases(V, "placement_to_tensor_map"))
+def test_placements(case):
+    given, expected = case["given"], case["expect"]
+    placements = [WORDS[text] for text in given["placements"]]
+    arguments = (given["mesh_shape"], given["alias_name"], placements, given["tensor_dim"])
+    if "raises" in expected:
+        with pytest.raises(ValueError, match=expected["match"]):
+            mindspore.from_placements(*arguments)
+        return
+    layout = mindspore.from_placements(*arguments)
+    assert list(layout.to_dict()["tensor_map"]) == expected["tensor_map"]
+    partial = [dict(layout.partial).get(axis) for axis in given["alias_name"]]
+    assert partial == expected.get("partial", [None] * len(partial))
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in cases(V, "strategy_slice") if "strategy" in c.values[0]["given"]]
+)
+def test_cuts_of_one_tensor(case):
+    given, expected = case["given"], case["expect"]
+    repeat = "right" if given.get("repeated_num_in_dev_matrix_right", True) else "left"
+    layout = mindspore.from_cuts(given["strategy"], given["devices"], repeat)
+    assert list(layout.mesh.shape) == expected["dev_matrix"]
+    assert list(layout.tensor_map) == expected["tensor_map"]
+    assert [layout.shard_number(r) for r in range(given["devices"])] == expected["slice_number_per_rank"]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "devices", "repeat", "kind", "words"),
+    [
+        ((2, 3), 8, "right", ValueError, "6 pieces, which must be positive and divide the 8 devices"),
+        ((2, 0), 8, "right", ValueError, "0 pieces"),
+        ((16,), 8, "right", ValueError, "16 pieces"),
+        ((2, 2), 8, "middle", ValueError, "'right' or 'left'"),
+        ((2, 2.0), 8, "right", TypeError, "must be integers"),
+    ],
+)
+def test_cuts_that_are_refused(cuts, devices, repeat, kind, words):
+    with pytest.raises(kind, match=words):
+        mindspore.from_cuts(cuts, devices, repeat)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind", "words"),
+    [
+        ((2, 0), ValueError, "has 2, but the 2 axes .* numbered 0..1"),
+        ((-2, 0), ValueError, "has -2"),
+        ((0, 0), ValueError, "has been set more than once"),
+        (((1, 0), 1), ValueError, "has been set more than once"),
+        (("a", 0), TypeError, "holds integers, but got 'a'"),
+        ((True, 0), TypeError, "holds integers, but got True"),
+    ],
+)
+def test_tensor_maps_that_are_refused(numbers, kind, words):
+    with pytest.raises(kind, match=words):
+        mindspore.from_tensor_map((2, 2), numbers)
+
+
+def test_uneven_sizes_are_refused_in_one_line():
+    layout = mindspore.Layout((2, 4), ("dp", "mp"))(("dp", "mp"), "None")
+    mindspore.check_even(layout, (16, 3))
+    with pytest.raises(
+        ValueError, match=r"dim 0 has size 12, which cannot be split evenly into 8 parts \(along dp, mp\)"
+    ):
+        mindspore.check_even(layout, (12, 3))
+    with pytest.raises(ValueError, match="tensors of 2 dims"):
+        mindspore.check_even(layout, (16,))
+
+
+@pytest.mark.parametrize(
+    ("cuts", "shapes", "devices", "kind", "words"),
+    [
+        (((2, 4, 6),), ((32, 64, 96),) * 2, 32, ValueError, "is for 1 operands, but there are 2"),
+        (((2, 4), (4,)), ((32, 64), (64, 8)), 8, ValueError, "operand 1 has shape .* but its strategy is"),
+        (((0, 4), (4, 1)), ((32, 64), (64, 8)), 8, ValueError, "must be positive"),
+        (
+            ((2, 5), (5, 1)),
+            ((32, 64), (64, 8)),
+            8,
+            ValueError,
+            "size 64, which cannot be split evenly into 5",
+        ),
+        (((3, 1), (1, 1)), ((33, 64), (64, 8)), 8, ValueError, "must be a power of two"),
+        (((2, "4"), (4, 1)), ((32, 64), (64, 8)), 8, TypeError, "must be an integer"),
+    ],
+)
+def test_cuts_no_operator_could_have(cuts, shapes, devices, kind, words):
+    with pytest.raises(kind, match=words):
+        mindspore.check_cuts(cuts, shapes, devices)
+
+
+def test_cuts_need_not_be_powers_of_two_on_other_device_counts():
+    mindspore.check_cuts(((3, 2),), ((33, 64),), 6)

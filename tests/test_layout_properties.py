@@ -1,0 +1,198 @@
+"""Properties that every layout has, on random meshes, rank orders and sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layout_cases import cases, held
+
+from spmdsim.errors import LayoutError
+from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard, split_block
+
+
+@st.composite
+def meshes(draw, most=24):
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda s: math.prod(s) <= most))
+    axes = [f"x{i}" for i in range(len(shape))]
+    ranks = draw(st.one_of(st.none(), st.permutations(range(math.prod(shape)))))
+    return Mesh(shape, axes, ranks)
+
+
+@st.composite
+def layouts(draw, partial=True, sizes=st.integers(0, 13)):
+    mesh = draw(meshes())
+    ndim = draw(st.integers(0, 3))
+    axes = draw(st.permutations(mesh.axes))
+    choices = st.integers(-2 if partial else -1, ndim - 1)
+    dims, pending = [[] for _ in range(ndim)], []
+    for axis in axes:
+        where = draw(choices)
+        if where >= 0:
+            dims[where].append(axis)
+        elif where == -2:
+            pending.append(axis)
+    shape = tuple(draw(st.lists(sizes, min_size=ndim, max_size=ndim)))
+    return Layout(mesh, dims, pending), shape
+
+
+@settings(max_examples=200, deadline=None)
+@given(layouts())
+def test_pieces_tile_the_tensor(case):
+    """Every element lies in exactly one distinct piece, and on all ranks of that piece."""
+    layout, shape = case
+    owners = {}
+    for rank in layout.mesh.rank_list:
+        for index in itertools.product(*(range(*pair) for pair in layout.bounds(shape, rank))):
+            owners.setdefault(index, Counter())[layout.shard_number(rank)] += 1
+    copies = layout.mesh.size // layout.shard_count
+    assert set(owners) == set(itertools.product(*map(range, shape)))
+    assert all(list(numbers.values()) == [copies] for numbers in owners.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(layouts())
+def test_bounds_equal_cutting_lists_axis_by_axis(case):
+    layout, shape = case
+    mesh = layout.mesh
+    for rank in mesh.rank_list:
+        coords = mesh.coords(rank)
+        for size, entry, (start, stop) in zip(shape, layout.dims, layout.bounds(shape, rank)):
+            assert held(size, entry, mesh.axes, mesh.shape, coords) == list(range(start, stop))
+
+
+@settings(max_examples=200, deadline=None)
+@given(layouts())
+def test_all_bounds_equal_bounds_of_each_rank(case):
+    layout, shape = case
+    everything = layout.all_bounds(shape)
+    assert everything.shape == (layout.mesh.size, len(shape), 2)
+    for position, rank in enumerate(layout.mesh.rank_list):
+        assert tuple(map(tuple, everything[position].tolist())) == layout.bounds(shape, rank)
+        assert layout.local_shape(shape, rank) == tuple(b - a for a, b in layout.bounds(shape, rank))
+
+
+@settings(max_examples=200, deadline=None)
+@given(layouts())
+def test_shard_numbers_are_dense_and_name_pieces(case):
+    layout, shape = case
+    numbers = {rank: layout.shard_number(rank) for rank in layout.mesh.rank_list}
+    assert set(numbers.values()) == set(range(layout.shard_count))
+    pieces = {}
+    for rank, number in numbers.items():
+        assert pieces.setdefault(number, layout.bounds(shape, rank)) == layout.bounds(shape, rank)
+    if all(
+        size >= parts for size, parts in zip(shape, layout.parts)
+    ):  # nothing empty: pieces in reading order
+        order = [pieces[number] for number in range(layout.shard_count)]
+        assert order == sorted(set(order))
+
+
+@settings(max_examples=200, deadline=None)
+@given(layouts())
+def test_replicas_agree_and_partition_the_ranks(case):
+    layout, shape = case
+    groups = {layout.replicas(rank) for rank in layout.mesh.rank_list}
+    assert sorted(rank for group in groups for rank in group) == sorted(layout.mesh.rank_list)
+    for group in groups:
+        assert len({layout.bounds(shape, rank) for rank in group}) == 1
+        for rank in group:
+            assert rank in group and layout.replicas(rank) == group
+    if not layout.partial:
+        same = {}
+        for rank in layout.mesh.rank_list:
+            same.setdefault(layout.shard_number(rank), set()).add(rank)
+        assert {frozenset(group) for group in groups} == {frozenset(g) for g in same.values()}
+
+
+@settings(max_examples=200, deadline=None)
+@given(meshes(), st.integers(0, 4), st.data())
+def test_from_placements_and_back(mesh, ndim, data):
+    kinds = [Replicate(), Partial("max"), *(Shard(d) for d in range(ndim))]
+    placements = tuple(data.draw(st.sampled_from(kinds)) for _ in mesh.axes)
+    layout = Layout.from_placements(mesh, placements, ndim)
+    assert layout.placements == placements
+    assert all(list(e) == sorted(e, key=mesh.axes.index) for e in layout.dims)
+    assert Layout.from_placements(mesh, layout.placements, ndim) == layout
+
+
+@settings(max_examples=100, deadline=None)
+@given(layouts(partial=False))
+def test_to_dict_says_the_same_layout(case):
+    layout, shape = case
+    found = layout.to_dict()
+    axes = tuple(reversed(found["alias_name"]))
+    numbers = [n if isinstance(n, tuple) else (n,) for n in found["tensor_map"]]
+    dims = [tuple(axes[k] for k in entry if k != -1) for entry in numbers]
+    again = Layout(Mesh(found["device_matrix"], found["alias_name"], found["rank_list"]), dims)
+    assert again == layout and hash(again) == hash(layout)
+    assert all(again.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
+
+
+@settings(max_examples=100, deadline=None)
+@given(meshes(), st.data())
+def test_groups_differ_only_on_their_axes(mesh, data):
+    axes = data.draw(st.lists(st.sampled_from(mesh.axes), unique=True))
+    groups = mesh.groups(*axes)
+    assert sorted(r for group in groups for r in group) == sorted(mesh.rank_list)
+    for group in groups:
+        for rank in group:
+            assert mesh.group(rank, *axes) == group
+        fixed = {tuple(c for a, c in zip(mesh.axes, mesh.coords(r)) if a not in axes) for r in group}
+        assert len(fixed) == 1
+    for rank in mesh.rank_list:
+        assert mesh.rank_of(mesh.coords(rank)) == rank
+
+
+@pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "balanced_split"))
+def test_published_balanced_splits(case):
+    found = [split_block(0, case["total"], case["parts"], i) for i in range(case["parts"])]
+    assert [[start, start + size] for start, size in found] == case["ranges"]
+
+
+@pytest.mark.parametrize("case", cases("layouts_peers", "uneven_local_shapes_heat"))
+def test_published_chunks(case):
+    found = [list(split_block(0, case["n"], case["ranks"], i)) for i in range(case["ranks"])]
+    assert found == case["chunks"]
+
+
+@pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "mesh_subgroup"))
+def test_published_subgroups(case):
+    axes = [f"d{i}" for i in range(len(case["mesh"]))]
+    mesh = Mesh(case["mesh"], axes)
+    selected = [axis for axis, chosen in zip(axes, case["axis_selected"]) if chosen]
+    assert list(mesh.group(case["rank"], *selected)) == case["group"]
+
+
+def test_splitting_at_once_differs_from_nested_splitting():
+    """Six in 2 x 2: nested gives 2,1,2,1; the product at once would give 2,2,1,1."""
+    layout = Mesh((2, 2), ("a", "b"))(("a", "b"))
+    assert [layout.local_shape((6,), r) for r in range(4)] == [(2,), (1,), (2,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "partial", "words"),
+    [
+        (("zz", None), (), "'zz' is not found"),
+        (("a", "a"), (), "'a' is used twice"),
+        ((("a", "b"), "b"), (), "'b' is used twice"),
+        (("a", None), ("a",), "'a' is used twice"),
+        ((None, None), {"a": "sum", "b": "max"}, "different reductions"),
+        ((None, None), {"a": "median"}, "no reduction is called 'median'"),
+    ],
+)
+def test_layouts_that_cannot_be(dims, partial, words):
+    with pytest.raises(LayoutError, match=words):
+        Layout(Mesh((2, 2), ("a", "b")), dims, partial)
+
+
+def test_a_rank_outside_the_mesh_holds_nothing():
+    layout = Mesh((2,), ("a",), ranks=(3, 5))("a")
+    assert layout.local_shape((7,), 4) == (0,)
+    assert layout.bounds((7,), 5) == ((4, 7),)
+    with pytest.raises(LayoutError, match="rank 4 is not in the mesh"):
+        layout.shard_number(4)
