@@ -93,7 +93,7 @@ def test_measured_times_decide_and_are_interpolated() -> None:
 def test_what_if_scales_every_level_and_drops_measurements() -> None:
     machine = Machine(
         "m", 2.0, 4.0, 1.0, 10.0, 1.0, 4, Link(1.0, 2.0), (("tp", Link(1.0, 1.0)),),
-        (Piece(8, 1.0, 1.0),), (Measurement("barrier", "native", 2, 0, 1.0),),
+        (Piece(8, 1.0, 1.0),), measured=(Measurement("barrier", "native", 2, 0, 1.0),),
     )  # fmt: skip
     faster = machine.what_if(beta=0.5, flops=2)
     assert (faster.beta, faster.intra, faster.flops) == (2.0, Link(1.0, 1.0), 20.0)
@@ -129,7 +129,8 @@ def test_machine_files_round_trip(tmp_path) -> None:
     machine = Machine(
         "lab", 1.5e-6, 2e-10, 1e-10, 5e10, 6e-11, 4, Link(1e-7, 1e-11), (("tp", Link(1e-6, 1e-10)),),
         (Piece(8192, 1e-6, 1e-9), Piece(float("inf"), 5e-6, 1e-10)),
-        (Measurement("all_reduce", "native", 2, 1024, 1e-5),), 2**30,
+        measured=(Measurement("all_reduce", "native", 2, 1024, 1e-5),), memory_bytes=2**30,
+        reduce_pieces=(Piece(float("inf"), 1e-7, 1e-10),), copy_pieces=(Piece(float("inf"), 2e-7, 5e-11),),
     )  # fmt: skip
     path = tmp_path / "lab.json"
     save_machine(machine, path, {"fit": "median error 3 %"})
@@ -149,7 +150,7 @@ def test_machine_files_round_trip(tmp_path) -> None:
         ('{"alpha": 1, "beta": 1, "ranks_per_node": 2.5}', "a whole number"),
         ('{"alpha": 1, "beta": 1, "ranks_per_node": 2, "intra": {"alpha": 1}}', "'intra' is"),
         ('{"alpha": 1, "beta": 1, "axis_links": 3}', "'axis_links' is 3"),
-        ('{"alpha": 1, "beta": 1, "pieces": [[1, 2]]}', "piece 0 is"),
+        ('{"alpha": 1, "beta": 1, "pieces": [[1, 2]]}', "pieces 0 is"),
         ('{"alpha": 1, "beta": 1, "pieces": [[9, 1, 1], [3, 1, 1]]}', "have to ascend"),
         ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "ring", 2, 8]]}', "measured row 0"),
         ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "ring", 2, 8, 0]]}', "greater than 0"),

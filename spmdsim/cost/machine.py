@@ -11,65 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
+from spmdsim.cost.cost_model import CostModel
+from spmdsim.cost.links import Link, Piece, piecewise, scaled
 from spmdsim.cost.measured import MeasuredTable, Measurement
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.cost.volumes import message_bytes
 from spmdsim.errors import InputError
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece"]
-
-
-class CostModel(Protocol):
-    """What planners and searches need from a machine: anything with these members will do."""
-
-    @property
-    def name(self) -> str:
-        """How tables call this model."""
-
-    def seconds(
-        self,
-        collective: str,
-        group_size: int,
-        nbytes: float,
-        axes: Iterable[str] | None = None,
-        *,
-        messages: int | None = None,
-        copied: float = 0.0,
-    ) -> float:
-        """Time (or cost, in the model's own unit) of one collective."""
-
-    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Time (or cost) of one local operator."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """Latency and inverse bandwidth of one level of the network.
-
-    Attributes:
-        alpha: seconds per message.
-        beta: seconds per byte.
-    """
-
-    alpha: float
-    beta: float
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Alpha and beta of messages up to a size: MPI libraries change their protocol with the size.
-
-    Attributes:
-        limit: largest message in bytes this holds for; infinity for the last piece.
-        alpha: seconds per message.
-        beta: seconds per byte.
-    """
-
-    limit: float
-    alpha: float
-    beta: float
 
 
 @dataclass(frozen=True, eq=True)
@@ -87,6 +38,8 @@ class Machine:
         intra: the link inside a node; ``alpha`` and ``beta`` then hold between nodes.
         axis_links: a link per mesh axis name; it decides for collectives along these axes.
         pieces: alpha and beta per range of message sizes, ascending; they replace ``alpha`` and ``beta``.
+        reduce_pieces: the same for reductions; they replace ``gamma`` where single rounds are priced.
+        copy_pieces: the same for local copies; they replace ``beta_memory`` there.
         measured: measured times; they decide over the formulas for their collective and group size.
         memory_bytes: memory of one rank, 0 when unknown.
 
@@ -105,6 +58,8 @@ class Machine:
     intra: Link | None = None
     axis_links: tuple[tuple[str, Link], ...] = ()
     pieces: tuple[Piece, ...] = ()
+    reduce_pieces: tuple[Piece, ...] = ()
+    copy_pieces: tuple[Piece, ...] = ()
     measured: tuple[Measurement, ...] = ()
     memory_bytes: int = 0
     _table: MeasuredTable = field(init=False, repr=False, compare=False)
@@ -114,8 +69,9 @@ class Machine:
         _check_numbers(self)
         object.__setattr__(self, "_table", MeasuredTable(self.measured))
         facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
-        shape = (self.ranks_per_node, self.intra, self.axis_links, self.pieces, self.memory_bytes)
-        object.__setattr__(self, "_hash", hash((facts, shape, self.measured)))
+        levels = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes)
+        pieces = (self.pieces, self.reduce_pieces, self.copy_pieces)
+        object.__setattr__(self, "_hash", hash((facts, levels, pieces, self.measured)))
 
     def __hash__(self) -> int:
         # Plans are cached by machine: hashing a measured table on each lookup would cost more than the plan.
@@ -153,6 +109,19 @@ class Machine:
             if nbytes <= one.limit:
                 return Link(one.alpha, one.beta)
         return Link(self.alpha, self.beta)
+
+    def message_seconds(self, nbytes: float) -> float:
+        """Time of one message outside any level."""
+        link = self.piece(nbytes)
+        return link.alpha + nbytes * link.beta
+
+    def reduce_seconds(self, nbytes: float) -> float:
+        """Time to reduce this many bytes at once; nothing for no bytes."""
+        return piecewise(self.reduce_pieces, nbytes, self.gamma)
+
+    def copy_seconds(self, nbytes: float) -> float:
+        """Time to copy this many bytes at once; nothing for no bytes."""
+        return piecewise(self.copy_pieces, nbytes, self.beta_memory)
 
     def message_parts(self, nbytes: Any, sources: Any, targets: Any) -> tuple[Any, Any]:
         """Seconds of messages, as arrays: the part per message and the part per byte.
@@ -257,17 +226,16 @@ class Machine:
                 raise InputError(f"the factor of {key} is {value}; it has to be greater than 0")
         a, b = factors.get("alpha", 1.0), factors.get("beta", 1.0)
 
-        def scaled(link: Link) -> Link:
-            return Link(link.alpha * a, link.beta * b)
-
         numbers = {key: getattr(self, key) * value for key, value in factors.items()}
         text = ", ".join(f"{key} x{value:g}" for key, value in factors.items())
         return replace(
             self,
             name=f"{self.name} ({text})" if text else self.name,
-            intra=scaled(self.intra) if self.intra else None,
-            axis_links=tuple((axis, scaled(link)) for axis, link in self.axis_links),
-            pieces=tuple(Piece(one.limit, one.alpha * a, one.beta * b) for one in self.pieces),
+            intra=Link(self.intra.alpha * a, self.intra.beta * b) if self.intra else None,
+            axis_links=tuple((axis, Link(x.alpha * a, x.beta * b)) for axis, x in self.axis_links),
+            pieces=scaled(self.pieces, a, b),
+            reduce_pieces=scaled(self.reduce_pieces, factors.get("gamma", 1.0)),
+            copy_pieces=scaled(self.copy_pieces, factors.get("beta_memory", 1.0)),
             measured=() if factors else self.measured,
             **numbers,
         )
@@ -320,6 +288,10 @@ def _axis_link(machine: Machine, mesh: Any, axis: str) -> Link:
     return machine.intra if inside and machine.intra else Link(machine.alpha, machine.beta)
 
 
+def _all_pieces(machine: Machine) -> tuple[Piece, ...]:
+    return machine.pieces + machine.reduce_pieces + machine.copy_pieces
+
+
 def _check_numbers(machine: Machine) -> None:
     """Refuse numbers that no machine has."""
     links = [("intra", machine.intra)] if machine.intra else []
@@ -327,7 +299,9 @@ def _check_numbers(machine: Machine) -> None:
     values = [(key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory")]
     values += [(f"{where} alpha", link.alpha) for where, link in links if link]
     values += [(f"{where} beta", link.beta) for where, link in links if link]
-    values += [(f"pieces {key}", getattr(one, key)) for one in machine.pieces for key in ("alpha", "beta")]
+    values += [
+        (f"pieces {key}", getattr(one, key)) for one in _all_pieces(machine) for key in ("alpha", "beta")
+    ]
     for key, value in values:
         if not 0 <= value < float("inf"):
             raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")

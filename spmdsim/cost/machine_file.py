@@ -19,7 +19,8 @@ from spmdsim.errors import InputError
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory")
 _WHOLE = ("ranks_per_node", "memory_bytes")
-_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", "pieces", "measured")
+_PIECES = ("pieces", "reduce_pieces", "copy_pieces")
+_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "measured")
 _OWN = {
     "laptop": Machine.laptop,
     "cluster": Machine.cluster,
@@ -74,9 +75,10 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
         data["intra"] = vars(machine.intra)
     if machine.axis_links:
         data["axis_links"] = {axis: vars(link) for axis, link in machine.axis_links}
-    if machine.pieces:
-        rows = [(one.limit, one.alpha, one.beta) for one in machine.pieces]
-        data["pieces"] = [[None if limit == float("inf") else limit, *rest] for limit, *rest in rows]
+    for key in _PIECES:
+        if found := getattr(machine, key):
+            rows = [(one.limit, one.alpha, one.beta) for one in found]
+            data[key] = [[None if limit == float("inf") else limit, *rest] for limit, *rest in rows]
     if machine.measured:
         data["measured"] = [list(vars(one).values()) for one in machine.measured]
     data |= {f"_{key}": value for key, value in (notes or {}).items()}
@@ -122,8 +124,9 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
         values["intra"] = _link(data["intra"], "intra", where)
     if "axis_links" in data:
         values["axis_links"] = _axis_links(data["axis_links"], where)
-    if "pieces" in data:
-        values["pieces"] = _pieces(data["pieces"], where)
+    for key in _PIECES:
+        if key in data:
+            values[key] = _pieces(data[key], key, where)
     if "measured" in data:
         values["measured"] = _measured(data["measured"], where)
     try:
@@ -152,19 +155,19 @@ def _axis_links(value: Any, where: str) -> tuple[tuple[str, Link], ...]:
     return tuple((axis, _link(link, f"axis_links {axis}", where)) for axis, link in value.items())
 
 
-def _pieces(value: Any, where: str) -> tuple[Piece, ...]:
+def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
     wanted = "[largest bytes or null, alpha, beta]"
     if not isinstance(value, list):
-        raise InputError(f"{where}: 'pieces' has to be a list of {wanted}")
+        raise InputError(f"{where}: {key!r} has to be a list of {wanted}")
     found: list[Piece] = []
     for index, row in enumerate(value):
         if not isinstance(row, list) or len(row) != 3:
-            raise InputError(f"{where}: piece {index} is {row!r}; it has to be {wanted}")
-        limit = float("inf") if row[0] is None else _number(row[0], f"pieces {index}", where)
-        alpha, beta = (_number(part, f"pieces {index}", where) for part in row[1:])
+            raise InputError(f"{where}: {key} {index} is {row!r}; it has to be {wanted}")
+        limit = float("inf") if row[0] is None else _number(row[0], f"{key} {index}", where)
+        alpha, beta = (_number(part, f"{key} {index}", where) for part in row[1:])
         found.append(Piece(limit, alpha, beta))
     if [one.limit for one in found] != sorted(one.limit for one in found):
-        raise InputError(f"{where}: the sizes in 'pieces' have to ascend")
+        raise InputError(f"{where}: the sizes in {key!r} have to ascend")
     return tuple(found)
 
 

@@ -112,7 +112,7 @@ def price(
 
 def _round(one: Traffic, machine: Machine, topology: Topology | None) -> float:
     """Seconds of one round."""
-    reducing = one.reduced * machine.gamma
+    reducing = machine.reduce_seconds(one.reduced)
     if not one.count:
         return reducing
     if topology is not None:

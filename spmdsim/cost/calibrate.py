@@ -1,0 +1,213 @@
+"""Fitting a machine to measurements: alpha and beta from message times, gamma from reduction times.
+
+MPI libraries change their protocol with the message size, and caches make short arrays cheaper, so one straight line
+rarely fits. The sizes are cut into ranges with one line each; how many is decided by the Bayesian information
+criterion on relative errors, so that noise is not taken for a protocol change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, log
+from statistics import median
+
+from spmdsim.cost.machine import Machine, Measurement, Piece
+from spmdsim.errors import InputError
+
+Sample = tuple[float, float]
+"""Bytes of one message (or of one reduction) and the seconds it took."""
+
+#: Samples per line at least; two would fit anything.
+_LEAST = 3
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Lines through measured times, one per range of sizes.
+
+    Attributes:
+        pieces: the lines, ascending; the last has no limit.
+        errors: relative error of each sample, in the order of sizes.
+    """
+
+    pieces: tuple[Piece, ...]
+    errors: tuple[float, ...]
+
+    def seconds(self, nbytes: float) -> float:
+        """Fitted time of one size."""
+        for piece in self.pieces:
+            if nbytes <= piece.limit:
+                return piece.alpha + nbytes * piece.beta
+        return self.pieces[-1].alpha + nbytes * self.pieces[-1].beta
+
+    @property
+    def median_error(self) -> float:
+        """Median of the relative errors."""
+        return median(self.errors)
+
+    @property
+    def largest_error(self) -> float:
+        """Largest of the relative errors."""
+        return max(self.errors)
+
+
+def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Alpha and beta, neither negative, with the least squared relative error.
+
+    >>> alpha, beta = fit_line([(0, 2e-6), (1000, 3e-6), (4000, 6e-6)])
+    >>> f"{alpha:.1e} {beta:.1e}"
+    '2.0e-06 1.0e-09'
+    """
+    # Dividing each equation by its time turns absolute into relative errors.
+    a11 = sum(1 / t**2 for _, t in samples)
+    a12 = sum(m / t**2 for m, t in samples)
+    a22 = sum((m / t) ** 2 for m, t in samples)
+    b1 = sum(1 / t for _, t in samples)
+    b2 = sum(m / t for m, t in samples)
+    determinant = a11 * a22 - a12 * a12
+    if determinant > 1e-12 * a11 * a22:
+        alpha, beta = (b1 * a22 - b2 * a12) / determinant, (a11 * b2 - a12 * b1) / determinant
+        if alpha >= 0 and beta >= 0:
+            return alpha, beta
+        if alpha < 0:
+            return 0.0, b2 / a22
+    return b1 / a11, 0.0
+
+
+def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
+    """Cut the sizes into ranges and fit one line to each.
+
+    Args:
+        samples: sizes and times; several times of one size count as their median.
+        most: ranges at most.
+
+    Raises:
+        InputError: fewer than three sizes, or times that are not greater than 0.
+
+    >>> fit = fit_pieces([(m, 1e-6 + m * 1e-9) for m in (1, 10, 100, 1000, 10000)])
+    >>> len(fit.pieces), f"{fit.pieces[0].alpha:.2e}"
+    (1, '1.00e-06')
+    """
+    data = _medians(samples)
+    if len(data) < _LEAST:
+        raise InputError(f"{len(data)} sizes are too few to fit a line; at least {_LEAST} are needed")
+    best = _best_cut(data, most)
+    pieces = []
+    for index, (start, stop) in enumerate(best):
+        alpha, beta = fit_line(data[start:stop])
+        last = index == len(best) - 1
+        # A protocol changes somewhere between two measured sizes: take the geometric mean.
+        limit = inf if last else (max(data[stop - 1][0], 1) * data[stop][0]) ** 0.5
+        pieces.append(Piece(limit, alpha, beta))
+    fit = Fit(tuple(pieces), ())
+    return replace(fit, errors=tuple(abs(fit.seconds(m) - t) / t for m, t in data))
+
+
+def _medians(samples: Iterable[Sample]) -> list[Sample]:
+    times: dict[float, list[float]] = {}
+    for size, seconds in samples:
+        if not 0 < seconds < inf or size < 0:
+            raise InputError(f"{size} bytes in {seconds} s cannot be a measurement; times are greater than 0")
+        times.setdefault(size, []).append(seconds)
+    return [(size, median(times[size])) for size in sorted(times)]
+
+
+def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
+    """Ranges of indices with the least criterion, by dynamic programming over the cuts."""
+    count = len(data)
+    costs = {
+        (start, stop): _squared_error(data[start:stop])
+        for start in range(count)
+        for stop in range(start + _LEAST, count + 1)
+    }
+    # table[k][stop]: least error of k ranges that cover the first `stop` samples, and where the last one starts.
+    table: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
+    for _ in range(most):
+        row: dict[int, tuple[float, int]] = {}
+        for start, (error, _start) in table[-1].items():
+            for stop in range(start + _LEAST, count + 1):
+                total = error + costs[start, stop]
+                if stop not in row or total < row[stop][0]:
+                    row[stop] = (total, start)
+        table.append(row)
+    ranges = [k for k in range(1, most + 1) if count in table[k]]
+
+    def criterion(k: int) -> float:
+        # Errors below half a percent are no evidence: clocks are not better than that.
+        mean = max(table[k][count][0] / count, 0.005**2)
+        return count * log(mean) + 3 * k * log(count)
+
+    chosen = min(ranges, key=criterion)
+    cuts, stop = [], count
+    for k in range(chosen, 0, -1):
+        start = table[k][stop][1]
+        cuts.append((start, stop))
+        stop = start
+    return cuts[::-1]
+
+
+def _squared_error(samples: Sequence[Sample]) -> float:
+    alpha, beta = fit_line(samples)
+    return sum(((alpha + m * beta - t) / t) ** 2 for m, t in samples)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fitted machine and how well it fits.
+
+    Attributes:
+        machine: what was fitted.
+        messages: the fit of message times.
+        reductions: the fit of reduction times.
+        copies: the fit of local copies.
+    """
+
+    machine: Machine
+    messages: Fit
+    reductions: Fit
+    copies: Fit
+
+    def notes(self) -> dict[str, float]:
+        """The fit errors, as kept in the machine file."""
+        fits = {"message": self.messages, "reduction": self.reductions, "copy": self.copies}
+        notes = {f"{name}_median_error": round(fit.median_error, 4) for name, fit in fits.items()}
+        return notes | {f"{name}_largest_error": round(fit.largest_error, 4) for name, fit in fits.items()}
+
+
+def calibrate(
+    name: str,
+    messages: Iterable[Sample],
+    reductions: Iterable[Sample],
+    copies: Iterable[Sample],
+    flops: float = 1e11,
+    measured: Iterable[Measurement] = (),
+) -> Calibration:
+    """A machine from measurements.
+
+    Args:
+        name: the machine's name.
+        messages: bytes and seconds of one exchange between two ranks.
+        reductions: bytes and seconds of one reduction of two arrays into a third.
+        copies: bytes and seconds of one local copy.
+        flops: measured arithmetic speed of one rank.
+        measured: times of whole collectives, kept as they are.
+
+    Raises:
+        InputError: too few samples, or impossible times.
+    """
+    message, reduction, copy = fit_pieces(messages), fit_pieces(reductions), fit_pieces(copies)
+    line = message.pieces
+    machine = Machine(
+        name,
+        alpha=line[0].alpha,
+        beta=line[-1].beta,
+        gamma=reduction.pieces[-1].beta,
+        flops=flops,
+        beta_memory=copy.pieces[-1].beta,
+        pieces=line,
+        reduce_pieces=reduction.pieces,
+        copy_pieces=copy.pieces,
+        measured=tuple(measured),
+    )
+    return Calibration(machine, message, reduction, copy)
