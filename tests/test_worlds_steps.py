@@ -1,0 +1,218 @@
+"""Placing steps: the same bodies in LockStep and under mpirun, judged by slices of the global array."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim.errors import PlanError, WorldError
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds import LockStep
+
+DTYPES = [
+    *("float32", "float64", "float16", "complex64", "complex128", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    ml_dtypes.bfloat16,
+    "S3",
+    "longdouble",
+]
+SHAPES = [(8, 8), (7, 13), (3, 1), (1, 5), (0, 4), (2, 0)]
+
+
+def values(shape, dtype="float32", seed=0):
+    numbers = np.random.default_rng(seed).integers(0, 100, shape)
+    return (numbers % 2 == 0) if dtype == "bool" else numbers.astype(dtype)
+
+
+def meshes(n):
+    """The meshes of n ranks with up to three axes, and one in reverse rank order."""
+    found = [Mesh((n,), ("a",))]
+    found += [Mesh((p, n // p), ("a", "b")) for p in range(2, n) if n % p == 0]
+    found += [Mesh((2, 2, 2), ("a", "b", "c"))] if n == 8 else []
+    return [*found, Mesh((n,), ("a",), range(n - 1, -1, -1))]
+
+
+def shards(world, layout, array):
+    return [array[layout.slices(array.shape, rank)] for rank in world.ranks]
+
+
+def check(world, step, array, given=None):
+    """Run a step and compare every owned shard with its slice of the global array."""
+    given = shards(world, step.src, array) if given is None else given
+    kept = [shard.copy() for shard in given]
+    results = world.run(step, given)
+    assert len(results) == len(world.ranks)
+    for rank, before, shard, result in zip(world.ranks, kept, given, results):
+        wanted = array[step.dst.slices(array.shape, rank)]
+        if rank not in step.dst.mesh:
+            wanted = np.zeros((0,) * array.ndim, array.dtype)
+        assert result.dtype == array.dtype
+        assert result.shape == wanted.shape
+        assert result.flags.c_contiguous
+        assert np.array_equal(result, wanted), (step, rank)
+        assert np.array_equal(shard, before), "the input was changed"
+
+
+def placing_steps(mesh, shape):
+    """All single-collective steps between layouts of a matrix that move the last or all axes."""
+    last, every, back = mesh.axes[-1], mesh.axes, mesh.axes[::-1]
+    yield Step("all_gather", (last,), mesh(last, None), mesh(None, None), shape)
+    yield Step("all_gather", (last,), mesh(None, last), mesh(None, None), shape)
+    yield Step("all_gather", every, mesh(every, None), mesh(None, None), shape)
+    yield Step("all_gather", every, mesh(None, back), mesh(None, None), shape)
+    yield Step("all_to_all", (last,), mesh(last, None), mesh(None, last), shape)
+    yield Step("all_to_all", (last,), mesh(None, last), mesh(last, None), shape)
+    yield Step("all_to_all", every, mesh(every, None), mesh(back, None), shape)
+    yield Step("all_to_all", every, mesh(back, None), mesh(None, every), shape)
+    yield Step("slice", (last,), mesh(None, None), mesh(last, None), shape)
+    yield Step("slice", (last,), mesh(None, None), mesh(None, last), shape)
+    yield Step("slice", every, mesh(None, None), mesh(back, None), shape)
+    if len(every) > 1:
+        first = mesh.axes[0]
+        yield Step("all_gather", (last,), mesh((first, last), None), mesh(first, None), shape)
+        yield Step("all_gather", (last,), mesh(first, last), mesh(first, None), shape)
+        yield Step("all_gather", every, mesh(first, last), mesh(None, None), shape)
+        yield Step("all_to_all", (last,), mesh((first, last), None), mesh(first, last), shape)
+        yield Step("all_to_all", (first, last), mesh(first, last), mesh(last, first), shape)
+        yield Step("slice", (last,), mesh(first, None), mesh((first, last), None), shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_placing_steps_of_every_mesh(world, shape):
+    for mesh in meshes(world.size):
+        for step in placing_steps(mesh, shape):
+            check(world, step, values(shape))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_placing_steps_of_every_element_type(world, dtype):
+    mesh = meshes(world.size)[-2 if world.size > 2 else 0]
+    for shape in ((7, 13), (8, 8)):
+        for step in placing_steps(mesh, shape):
+            check(world, step, values(shape, dtype))
+
+
+@pytest.mark.parametrize("order", ["fortran", "strided", "reversed"])
+def test_inputs_need_not_be_contiguous(world, order):
+    shape, mesh = (7, 13), Mesh((world.size,), ("a",))
+    for step in placing_steps(mesh, shape):
+        array = values(shape)
+        given = shards(world, step.src, array)
+        if order == "fortran":
+            given = [np.asfortranarray(g) for g in given]
+        elif order == "strided":
+            given = [np.repeat(np.repeat(g, 2, 0), 2, 1)[::2, ::2] for g in given]
+        else:
+            given = [g[::-1].copy()[::-1] for g in given]
+        check(world, step, array, given)
+
+
+def test_dims_of_other_numbers(world):
+    n = world.size
+    mesh = Mesh((n,), ("a",))
+    check(world, Step("all_gather", ("a",), mesh("a"), mesh(None), (2 * n + 1,)), values((2 * n + 1,)))
+    for src, dst in itertools.permutations([("a", None, None), (None, "a", None), (None, None, "a")], 2):
+        shape = (5, 6, 7)
+        check(world, Step("all_to_all", ("a",), mesh(*src), mesh(*dst), shape), values(shape))
+    scalar = Step("exchange", (), mesh(), mesh(), ())
+    check(world, scalar, values(()))
+
+
+@pytest.mark.parametrize("shape", [(8, 6), (5, 7), (1, 3), (0, 2)], ids=str)
+def test_exchange_between_any_layouts_and_meshes(world, shape):
+    n = world.size
+    layouts = [layout for mesh in meshes(n) for layout in all_layouts(mesh)]
+    if n > 1:  # meshes of some of the ranks: overlapping, disjoint, in another order
+        half = max(1, n // 2)
+        layouts += all_layouts(Mesh((half,), ("x",)))
+        layouts += all_layouts(Mesh((n - half,), ("x",), range(n - 1, half - 1, -1)))
+    chosen = np.random.default_rng(n).permutation(len(layouts) ** 2)[:60]
+    for pair in chosen:
+        src, dst = layouts[pair // len(layouts)], layouts[pair % len(layouts)]
+        check(world, Step("exchange", (), src, dst, shape), values(shape))
+
+
+def all_layouts(mesh):
+    """Every layout of a matrix with nothing pending."""
+    found = []
+    for places in itertools.product((None, 0, 1), repeat=len(mesh.axes)):
+        axes = [[a for a, p in zip(mesh.axes, places) if p == dim] for dim in (0, 1)]
+        for rows in itertools.permutations(axes[0]):
+            found += [mesh(rows, columns) for columns in itertools.permutations(axes[1])]
+    return found
+
+
+@pytest.mark.ranks(4, 8)
+def test_an_exchange_keeps_pending_values_apart(world):
+    mesh, shape = Mesh((2, world.size // 2), ("p", "a")), (6, 5)
+    step = Step("exchange", (), mesh("a", None, partial="p"), mesh(None, "a", partial="p"), shape)
+    halves = [values(shape, seed=coordinate) for coordinate in (0, 1)]
+    mine = [halves[mesh.coords(rank)[0]] for rank in world.ranks]
+    given = [a[step.src.slices(shape, r)] for r, a in zip(world.ranks, mine)]
+    for rank, array, result in zip(world.ranks, mine, world.run(step, given)):
+        np.testing.assert_array_equal(result, array[step.dst.slices(shape, rank)])
+
+
+@pytest.mark.ranks(2, 4, 8)
+def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
+    """The limit is made small: data go in several messages, and every step still gives the right data."""
+    if isinstance(world, LockStep):
+        pytest.skip("there is no limit without MPI")
+    from spmdsim.worlds import mpi_types
+
+    monkeypatch.setattr(mpi_types, "MAX_COUNT", 5)
+    for mesh in meshes(world.size):
+        for step in placing_steps(mesh, (7, 13)):
+            check(world, step, values((7, 13)))
+        src, dst = mesh(mesh.axes, None), mesh(None, mesh.axes[::-1])
+        check(world, Step("exchange", (), src, dst, (7, 13)), values((7, 13)))
+
+
+def test_a_slice_of_contiguous_rows_is_a_view_and_another_a_copy(world):
+    mesh, array = Mesh((world.size,), ("a",)), values((16, 16))
+    given = [array for _ in world.ranks]
+    rows = world.run(Step("slice", ("a",), mesh(None, None), mesh("a", None), array.shape), given)
+    columns = world.run(Step("slice", ("a",), mesh(None, None), mesh(None, "a"), array.shape), given)
+    assert all(np.shares_memory(r, array) for r in rows)
+    assert world.size == 1 or not any(np.shares_memory(c, array) for c in columns)
+
+
+def test_thousands_of_ranks_in_lock_step_share_what_is_equal():
+    world, shape = LockStep(2048), (4096, 3)
+    mesh = Mesh((32, 64), ("a", "b"))
+    array = values(shape)
+    step = Step("all_gather", ("b",), mesh(("a", "b"), None), mesh("a", None), shape)
+    given = [array[step.src.slices(shape, rank)] for rank in world.ranks]
+    results = world.run(step, given)
+    assert len({id(result) for result in results}) == 32
+    for rank in (0, 63, 64, 2047):
+        np.testing.assert_array_equal(results[rank], array[step.dst.slices(shape, rank)])
+
+
+def test_a_step_that_its_group_cannot_do_is_refused(world):
+    if world.size % 2 or world.size == 2:
+        pytest.skip("needs two axes")
+    mesh = Mesh((2, world.size // 2), ("a", "b"))
+    step = Step("all_gather", ("a",), mesh(("a", "b"), None), mesh("b", None), (16, 2))
+    with pytest.raises(PlanError, match="does not hold the box"):
+        world.run(step, shards(world, step.src, values((16, 2))))
+
+
+def test_a_mesh_larger_than_the_world_is_refused_with_both_numbers(world):
+    mesh = Mesh((world.size + 1,), ("a",))
+    step = Step("all_gather", ("a",), mesh("a"), mesh(None), (9,))
+    with pytest.raises(WorldError, match=rf"needs rank {world.size}, but the world has {world.size} rank"):
+        world.run(step, [np.zeros(1) for _ in world.ranks])
+
+
+def test_a_shard_that_does_not_fit_its_layout_is_refused(world):
+    mesh = Mesh((world.size,), ("a",))
+    step = Step("all_gather", ("a",), mesh("a", None), mesh(None, None), (world.size, 2))
+    with pytest.raises(WorldError, match=r"holds a shard of shape \(3, 2\), but .* gives it \(1, 2\)"):
+        world.run(step, [np.zeros((3, 2)) for _ in world.ranks])
+    with pytest.raises(WorldError, match="shards were given"):
+        world.run(step, [])
