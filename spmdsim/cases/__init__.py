@@ -1,0 +1,1 @@
+"""The main job: distributed operators under every kind of strategy, on real input, checked."""

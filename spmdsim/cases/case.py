@@ -1,0 +1,159 @@
+"""One case of the main job: an operator, a strategy, and the reference that judges it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from spmdsim.cases.inputs import parse_dtype
+from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.check import Verdict, check
+from spmdsim.trace import record
+from spmdsim.trace.events import CollectiveEvent
+from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds.base import World
+
+Block = Callable[[tuple[slice, ...]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A case ready to run in a world.
+
+    Attributes:
+        operands: the operands, each rank holding its piece.
+        run: computes the result.
+        reference: gives any block of the right result, in one process, with plain numpy.
+        depth: how many terms each element of the result is a sum of.
+        magnitude: a bound on the sum of the terms' absolute values, for the tolerance.
+    """
+
+    operands: tuple[Tensor, ...]
+    run: Callable[[], Tensor]
+    reference: Block
+    depth: int
+    magnitude: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to run.
+
+    Attributes:
+        op: the operator's name.
+        mesh: the mesh.
+        strategy: how it is laid out, in words.
+        build: makes the program for a world.
+    """
+
+    op: str
+    mesh: Mesh
+    strategy: str
+    build: Callable[[World], Program]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out; the same on all ranks but for ``slices``.
+
+    Attributes:
+        case: the case.
+        inputs: layouts of the operands.
+        output: layout of the result.
+        local_shapes: shapes of rank 0's pieces, operands first.
+        collectives: what rank 0 took part in.
+        counted: bytes each rank received, as counted while running.
+        predicted: bytes each rank was to receive, from the layouts alone.
+        seconds: time of the slowest rank, redistributions included.
+        verdict: the comparison with the reference.
+        slices: per rank the bounds of its pieces, operands first.
+    """
+
+    case: Case
+    inputs: tuple[Layout, ...]
+    output: Layout
+    local_shapes: tuple[tuple[int, ...], ...]
+    collectives: tuple[CollectiveEvent, ...]
+    counted: tuple[int, ...]
+    predicted: tuple[int, ...]
+    seconds: float
+    verdict: Verdict
+    slices: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """The result is right and every rank received exactly what was predicted."""
+        return self.verdict.ok and self.counted == self.predicted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON."""
+        return {
+            "op": self.case.op,
+            "mesh": dict(zip(self.case.mesh.axes, self.case.mesh.shape)),
+            "strategy": self.case.strategy,
+            "inputs": [layout.short() for layout in self.inputs],
+            "output": self.output.short(),
+            "local_shapes": [list(shape) for shape in self.local_shapes],
+            "collectives": [
+                {
+                    "collective": event.collective,
+                    "axis": ",".join(event.axes),
+                    "group_size": event.group_size,
+                    "nbytes_per_rank": event.nbytes[0],
+                }
+                for event in self.collectives
+            ],
+            "bytes_counted": list(self.counted),
+            "bytes_predicted": list(self.predicted),
+            "seconds": self.seconds,
+            "max_error": self.verdict.max_error,
+            "tolerance": self.verdict.tolerance,
+            "why": self.verdict.why,
+            "ok": self.ok,
+        }
+
+
+def run_case(case: Case, world: World, verbose: bool = False) -> Outcome:
+    """Run a case and judge it. All ranks must call it; all return the same outcome."""
+    program = case.build(world)
+    world.barrier()
+    with record() as trace:
+        start = time.perf_counter()
+        result = program.run()
+        elapsed = time.perf_counter() - start
+    verdict = check(result, program.reference, depth=program.depth, magnitude=program.magnitude)
+    mine = [(trace.nbytes(rank), elapsed) for rank in world.ranks]
+    counted, times = zip(*world.gather_objects(mine))
+    tensors = (*program.operands, result)
+    slices = [[t.layout.bounds(t.shape, r) for t in tensors] for r in range(world.size)] if verbose else []
+    return Outcome(
+        case,
+        tuple(t.layout for t in program.operands),
+        result.layout,
+        tuple(t.layout.local_shape(t.shape, 0) for t in tensors),
+        tuple(e for e in trace.collectives if e.collective not in ("slice", "fill")),
+        tuple(counted),
+        predict(case, world.size),
+        max(times),
+        verdict,
+        slices,
+    )
+
+
+def predict(case: Case, size: int) -> tuple[int, ...]:
+    """Bytes each rank will receive: the program followed by shapes only, without data or messages."""
+    with record() as trace:
+        case.build(ShapeOnly(size)).run()
+    return tuple(
+        sum(
+            event.step.nbytes(rank, parse_dtype(event.dtype).itemsize)
+            for event in trace.collectives
+            if rank in event.step.dst.mesh
+        )
+        for rank in range(size)
+    )

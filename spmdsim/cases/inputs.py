@@ -1,0 +1,245 @@
+"""Where the main job's data comes from: the user's files, or real data that packages ship."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import InputError
+from spmdsim.tensor.files import FileArray, open_array, open_tokens
+from spmdsim.tensor.random import normal_block
+
+Index = tuple[slice, ...]
+
+#: Rows of hidden features that stand for a weight where the user gives none.
+DEFAULT_COLUMNS = 40
+DEFAULT_TOKENS = 512
+DEFAULT_WIDTH = 32
+VOCABULARY = 256
+
+
+@dataclass(frozen=True)
+class Source:
+    """An array that is read block by block.
+
+    Attributes:
+        name: shown to the user.
+        shape: global shape.
+        dtype: element type of the blocks.
+        read: gives the block at an index.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[Index], np.ndarray]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return self.read(index)
+
+    def cropped(self, shape: tuple[int, ...]) -> Source:
+        """Its leading block of this shape.
+
+        Raises:
+            InputError: it has fewer elements along some dim.
+        """
+        if len(shape) != len(self.shape) or any(n > m for n, m in zip(shape, self.shape)):
+            raise InputError(f"{self.name} has shape {self.shape}, which does not hold a block of {shape}")
+        return Source(self.name, shape, self.dtype, self.read)
+
+    def astype(self, dtype: np.dtype) -> Source:
+        """The same values in another element type."""
+        return Source(self.name, self.shape, dtype, lambda index: np.asarray(self.read(index), dtype))
+
+
+def from_file(path: str, what: str) -> Source:
+    """The array in a file, which must be a matrix once its trailing dims are joined (images: one row each)."""
+    array = open_array(path)
+    if len(array.shape) < 2:
+        raise InputError(f"{what} needs a matrix, but {path!r} holds an array of shape {array.shape}")
+    if len(array.shape) == 2:
+        return Source(Path(path).name, array.shape, array.dtype, array.read)
+    width = int(np.prod(array.shape[1:]))
+
+    def read(index: Index) -> np.ndarray:
+        rows, columns = index
+        whole = tuple(slice(0, n) for n in array.shape[1:])
+        block = array.read((rows, *whole))
+        return block.reshape(len(block), width)[:, columns]
+
+    return Source(Path(path).name, (array.shape[0], width), array.dtype, read)
+
+
+def digits() -> Source:
+    """Handwritten digits, 1797 images of 8 x 8 pixels from 0 to 1, as scikit-learn ships them.
+
+    The rows are read from the package's file, up to the last one wanted.
+
+    Raises:
+        InputError: scikit-learn is not installed.
+    """
+    spec = find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(
+            "the default data are scikit-learn's handwritten digits; install spmdsim[data], or give --x and --w"
+        )
+    path = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise InputError(f"scikit-learn's digits are not where they were: there is no {str(path)!r}")
+
+    def read(index: Index) -> np.ndarray:
+        rows, columns = index
+        return _digit_rows(path, rows.start, rows.stop)[:, columns]
+
+    return Source("handwritten digits", (1797, 64), np.dtype(np.float32), read)
+
+
+@lru_cache(maxsize=32)
+def _digit_rows(path: Path, start: int, stop: int) -> np.ndarray:
+    with gzip.open(path, "rt") as lines:
+        wanted = itertools.islice(lines, start, stop)
+        rows = [line.split(",")[:64] for line in wanted]
+    return np.array(rows, np.float32).reshape(-1, 64) / np.float32(16)
+
+
+def project_text() -> Path:
+    """The text that the project ships."""
+    return Path(__file__).resolve().parent.parent / "documents" / "primer.md"
+
+
+def _transposed(source: Source, columns: int) -> Source:
+    """The first ``columns`` rows as the columns of a weight."""
+
+    def read(index: Index) -> np.ndarray:
+        return np.ascontiguousarray(source.read((index[1], index[0])).T)
+
+    name = f"first {columns} rows of {source.name}, as columns"
+    return Source(name, (source.shape[1], columns), source.dtype, read)
+
+
+def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
+    """Numbers that are the same for every layout; small integers for exact types."""
+
+    def read(index: Index) -> np.ndarray:
+        if dtype.kind in "iu":
+            return np.floor(normal_block(index, shape, np.float32, seed) * 2 + 4).clip(0, 9).astype(dtype)
+        block = normal_block(index, shape, np.float64 if dtype.itemsize >= 8 else np.float32, seed)
+        return block.astype(dtype)
+
+    return Source(name, shape, dtype, read)
+
+
+class Inputs:
+    """The data of one run, opened when a case first asks for it.
+
+    Args:
+        x: file of the left operand.
+        w: file of the right operand.
+        text: file whose bytes are the token ids.
+        shape: crop to ``(m, k, n)``.
+        dtype: compute in this type; the files' own if left out.
+    """
+
+    def __init__(
+        self,
+        x: str | None = None,
+        w: str | None = None,
+        text: str | None = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        self._x, self._w, self._text, self._shape = x, w, text, shape
+        self._dtype = None if dtype is None else parse_dtype(dtype)
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """The element type the operators compute in."""
+        if self._dtype is not None:
+            return self._dtype
+        own = self._raw_x.dtype
+        return own if own.kind in "fcV" else np.dtype(np.float32)
+
+    @cached_property
+    def _raw_x(self) -> Source:
+        if self._x is not None:
+            return from_file(self._x, "--x")
+        if self._shape is not None and self._w is None:
+            m, k, _ = self._shape
+            return _numbers("random numbers", (m, k), self._dtype or np.dtype(np.float32), 1)
+        return digits()
+
+    @cached_property
+    def x(self) -> Source:
+        """The left operand ``[m, k]``."""
+        raw = self._raw_x if self._shape is None else self._raw_x.cropped(self._shape[:2])
+        return raw.astype(self.dtype)
+
+    @cached_property
+    def w(self) -> Source:
+        """The right operand ``[k, n]``."""
+        if self._w is not None:
+            found = from_file(self._w, "--w")
+        elif self._shape is not None and self._x is None:
+            found = _numbers("random numbers", self._shape[1:], self._dtype or np.dtype(np.float32), 2)
+        else:
+            found = _transposed(self._raw_x, min(DEFAULT_COLUMNS, self._raw_x.shape[0]))
+        found = found if self._shape is None else found.cropped(self._shape[1:])
+        if found.shape[0] != self.x.shape[1]:
+            raise InputError(
+                f"x has shape {self.x.shape} and w {found.shape}: their inner sizes {self.x.shape[1]} and "
+                f"{found.shape[0]} must be equal"
+            )
+        return found.astype(self.dtype)
+
+    @cached_property
+    def bias(self) -> Source:
+        """One number per column of w."""
+        return _numbers("random numbers", (self.w.shape[1],), self.dtype, 3)
+
+    @cached_property
+    def w2(self) -> Source:
+        """The second weight of a chain, back to the width of x."""
+        return _numbers("random numbers", (self.w.shape[1], self.x.shape[1]), self.dtype, 4)
+
+    @cached_property
+    def ids(self) -> Source:
+        """Token ids: the bytes of a text."""
+        path = self._text or str(project_text())
+        tokens: FileArray = open_tokens(path)
+        count = min(tokens.shape[0], DEFAULT_TOKENS) if self._text is None else tokens.shape[0]
+        source = Source(Path(path).name, (count,), np.dtype(np.int32), tokens.read)
+        return source.astype(np.dtype(np.int32))
+
+    @cached_property
+    def table(self) -> Source:
+        """One row per byte value."""
+        return _numbers("random numbers", (VOCABULARY, DEFAULT_WIDTH), self.dtype, 5)
+
+
+def parse_dtype(name: str) -> np.dtype:
+    """An element type by its name.
+
+    Raises:
+        InputError: no such type, or one that operators do not compute in.
+    """
+    try:
+        if name in ("bfloat16", "bf16"):
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        dtype = np.dtype(name)
+    except TypeError:
+        raise InputError(
+            f"no element type is called {name!r}; try float32, float64, bfloat16, int64"
+        ) from None
+    if dtype.kind not in "fciuV":
+        raise InputError(f"operators compute in numbers, not in {name!r}")
+    return dtype

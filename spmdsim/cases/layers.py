@@ -1,0 +1,149 @@
+"""Parallel Embedding, column- and row-parallel Linear, and the chain that saves a gather."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from spmdsim.cases.case import Case, Program
+from spmdsim.cases.inputs import Inputs
+from spmdsim.cases.matmul import product_block, wide
+from spmdsim.layout import Layout, Mesh
+from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
+from spmdsim.tensor import Tensor
+from spmdsim.worlds.base import World
+
+
+def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
+    """The table split by rows (with masks, with padding rows), by columns, and ids split beside it."""
+    axis, others = mesh.axes[-1], mesh.axes[:-1]
+    ids = mesh(others or None)
+    out = mesh(others or None, None)
+    yield _lookup("vocabulary-split, all_reduce", mesh, ids, mesh(axis, None), out, inputs)
+    if not others:
+        scattered = mesh(axis, None)
+        yield _lookup("vocabulary-split, reduce_scatter", mesh, ids, mesh(axis, None), scattered, inputs)
+    yield _padded(mesh, ids, mesh(axis, None), out, inputs)
+    column = mesh(None, axis)
+    yield _lookup("column-split", mesh, ids, column, mesh(others or None, axis), inputs)
+    yield _lookup("column-split, gather_out", mesh, ids, column, out, inputs)
+
+
+def _lookup(label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs) -> Case:
+    def build(world: World) -> Program:
+        tokens = Tensor.from_global(inputs.ids, ids, world)
+        rows = Tensor.from_global(inputs.table, table, world)
+        return Program((tokens, rows), lambda: embedding(tokens, rows).to(out), _rows(inputs), 1)
+
+    return Case("embedding", mesh, label, build)
+
+
+def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
+    """Every rank's part of the table ends in a zero row, where the ids of other ranks are looked up."""
+    parts = mesh.axis_size(mesh.axes[-1])
+    rows = -(-inputs.table.shape[0] // parts)
+    width = inputs.table.shape[1]
+
+    def padded(index: tuple[slice, ...]) -> np.ndarray:
+        numbers = np.arange(index[0].start, index[0].stop)
+        real = numbers - numbers // (rows + 1)
+        block = np.zeros((len(numbers), len(range(*index[1].indices(width)))), inputs.dtype)
+        keep = (numbers % (rows + 1) != rows) & (real < inputs.table.shape[0])
+        if keep.any():
+            first, last = int(real[keep][0]), int(real[keep][-1])
+            block[keep] = inputs.table[slice(first, last + 1), index[1]]
+        return block
+
+    def build(world: World) -> Program:
+        tokens = Tensor.from_global(inputs.ids, ids, world)
+        table = Tensor.from_global(
+            padded, layout, world, shape=(parts * (rows + 1), width), dtype=inputs.dtype
+        )
+        return Program((tokens, table), lambda: padded_embedding(tokens, table).to(out), _rows(inputs), 1)
+
+    return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build)
+
+
+def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
+    def block(index: tuple[slice, ...]) -> np.ndarray:
+        ids = inputs.ids[(index[0],)]
+        table = inputs.table[slice(0, inputs.table.shape[0]), index[1]]
+        return wide(table[ids])
+
+    return block
+
+
+def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
+    """Column- and row-parallel Linear with bias, with and without ``gather_out``, and the chain of both."""
+    axis, others = mesh.axes[-1], mesh.axes[:-1]
+    batch = others or None
+    whole, split = mesh(batch, None), mesh(batch, axis)
+    column, row = mesh(None, axis), mesh(axis, None)
+    biases = mesh(axis), mesh(None)
+    yield _linear("column, gather_out", whole, column, biases[0], whole, inputs)
+    yield _linear("column, gather_out=False", whole, column, biases[0], split, inputs)
+    yield _linear("row, gather_out", split, row, biases[1], whole, inputs)
+    yield _linear("row, input not split yet", whole, row, biases[1], whole, inputs, take=split)
+    yield _row_partial(split, row, inputs)
+    yield _chain(whole, column, biases[0], row, inputs)
+
+
+def _linear(
+    label: str, x: Layout, w: Layout, b: Layout, out: Layout, inputs: Inputs, take: Layout | None = None
+) -> Case:
+    def build(world: World) -> Program:
+        operands = (
+            Tensor.from_global(inputs.x, x, world),
+            Tensor.from_global(inputs.w, w, world),
+            Tensor.from_global(inputs.bias, b, world),
+        )
+
+        def run() -> Tensor:
+            given = operands[0] if take is None else operands[0].to(take)
+            return linear(given, operands[1], operands[2]).to(out)
+
+        product = product_block(inputs.x, inputs.w)
+
+        def reference(index: tuple[slice, ...]) -> np.ndarray:
+            return product(index) + wide(inputs.bias[(index[1],)])
+
+        return Program(operands, run, reference, inputs.x.shape[1] + 1)
+
+    return Case("linear", x.mesh, label, build)
+
+
+def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
+    """``gather_out=False`` of a row-parallel Linear: the partial products, without bias, not yet reduced."""
+
+    def build(world: World) -> Program:
+        operands = (Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world))
+        return Program(
+            operands, lambda: matmul(*operands), product_block(inputs.x, inputs.w), inputs.x.shape[1]
+        )
+
+    return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build)
+
+
+def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
+    """Column-parallel, ReLU, row-parallel: what is split in between is never gathered."""
+
+    def build(world: World) -> Program:
+        a = Tensor.from_global(inputs.x, x, world)
+        w1 = Tensor.from_global(inputs.w, column, world)
+        b1 = Tensor.from_global(inputs.bias, bias, world)
+        w2 = Tensor.from_global(inputs.w2, row, world)
+
+        def run() -> Tensor:
+            return linear(relu(linear(a, w1, b1)), w2).to(x)
+
+        product = product_block(inputs.x, inputs.w)
+        columns = slice(0, inputs.w.shape[1])
+
+        def reference(index: tuple[slice, ...]) -> np.ndarray:
+            hidden = product((index[0], columns)) + wide(inputs.bias[(columns,)])
+            return np.maximum(hidden, 0) @ wide(inputs.w2[columns, index[1]])
+
+        return Program((a, w1, b1, w2), run, reference, inputs.x.shape[1] + inputs.w.shape[1] + 1)
+
+    return Case("linear", x.mesh, "column -> relu -> row, one all_reduce", build)

@@ -1,0 +1,225 @@
+"""``spmdsim run``: the main job on the ranks at hand, one row per case, every shard checked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spmdsim.cases.case import Case, Outcome
+    from spmdsim.cases.inputs import Inputs
+    from spmdsim.layout import Mesh
+    from spmdsim.worlds.base import World
+
+EXAMPLES = """\
+examples:
+  mpirun -n 8 spmdsim run                        every operator under every kind of strategy
+  spmdsim run -n 8                               the same; starts the ranks itself
+  spmdsim run --world lockstep -n 8              the same without MPI, all ranks in this process
+  spmdsim run -n 8 --only matmul --shape 4096,4096,4096 --mesh dp=2,tp=4 --strategy "m:dp k:tp >m"
+  spmdsim run -n 4 --only matmul --layout "dp,tp; tp,None" --mesh 2,2 --x a.npy --w model.safetensors:fc1
+  spmdsim run -n 8 --data train-images-idx3-ubyte.gz --text book.txt --json > verdicts.json
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run distributed operators on real ranks and check every shard",
+        description="Run MatMul, parallel Embedding and Linear under every kind of strategy, through real "
+        "collectives, and check every shard against a single-process reference.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-n", type=int, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
+    parser.add_argument("--world", choices=("mpi", "lockstep"), help="lockstep needs no MPI")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="OP", help="matmul, embedding or linear"
+    )
+    parser.add_argument(
+        "--every", action="store_true", help="all assignments of mesh axes, not one of each kind"
+    )
+    parser.add_argument("--mesh", metavar="SHAPE", help="one mesh: 2,4 or dp=2,tp=4")
+    parser.add_argument(
+        "--strategy", metavar="TEXT", help="one matmul strategy: 'm:dp k:tp', '>m' to scatter"
+    )
+    parser.add_argument("--layout", metavar="X;W", help="one matmul by layouts: 'dp,tp; tp,None[; OUT]'")
+    parser.add_argument("--shape", metavar="M,K,N", help="sizes of the matrix product")
+    parser.add_argument("--dtype", help="element type, such as float32, bfloat16, int64")
+    parser.add_argument("--x", metavar="FILE", help="left operand: .npy, .npz:name, .safetensors:name, IDX")
+    parser.add_argument("--w", metavar="FILE", help="right operand")
+    parser.add_argument("--data", metavar="FILE", help="images, one row each (same as --x)")
+    parser.add_argument("--text", metavar="FILE", help="any file whose bytes are the token ids")
+    parser.add_argument("--verbose", action="store_true", help="also show every rank's slices")
+    parser.add_argument("--json", action="store_true", help="verdicts for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cases; 0 if every verdict holds, 1 if not."""
+    from spmdsim.launch import launched, start_self
+
+    if args.world != "lockstep" and not launched() and (args.n or args.world == "mpi"):
+        return start_self(args.n or os.cpu_count() or 1, sys.argv[1:])
+    world = _world(args)
+    inputs = _inputs(args)
+    cases = _cases(args, world, inputs)
+    outcomes = _run_all(cases, world, args.verbose)
+    ok = all(outcome.ok for outcome in outcomes)
+    _report(outcomes, world, args, ok)
+    world.close()
+    return 0 if ok else 1
+
+
+def _world(args: argparse.Namespace) -> World:
+    from spmdsim.worlds import LockStep, world
+
+    if args.world == "lockstep":
+        return LockStep(args.n or 8)
+    return world(args.n)
+
+
+def _inputs(args: argparse.Namespace) -> Inputs:
+    from spmdsim.cases.inputs import Inputs
+    from spmdsim.errors import InputError
+
+    shape = None
+    if args.shape:
+        try:
+            shape = tuple(int(part) for part in args.shape.split(","))
+        except ValueError:
+            shape = ()
+        if len(shape) != 3 or min(shape) < 0:
+            raise InputError(f"--shape takes three sizes M,K,N, but got {args.shape!r}")
+    if args.x and args.data:
+        raise InputError("--x and --data both name the left operand; give one")
+    return Inputs(args.x or args.data, args.w, args.text, shape, args.dtype)
+
+
+def _mesh(text: str, size: int) -> Mesh:
+    from spmdsim.cases.catalogue import AXES
+    from spmdsim.dialects.spelling import parse_ints, parse_mesh
+    from spmdsim.errors import InputError
+    from spmdsim.layout import Mesh
+
+    if "=" in text or "[" in text:
+        mesh = parse_mesh(text)
+    else:
+        shape = parse_ints(text, "--mesh")
+        mesh = Mesh(shape, AXES.get(len(shape), tuple(f"axis{i}" for i in range(len(shape)))))
+    if mesh.size != size:
+        raise InputError(f"mesh {mesh} has {mesh.size} ranks, but {size} are running")
+    return mesh
+
+
+def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]:
+    from spmdsim.cases.catalogue import OPERATORS, catalogue, meshes
+    from spmdsim.cases.matmul import layout_case, matmul_case, parse_strategy
+    from spmdsim.dialects.spelling import parse_layout
+    from spmdsim.errors import InputError
+
+    only = tuple(word for item in args.only for word in item.split(","))
+    for word in only:
+        if word not in OPERATORS:
+            raise InputError(f"--only takes {', '.join(OPERATORS)}, but got {word!r}")
+    found = [_mesh(args.mesh, world.size)] if args.mesh else meshes(world.size)
+    if args.layout:
+        layouts = [parse_layout(part, found[0], ndim=2) for part in args.layout.split(";")]
+        if len(layouts) not in (2, 3):
+            raise InputError(f"--layout takes 'X; W' or 'X; W; OUT', but got {args.layout!r}")
+        out = layouts[2] if len(layouts) == 3 else None
+        return [layout_case(layouts[0], layouts[1], out, f"layouts {args.layout}", inputs)]
+    if args.strategy:
+        words, scatter = parse_strategy(args.strategy, found[0])
+        return [matmul_case(found[0], words, scatter, inputs)]
+    for mesh in found:
+        if len(mesh.axes) > 3:
+            raise InputError(f"the catalogue has meshes of 1 to 3 axes; give --strategy for {mesh}")
+    return list(catalogue(found, inputs, only, args.every))
+
+
+def _run_all(cases: list[Case], world: World, verbose: bool) -> list[Outcome]:
+    from spmdsim.cases.case import run_case
+    from spmdsim.cli.output import progress
+
+    outcomes = []
+    with progress(len(cases), "cases") as step:
+        for case in cases:
+            outcomes.append(run_case(case, world, verbose))
+            step(f"{case.op} {case.strategy}")
+    return outcomes
+
+
+def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool) -> None:
+    from spmdsim.cli import output
+
+    if not output.is_speaker():
+        return
+    if args.json:
+        cases = [outcome.to_dict() for outcome in outcomes]
+        output.emit_json({"world": type(world).__name__, "ranks": world.size, "cases": cases, "ok": ok})
+        return
+    columns = (
+        "operator", "mesh", "strategy", "layouts", "local shapes", "collectives",
+        "received", "predicted", "ms", "max error", "verdict",
+    )  # fmt: skip
+    output.console().print(output.table(columns, [_row(o) for o in outcomes], right=("ms",)))
+    if args.verbose:
+        for outcome in outcomes:
+            _show_slices(outcome)
+    wrong = sum(not o.ok for o in outcomes)
+    output.say(
+        f"{len(outcomes) - wrong} of {len(outcomes)} cases hold on {world.size} ranks ({type(world).__name__}); "
+        "bytes are those of the rank that receives most"
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if world.size > cores and type(world).__name__ == "MPIWorld":
+        output.say(f"times are noise: {world.size} ranks share {cores} cores")
+    sys.stdout.flush()
+
+
+def _row(outcome: Outcome) -> list[str]:
+    case, verdict = outcome.case, outcome.verdict
+    layouts = f"{' , '.join(x.short() for x in outcome.inputs)} -> {outcome.output.short()}"
+    return [
+        case.op,
+        str(case.mesh),
+        case.strategy,
+        layouts,
+        " ".join("x".join(map(str, s)) or "()" for s in outcome.local_shapes),
+        ", ".join(_collective(e) for e in outcome.collectives) or "none",
+        _bytes(outcome.counted),
+        _bytes(outcome.predicted) if outcome.counted != outcome.predicted else "equal",
+        f"{outcome.seconds * 1e3:.2f}",
+        f"{verdict.max_error:.1e} <= {verdict.tolerance:.1e}",
+        "ok" if outcome.ok else "BYTES DIFFER" if verdict.ok else "WRONG",
+    ]
+
+
+def _collective(event: Any) -> str:
+    over = ",".join(event.axes)
+    return (
+        f"{event.collective}({over}: {event.group_size})"
+        if over
+        else f"{event.collective}({event.group_size})"
+    )
+
+
+def _bytes(counts: tuple[int, ...]) -> str:
+    return f"{max(counts):,}"
+
+
+def _show_slices(outcome: Outcome) -> None:
+    from spmdsim.cli import output
+
+    names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]
+    rows = [[rank, *[_box(bounds) for bounds in boxes]] for rank, boxes in enumerate(outcome.slices)]
+    title = f"{outcome.case.op}: {outcome.case.strategy} on {outcome.case.mesh}; {outcome.verdict}"
+    output.console().print(output.table(("rank", *names), rows, title=title))
+
+
+def _box(bounds: Any) -> str:
+    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
