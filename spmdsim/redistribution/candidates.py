@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,7 +16,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.price import largest, price_step
+from spmdsim.redistribution.price import largest, machine_on, price_step
 from spmdsim.redistribution.search import Found, Paths, search, steps_of
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.traffic import exchange_traffic
@@ -37,7 +38,6 @@ class Candidate:
         steps: its steps.
         seconds: modelled time.
         received: elements the busiest rank receives, step by step.
-        sent: elements the busiest rank sends, step by step.
         held: the most elements a rank holds after a step.
         allowed: False if it needs more memory than the larger of source and target: shown, but not taken.
     """
@@ -46,7 +46,6 @@ class Candidate:
     steps: tuple[Step, ...]
     seconds: float
     received: int
-    sent: int
     held: int
     allowed: bool = True
 
@@ -142,9 +141,8 @@ class _Finder:
         bound = min((one.seconds for one in found), default=float("inf"))
         paths = self._search(dst, float("inf") if self.everything else bound * (1 + 1e-9) + 1e-12)
         found += self._collectives(paths, True)
-        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
-            if self.everything or mid.seconds < min((one.seconds for one in found), default=float("inf")):
-                found += self._exchanged(mid)
+        for mid in self._worth(paths, found):
+            found += self._exchanged(mid)
         if self.everything and paths.target is None:
             found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
         return found
@@ -155,10 +153,9 @@ class _Finder:
         if not self.src.partial:
             return self._arrive((), self.src, DIRECT)
         paths = self._search(self.src.reduced, float("inf"))
-        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
-            if self.everything or mid.seconds < min((one.seconds for one in found), default=float("inf")):
-                steps = steps_of(mid, self.src, self.shape, ())
-                found += self._arrive(tuple(steps), steps[-1].dst, REDUCED)
+        for mid in self._worth(paths, found):
+            steps = steps_of(mid, self.src, self.shape, ())
+            found += self._arrive(tuple(steps), steps[-1].dst, REDUCED)
         return found
 
     def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
@@ -168,9 +165,8 @@ class _Finder:
         return Candidate(
             LOCAL if local else kind,
             steps,
-            sum(price.seconds for price in prices),
-            sum(price.received for price in prices),
-            sum(price.sent for price in prices),
+            sum(seconds for _, seconds in prices),
+            sum(received for received, _ in prices),
             max((largest(step.dst, self.shape) for step in steps), default=0),
             allowed,
         )
@@ -178,6 +174,15 @@ class _Finder:
     def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
         limit = math.prod(self.shape) if unlimited else self.limit
         return search(self.src, dst, self.shape, self.itemsize, self.machine, limit, bound)
+
+    def _worth(self, paths: Paths, found: list[Candidate]) -> Iterator[Found]:
+        """The reduced states from which an exchange, if only of one empty message, may beat what is found so far."""
+        model = machine_on(self.machine, self.src.mesh)
+        least = model.seconds("exchange", 2, 0, messages=1)
+        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
+            best = min((one.seconds for one in found), default=float("inf"))
+            if self.everything or mid.seconds + least < best * (1 - 1e-9):
+                yield mid
 
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
         if paths.target is None:

@@ -20,7 +20,7 @@ from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
 from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
 from spmdsim.redistribution.grid import ranks_of
-from spmdsim.redistribution.price import StepPrice, price_step, received_elements
+from spmdsim.redistribution.price import price_step, received_elements
 from spmdsim.redistribution.step import Step
 
 
@@ -93,14 +93,14 @@ class Plan:
     # -- time ---------------------------------------------------------------------------------------
 
     @cached_property
-    def prices(self) -> tuple[StepPrice, ...]:
-        """What each step moves and costs on its busiest rank."""
+    def prices(self) -> tuple[tuple[int, float], ...]:
+        """Per step the elements its busiest rank receives, and the modelled seconds."""
         return tuple(price_step(step, self.itemsize, self.machine) for step in self.steps)
 
     @cached_property
     def seconds(self) -> float:
         """Modelled seconds; without a machine, the bytes of the busiest rank on a link of 8 GB/s."""
-        return sum(price.seconds for price in self.prices)
+        return sum(seconds for _, seconds in self.prices)
 
     # -- what it looks like -------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -17,27 +16,13 @@ from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.grid import cuts, piece_numbers
 from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.traffic import Traffic, exchange_traffic, own_overlap
+from spmdsim.redistribution.traffic import exchange_traffic
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
 
-
-@dataclass(frozen=True)
-class StepPrice:
-    """What one step costs.
-
-    Attributes:
-        received: elements the busiest rank receives.
-        sent: elements the busiest rank sends; equal to ``received`` for collectives.
-        messages: messages the busiest rank receives when every pair of ranks talks directly.
-        seconds: modelled time.
-    """
-
-    received: int
-    sent: int
-    messages: int
-    seconds: float
+#: Steps in which nothing is received.
+LOCAL_STEPS = ("slice", "fill", "reshape")
 
 
 def machine_on(machine: CostModel | None, mesh: Mesh) -> CostModel:
@@ -54,32 +39,41 @@ def _on_mesh(machine: Machine, mesh: Mesh) -> Machine:
     return machine.on_mesh(mesh)
 
 
-def price_step(step: Step, itemsize: int, machine: CostModel | None) -> StepPrice:
-    """Elements, messages and modelled seconds of one step."""
+def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
+    """Elements that the busiest rank of a step receives, and the step's modelled seconds."""
     model = machine_on(machine, step.src.mesh)
-    if step.collective in ("slice", "fill", "reshape"):
+    if step.collective in LOCAL_STEPS:
         size = largest(step.dst, step.shape) * itemsize
-        return StepPrice(0, 0, 0, model.seconds("slice", 1, 0, copied=size))
+        return 0, model.seconds("slice", 1, 0, copied=size)
     if step.collective == "exchange":
-        return _price_exchange(step, exchange_traffic(step.src, step.dst, step.shape), itemsize, machine)
+        return _price_exchange(step, itemsize, machine)
     received = most_received(step)
     members = step.src.mesh.axis_size(*step.axes)
-    seconds = model.seconds(step.collective, members, received * itemsize, step.axes)
-    messages = (members - 1) * (2 if step.collective == "all_reduce" else 1)
-    return StepPrice(received, received, messages if received else 0, seconds)
+    return received, model.seconds(step.collective, members, received * itemsize, step.axes)
 
 
-def _price_exchange(step: Step, traffic: Traffic, itemsize: int, machine: CostModel | None) -> StepPrice:
-    received, sent, messages = traffic.most_received, traffic.most_sent, traffic.most_messages
-    busiest = received if machine is None else max(received, sent)
-    one_mesh = step.src.mesh == step.dst.mesh
-    axes = _crossed(step) if one_mesh else None
+def step_messages(step: Step) -> int:
+    """Messages that the busiest rank of a step receives when every pair of ranks talks directly."""
+    if step.collective in LOCAL_STEPS:
+        return 0
+    if step.collective == "exchange":
+        return exchange_traffic(step.src, step.dst, step.shape).most_messages
+    members = step.src.mesh.axis_size(*step.axes)
+    return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
+
+
+def _price_exchange(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
+    traffic = exchange_traffic(step.src, step.dst, step.shape)
+    received = traffic.most_received
+    if not received:
+        return 0, 0.0
+    if machine is None:
+        return received, received * itemsize * BYTES_ONLY.beta
+    axes = _crossed(step) if step.src.mesh == step.dst.mesh else None
     members = step.src.mesh.axis_size(*axes) if axes else max(step.src.mesh.size, step.dst.mesh.size, 2)
+    busiest = max(received, traffic.most_sent) * itemsize
     model = machine_on(machine, step.src.mesh)
-    seconds = (
-        model.seconds("exchange", members, busiest * itemsize, axes, messages=messages) if busiest else 0.0
-    )
-    return StepPrice(received, sent, messages, seconds)
+    return received, model.seconds("exchange", members, busiest, axes, messages=traffic.most_messages)
 
 
 def _crossed(step: Step) -> tuple[str, ...]:
@@ -118,7 +112,7 @@ def most_received(step: Step) -> int:
 def received_elements(step: Step) -> np.ndarray:
     """Elements each position of the target's mesh receives, as ``Step.nbytes`` counts them."""
     mesh = step.dst.mesh
-    if step.collective in ("slice", "fill", "reshape"):
+    if step.collective in LOCAL_STEPS:
         return np.zeros(mesh.size, np.int64)
     if step.collective == "exchange":
         return exchange_traffic(step.src, step.dst, step.shape).received
@@ -129,7 +123,7 @@ def received_elements(step: Step) -> np.ndarray:
     if step.collective == "all_reduce":
         block = mine // members + (piece_numbers(mesh, step.axes) < mine % members)
         return (members - 1) * block + mine - block
-    return mine - own_overlap(step.src, step.dst, step.shape)
+    return mine - exchange_traffic(step.src, step.dst, step.shape).own
 
 
 def volumes(layout: Layout, shape: Sequence[int]) -> np.ndarray:
