@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
-from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.moves import Move, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
@@ -119,15 +120,22 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
     what = algorithm.collective
     if "row" in (what.before, what.after):
         return size * size
-    largest = 0
-    for rank in range(size):
-        for moves in algorithm.moves(rank, size, 0, options):
-            for move in moves:
-                for chunk in move.chunks:
-                    largest = max(largest, chunk)
+    largest = max(_largest_chunk(algorithm, rank, size, options) for rank in range(size))
     if "owner" in (what.before, what.after):
         return (largest // size + 1) * size
     return 1 if largest == 0 else max(size, largest + 1)
+
+
+def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[str, Any]) -> int:
+    """The largest chunk number a rank uses; what is wrong with its rounds is for verification to say."""
+    largest = 0
+    try:
+        for moves in islice(algorithm.moves(rank, size, 0, options), 100 * size + 4096):
+            for move in moves:
+                largest = max(largest, *move.chunks, *move.source, 0)
+    except Exception:
+        return largest
+    return largest
 
 
 _REGISTER: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
@@ -185,11 +193,24 @@ def from_function(
         collective=collective(collective_name),
         name=label,
         generate=generate,
-        chunks=(chunks,) if isinstance(chunks, str) else tuple(chunks),
+        chunks=_expressions(chunks, label),
         options=tuple((p.name, p.default) for p in extra),
         takes_root=any(p.name == "root" for p in parameters),
         **facts,
     )
+
+
+def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
+    """The expressions for the chunk count, checked."""
+    found = tuple(e for e in ((chunks,) if isinstance(chunks, str) else chunks) if e)
+    for expression in found:
+        try:
+            evaluate(expression, 4)
+        except (SyntaxError, NameError, TypeError, ValueError, ZeroDivisionError):
+            raise ScheduleError(
+                f"{label}: {expression!r} is no chunk count; write one with {', '.join(NAMES)}, such as 2*n"
+            ) from None
+    return found
 
 
 def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:

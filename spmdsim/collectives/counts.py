@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdsim.collectives.matching import match
+from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.table import Table
@@ -82,15 +82,17 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
     matching = match(table)
     for finding in (*table.findings, *matching.findings):
         raise ScheduleError(finding.text, schedule=schedule.name)
-    tally = _Tally(schedule, sizes)
+    tally = _Tally(schedule, sizes, matching)
     for rank, rounds in enumerate(table.rounds):
-        for number, moves in enumerate(rounds):
-            tally.add_round(rank, matching.starts[rank][number], moves)
+        for moves in rounds:
+            tally.add_round(rank, moves)
     return tally.result(matching.steps)
 
 
 class _Tally:
-    def __init__(self, schedule: Schedule, sizes: Sequence[int]) -> None:
+    def __init__(self, schedule: Schedule, sizes: Sequence[int], matching: Matching) -> None:
+        self.sent_in = {pair: iter(steps) for pair, steps in matching.travels.items()}
+        self.received_in = {pair: iter(steps) for pair, steps in matching.travels.items()}
         self.schedule, self.sizes, self.count = schedule, sizes, schedule.chunk_count
         n = schedule.size
         self.per_rank = {
@@ -101,7 +103,7 @@ class _Tally:
             )
         }  # fmt: skip
         self.largest: dict[int, int] = defaultdict(int)
-        self.reduced: dict[int, int] = defaultdict(int)
+        self.reduced: dict[tuple[int, int], int] = defaultdict(int)
         self.empty = 0
         self.held = [set(schedule.starts_with(r)) | set(schedule.ends_with(r)) for r in range(n)]
         self.aside = [0] * n
@@ -110,7 +112,7 @@ class _Tally:
         sizes, count = self.sizes, self.count
         return sum(sizes[c % count] for c in move.chunks)
 
-    def add_round(self, rank: int, step: int, moves: list[Move]) -> None:
+    def add_round(self, rank: int, moves: list[Move]) -> None:
         per_rank, reduced = self.per_rank, 0
         for move in moves:
             size = self.size_of(move)
@@ -118,6 +120,7 @@ class _Tally:
                 per_rank["messages_sent"][rank] += 1
                 per_rank["bytes_sent"][rank] += size
                 self.empty += size == 0
+                step = next(self.sent_in[rank, move.peer])
                 self.largest[step] = max(self.largest[step], size)
                 continue
             self.held[rank].update(move.chunks)
@@ -126,19 +129,23 @@ class _Tally:
             elif move.kind != COPY:
                 per_rank["messages_received"][rank] += 1
                 per_rank["bytes_received"][rank] += size
+                step = next(self.received_in[move.peer, rank])
                 if move.kind == REDUCE:
                     reduced += size
+                    self.reduced[step, rank] += size
         per_rank["bytes_reduced"][rank] += reduced
         self.aside[rank] = max(self.aside[rank], reduced)
-        self.reduced[step] = max(self.reduced[step], reduced)
 
     def result(self, steps: int) -> Counts:
+        most: dict[int, int] = defaultdict(int)
+        for (step, _), reduced in self.reduced.items():
+            most[step] = max(most[step], reduced)
         held = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
         return Counts(
             steps=steps,
             **self.per_rank,
             critical_bytes=sum(self.largest.values()),
-            critical_reduced_bytes=sum(self.reduced.values()),
+            critical_reduced_bytes=sum(most.values()),
             empty_messages=self.empty,
             peak_bytes=np.array(held, np.int64) + np.array(self.aside, np.int64),
         )

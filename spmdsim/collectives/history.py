@@ -75,52 +75,45 @@ def unroll(schedule: Schedule) -> History:
     table = Table(schedule)
     matching = match(table)
     wrong = [*table.findings, *matching.findings]
-    starts = matching.starts or [list(range(len(rounds))) for rounds in table.rounds]
-    steps = _messages(table, starts)
+    steps = _messages(table, matching.travels)
     if wrong:
         return History(schedule, Symbols(), steps, (), tuple(wrong))
     run = SymbolicRun(table, matching, log=True)
     if not run.findings:
         run.check_end()
+    last = max((change.step for change in run.changes or ()), default=-1)
+    steps += ((),) * (last + 1 - len(steps))
     return History(schedule, run.symbols, steps, _states(run, len(steps)), tuple(run.findings))
 
 
-def _messages(table: Table, starts: list[list[int]]) -> tuple[tuple[Message, ...], ...]:
-    """The messages by step; a message travels when its later end is ready."""
-    reducing, when = _receipts(table, starts)
-    taken: dict[tuple[int, int], int] = defaultdict(int)
+def _messages(table: Table, travels: dict[tuple[int, int], list[int]]) -> tuple[tuple[Message, ...], ...]:
+    """The messages by the step in which they travel; unmatched ones in the sender's own round."""
+    reducing = _reducing(table)
+    seen: dict[tuple[int, int], int] = defaultdict(int)
     by_step: dict[int, list[Message]] = defaultdict(list)
-    last = -1
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):
-            step = starts[rank][number] if number < len(starts[rank]) else number
-            last = max(last, step)
             for move in moves:
                 if move.kind != SEND:
                     continue
                 pair = (rank, move.peer)
-                index = taken[pair]
-                taken[pair] += 1
-                known = index < len(when[pair])
-                travels = max(step, when[pair][index]) if known else step
-                reduces = known and reducing[pair][index]
-                by_step[travels].append(Message(rank, move.peer, move.chunks, reduces))
-                last = max(last, travels)
-    return tuple(tuple(by_step[step]) for step in range(last + 1))
+                index = seen[pair]
+                seen[pair] += 1
+                step = travels[pair][index] if pair in travels else number
+                reduces = index < len(reducing[pair]) and reducing[pair][index]
+                by_step[step].append(Message(rank, move.peer, move.chunks, reduces))
+    return tuple(tuple(by_step[step]) for step in range(max(by_step, default=-1) + 1))
 
 
-def _receipts(table: Table, starts: list[list[int]]) -> tuple[dict, dict]:
-    """Per pair of ranks, in order: whether each receipt reduces, and its step."""
+def _reducing(table: Table) -> dict[tuple[int, int], list[bool]]:
+    """Per pair of ranks, in order: whether each receipt reduces."""
     reducing: dict[tuple[int, int], list[bool]] = defaultdict(list)
-    when: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
-        for number, moves in enumerate(rounds):
-            step = starts[rank][number] if number < len(starts[rank]) else number
+        for moves in rounds:
             for move in moves:
                 if move.receives:
                     reducing[move.peer, rank].append(move.kind == REDUCE)
-                    when[move.peer, rank].append(step)
-    return reducing, when
+    return reducing
 
 
 def _states(run: SymbolicRun, steps: int) -> tuple[State, ...]:

@@ -25,6 +25,7 @@ class Matching:
         order: events in an order that can happen: ``(rank, round, True)`` a round starts, ``False`` it ends.
         starts: ``starts[rank][i]`` is the global step in which the rank's round i starts.
         ends: likewise the step in which it ends.
+        travels: per pair of ranks, the step in which each message travels, in order.
         steps: number of global steps in which messages travel.
         aligned: whether round i means the same step on every rank.
     """
@@ -33,6 +34,7 @@ class Matching:
     order: list[tuple[int, int, bool]] = field(default_factory=list)
     starts: list[list[int]] = field(default_factory=list)
     ends: list[list[int]] = field(default_factory=list)
+    travels: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     steps: int = 0
     aligned: bool = True
 
@@ -55,10 +57,18 @@ def match(table: Table) -> Matching:
             _compare_chunks(table, pair, (i, out), (j, into), result.findings)
     if result.findings:
         result.findings.sort(key=lambda f: (f.round or 0, f.rank or 0))
-    elif result.aligned:
+        return result
+    if result.aligned:
         _in_lock_step(table, result)
     else:
         _by_dependency(table, links, result)
+    if not result.findings:
+        starts = result.starts
+        for (source, target), sent in sends.items():
+            got = receives[source, target]
+            result.travels[source, target] = [
+                max(starts[source][i], starts[target][j]) for (i, _), (j, _) in zip(sent, got)
+            ]
     return result
 
 

@@ -83,6 +83,8 @@ class Table:
             )
             moves = [moves] if isinstance(moves, Move) else []
         good = [move for move in moves if self._move_is_good(move, number, rank)]
+        if len(good) <= self.ports:
+            return good
         sends = sum(move.kind == SEND for move in good)
         receives = sum(move.receives for move in good)
         for count, word in ((sends, "sends"), (receives, "receives")):
@@ -120,6 +122,8 @@ class Table:
         return self._chunks_are_good(move, number, rank)
 
     def _chunks_are_good(self, move: Move, number: int, rank: int) -> bool:
+        if len(move.chunks) == 1 and move.chunks[0] >= 0 and not move.source:
+            return True
         for chunks in (move.chunks, move.source):
             lowest = min(chunks, default=0)
             if lowest < 0:

@@ -95,7 +95,6 @@ def bit_tree_depth(rank: int, size: int) -> int:
     about="each half of the vector up and down its own binary tree; an inner rank of one tree is a leaf of the other",
     ports="2",
     libraries=(("nccl", "tree"),),
-    in_order=False,
 )
 def double_binary_tree(rank: int, size: int) -> Rounds:
     """NCCL's two trees; all ranks of one depth send in the same round."""
