@@ -205,6 +205,12 @@ class Machine:
             collective, group_size, nbytes, link.alpha, link.beta, self.gamma, messages
         )
 
+    def measured_seconds(
+        self, collective: str, algorithm: str, group_size: int, message: float
+    ) -> float | None:
+        """Measured time for a message size, interpolated; None where this group size was not measured."""
+        return self._table.seconds(collective, algorithm, group_size, message)
+
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
         """Time of a local operator: the slower of arithmetic and memory traffic (roofline)."""
         return max(flops / self.flops, nbytes * self.beta_memory)

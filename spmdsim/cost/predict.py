@@ -1,0 +1,229 @@
+"""Predicted times of algorithms over message sizes or rank counts, and where the best one changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log
+from typing import Any
+
+from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
+from spmdsim.collectives.bounds import lower_bound
+from spmdsim.cost.formulas import closed_form
+from spmdsim.cost.machine import Machine
+from spmdsim.cost.price import price
+from spmdsim.cost.topology_spec import parse_topology
+from spmdsim.cost.traffic import symmetry_of
+from spmdsim.errors import InputError
+
+#: Rounds times ranks up to which an algorithm without a closed form or symmetry is priced.
+_AFFORDABLE = 3_000_000
+
+#: The same for algorithms with a symmetry, of which one rank is generated.
+_SYMMETRIC_ROUNDS = 200_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """Predictions for one rank count and size.
+
+    Attributes:
+        ranks: number of ranks.
+        nbytes: message size as the collective counts it.
+        seconds: by algorithm; those that do not run at this rank count are missing.
+        bound: no algorithm can be faster than this on a flat network.
+    """
+
+    ranks: int
+    nbytes: int
+    seconds: dict[str, float]
+    bound: float
+
+    @property
+    def best(self) -> str:
+        """The fastest algorithm; empty if there is none."""
+        return min(self.seconds, key=self.seconds.__getitem__, default="")
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Where the fastest algorithm changes while the size grows.
+
+    Attributes:
+        ranks: number of ranks.
+        nbytes: size from which ``after`` is faster.
+        before: fastest below.
+        after: fastest above.
+    """
+
+    ranks: int
+    nbytes: float
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A table of predictions.
+
+    Attributes:
+        collective: what is done.
+        machine: on which machine.
+        topology: text of the topology, empty for the machine's own levels.
+        points: one per rank count and size, sizes running fastest.
+        crossovers: where the best algorithm changes.
+        left_out: why an algorithm is missing.
+    """
+
+    collective: str
+    machine: Machine
+    topology: str
+    points: tuple[Point, ...]
+    crossovers: tuple[Crossover, ...]
+    left_out: dict[str, str]
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """All algorithms that run at one point at least, in the order asked for."""
+        names: dict[str, None] = {}
+        for point in self.points:
+            names.update(dict.fromkeys(point.seconds))
+        return tuple(names)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "collective": self.collective,
+            "machine": self.machine.name,
+            "topology": self.topology or "machine",
+            "points": [
+                {"ranks": p.ranks, "nbytes": p.nbytes, "best": p.best, "bound": p.bound, "seconds": p.seconds}
+                for p in self.points
+            ],
+            "crossovers": [vars(one) for one in self.crossovers],
+            "left_out": self.left_out,
+        }
+
+
+def predict(
+    collective: str,
+    machine: Machine,
+    ranks: Sequence[int],
+    sizes: Sequence[int],
+    names: Sequence[str] = (),
+    topology: str = "",
+    itemsize: int = 1,
+    options: dict[str, Any] | None = None,
+) -> Prediction:
+    """Predict times of a collective.
+
+    Args:
+        collective: such as ``all_reduce``.
+        machine: its numbers; where it has measured times of the library's own call, these appear as ``native``.
+        ranks: rank counts.
+        sizes: message sizes in bytes.
+        names: algorithms; all if empty.
+        topology: a text as :func:`spmdsim.cost.topology_spec.parse_topology` reads it.
+        itemsize: bytes that are never cut.
+        options: options of algorithms, such as ``group``; each takes those it knows.
+
+    Raises:
+        InputError: nothing to predict.
+
+    >>> found = predict("all_reduce", Machine.laptop(), [8], [8, 2**20], ["ring", "recursive_doubling"])
+    >>> [point.best for point in found.points]
+    ['recursive_doubling', 'ring']
+    """
+    if not ranks or not sizes or min(ranks) < 1 or min(sizes) < 0:
+        raise InputError("a prediction needs rank counts >= 1 and sizes >= 0")
+    known = {one.name: one for one in algorithms(collective)}
+    for name in names:
+        if name not in known and name != "native":
+            raise InputError(f"{collective} has no algorithm {name!r}; known are {', '.join(known)}")
+    left_out: dict[str, str] = {}
+    points: list[Point] = []
+    crossovers: list[Crossover] = []
+    for n in ranks:
+        network = parse_topology(topology, n, machine) if topology else None
+        pricers: dict[str, Callable[[int], float]] = {}
+        for name in names or known:
+            if name not in known:
+                continue
+            schedule = _schedule(known[name], n, options or {}, left_out)
+            if schedule is not None and _affordable(schedule, machine, network is not None, left_out):
+                pricers[name] = lambda m, s=schedule, t=network: (
+                    price(  # type: ignore[misc]
+                        s, machine, m, t, itemsize
+                    ).seconds
+                )
+        if not names or "native" in names:
+            pricers |= _native(collective, machine, n)
+        bound = lower_bound(collective, n)
+        row = [
+            Point(
+                n,
+                size,
+                {name: pricer(size) for name, pricer in pricers.items()},
+                bound.seconds(size, machine.alpha, machine.beta, machine.gamma),
+            )
+            for size in sizes
+        ]
+        points += row
+        crossovers += _crossovers(row, pricers)
+    return Prediction(collective, machine, topology, tuple(points), tuple(crossovers), left_out)
+
+
+def _schedule(
+    chosen: Algorithm, n: int, options: dict[str, Any], left_out: dict[str, str]
+) -> Schedule | None:
+    mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
+    if not chosen.fits(n, mine):
+        left_out[chosen.name] = f"needs {chosen.condition_words}, not {n} ranks"
+        return None
+    return make_schedule(chosen, n, **mine)
+
+
+def _affordable(schedule: Schedule, machine: Machine, network: bool, left_out: dict[str, str]) -> bool:
+    """Whether pricing takes a moment only: a closed form, a symmetry, or few messages."""
+    form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
+    if form is not None and not (network or machine.intra or machine.pieces):
+        return True
+    # Without a formula the number of rounds is unknown; it is at least logarithmic.
+    rounds = form.steps if form else 4 * schedule.size.bit_length()
+    limit = _SYMMETRIC_ROUNDS if symmetry_of(schedule) else _AFFORDABLE // schedule.size
+    if rounds <= limit:
+        return True
+    left_out[schedule.algorithm.name] = f"too many messages to look at each on {schedule.size} ranks"
+    return False
+
+
+def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
+    """The library's own call, where the machine has measured times of it."""
+    if not any(one[:3] == (collective, "native", n) for one in _keys(machine)):
+        return {}
+    return {"native": lambda nbytes: machine.measured_seconds(collective, "native", n, nbytes) or 0.0}
+
+
+def _keys(machine: Machine) -> set[tuple[str, str, int]]:
+    return {(one.collective, one.algorithm, one.group_size) for one in machine.measured}
+
+
+def _crossovers(row: list[Point], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:
+    """Changes of the best algorithm between neighbouring sizes, found by bisection."""
+    found = []
+    for low, high in pairwise(row):
+        if low.best == high.best or not low.best:
+            continue
+        before, after = pricers[low.best], pricers[high.best]
+        a, b = float(max(low.nbytes, 1)), float(high.nbytes)
+        while b / a > 1.001:
+            middle = exp((log(a) + log(b)) / 2)
+            if before(round(middle)) <= after(round(middle)):
+                a = middle
+            else:
+                b = middle
+            if b - a < 1:
+                break
+        found.append(Crossover(low.ranks, b, low.best, high.best))
+    return found
