@@ -1,0 +1,263 @@
+"""The strategies a search chooses from.
+
+On a mesh, each axis splits one factor of an operator, or none (:func:`mesh_strategies`). MindSpore enumerates
+cuts instead: every splittable dim into a power of two pieces, as many as there are devices in all
+(:func:`cut_strategies`); each such strategy has its own device matrix.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from spmdsim.auto_parallel.graph import Operator
+from spmdsim.errors import InputError, RuleError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
+
+Shape = tuple[int, ...]
+Cuts = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=4096)
+def mesh_strategies(
+    bound: BoundRule,
+    mesh: Mesh,
+    *,
+    partial: bool = False,
+    full: bool = False,
+    even: bool = True,
+    nested: bool = True,
+) -> tuple[Strategy, ...]:
+    """The strategies of an operator on a mesh, the least split one first.
+
+    Args:
+        bound: the operator.
+        mesh: its axes of size 1 are never used.
+        partial: also those that pass pending sums on.
+        full: only those that use every axis, if there are any.
+        even: only those in which all pieces have the same size.
+        nested: also those that split one factor by several axes.
+
+    >>> from spmdsim.rules import Rule, bind
+    >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((8, 8), (8, 8)))
+    >>> [str(s) for s in mesh_strategies(matmul, Mesh((4,), ("x",)))]
+    ['replicated', 'm:x', 'k:x', 'n:x']
+    """
+    found = [s for s in bound.strategies(mesh, partial=partial) if _sensible(s)]
+    if even:
+        found = [s for s in found if all(bound.sizes[f] % s.parts(f) == 0 for f, _ in s.splits)]
+    if not nested:
+        found = [s for s in found if all(len(axes) == 1 for _, axes in s.splits)]
+    if full:
+        axes = {axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1}
+        busy = [s for s in found if _used(s) == axes]
+        found = busy or found
+    return tuple(found)
+
+
+def _sensible(strategy: Strategy) -> bool:
+    """Whether no axis of size one is used."""
+    size = strategy.mesh.axis_size
+    used = [axis for _, axes in strategy.splits for axis in axes] + [axis for axis, _, _ in strategy.passed]
+    return all(size(axis) > 1 for axis in used)
+
+
+def _used(strategy: Strategy) -> set[str]:
+    return {axis for _, axes in strategy.splits for axis in axes}
+
+
+def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
+    """The strategy a user fixed for an operator: a Strategy, a mapping of factors to axes, layouts, or cuts.
+
+    Cuts get a device matrix of their own unless some strategy on ``mesh`` cuts the same way.
+
+    Raises:
+        RuleError: it does not fit the operator or the mesh.
+    """
+    given, bound = operator.configured, operator.bound
+    if isinstance(given, Strategy):
+        bound.check(given)
+        return given
+    if isinstance(given, dict):
+        strategy = Strategy.of(mesh, given)
+        bound.check(strategy)
+        return strategy
+    if given and isinstance(given[0], Layout):
+        return bound.infer(given)
+    if given and isinstance(given[0], tuple) and len(given[0]) == 2 and isinstance(given[0][0], str):
+        return Strategy.of(mesh, dict(given))
+    own = strategy_from_cuts(bound, given, mesh.rank_list)
+    for strategy in mesh_strategies(bound, mesh, even=False):
+        if _same_pieces(bound, own, strategy):
+            return strategy
+    return own
+
+
+def _same_pieces(bound: BoundRule, one: Strategy, other: Strategy) -> bool:
+    """Whether two strategies put the same piece on every rank."""
+    ranks = one.mesh.rank_list
+    pairs = [*zip(bound.input_layouts(one), bound.input_layouts(other), bound.shapes)]
+    if any(a.parts != b.parts for a, b, _ in pairs):
+        return False
+    return len(ranks) <= 4096 and all(
+        a.bounds(shape, rank) == b.bounds(shape, rank) for a, b, shape in pairs for rank in ranks
+    )
+
+
+def cut_strategies(
+    shapes: Sequence[Shape],
+    devices: int,
+    *,
+    broadcast: bool = False,
+    splittable: Sequence[Sequence[bool]] | None = None,
+    fully_use: bool = False,
+) -> tuple[Cuts, ...]:
+    """MindSpore's candidates: power-of-two cuts of every splittable dim, with a product of at most ``devices``.
+
+    Args:
+        shapes: the operands. With one operand its dims are cut independently; with several, all dims are
+            independent unless ``broadcast``.
+        devices: number of devices.
+        broadcast: operands are aligned at their last dims as in numpy and share the cuts of aligned dims; a
+            dim of size one stays whole.
+        splittable: per operand and dim whether it may be cut; all by default.
+        fully_use: only candidates that use all devices, or none.
+
+    Raises:
+        InputError: fewer than one device, or operands that do not broadcast.
+
+    >>> len(cut_strategies([(64, 32)], 8)), len(cut_strategies([(64, 8, 1), (1, 8, 32)], 8, broadcast=True))
+    (10, 20)
+    """
+    if devices < 1:
+        raise InputError(f"{devices} devices cannot be used; there has to be at least 1")
+    allowed = splittable or [[True] * len(shape) for shape in shapes]
+    if not broadcast:
+        flat = [size if ok else 1 for shape, oks in zip(shapes, allowed) for size, ok in zip(shape, oks)]
+        return tuple(_regroup(cuts, shapes) for cuts in _power_cuts(flat, devices, fully_use))
+    width = max(map(len, shapes))
+    common = [_aligned(shapes, allowed, dim, width) for dim in range(width)]
+    found = []
+    for cuts in _power_cuts(common, devices, fully_use):
+        found.append(tuple(_own_cuts(shape, cuts) for shape in shapes))
+    return tuple(found)
+
+
+def _aligned(shapes: Sequence[Shape], allowed: Sequence[Sequence[bool]], dim: int, width: int) -> int:
+    """Size of a dim of the broadcast shape; 1 if it must stay whole."""
+    sizes = {1}
+    whole = False
+    for shape, oks in zip(shapes, allowed):
+        k = dim - (width - len(shape))
+        if k >= 0:
+            sizes.add(shape[k])
+            whole |= not oks[k]
+    if len(sizes) > 2:
+        raise InputError(f"the shapes {list(shapes)} do not broadcast: dim {dim} has sizes {sorted(sizes)}")
+    return 1 if whole else max(sizes)
+
+
+def _own_cuts(shape: Shape, cuts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(1 if size == 1 else cut for size, cut in zip(shape, cuts[len(cuts) - len(shape) :]))
+
+
+def _regroup(cuts: Sequence[int], shapes: Sequence[Shape]) -> Cuts:
+    rest = iter(cuts)
+    return tuple(tuple(itertools.islice(rest, len(shape))) for shape in shapes)
+
+
+def _power_cuts(sizes: Sequence[int], devices: int, fully_use: bool) -> Iterator[tuple[int, ...]]:
+    """Cuts per dim: powers of two that divide the dim, at most ``devices`` pieces in all."""
+
+    def extend(dim: int, left: int) -> Iterator[tuple[int, ...]]:
+        if dim == len(sizes):
+            yield ()
+            return
+        cut = 1
+        while cut <= left and sizes[dim] % cut == 0:
+            for rest in extend(dim + 1, left // cut):
+                yield (cut, *rest)
+            cut *= 2
+
+    for cuts in extend(0, devices):
+        if not fully_use or math.prod(cuts) in (1, devices):
+            yield cuts
+
+
+def operator_cuts(operator: Operator, devices: int, *, fully_use: bool = False) -> tuple[Cuts, ...]:
+    """MindSpore's candidates for any operator: its factors are cut, its operands follow.
+
+    Factors that must stay whole, or share a dim with others in a way that cannot be cut, stay whole.
+    """
+    bound = operator.bound
+    factors = list(bound.splittable)
+    found = []
+    for cuts in _power_cuts([bound.sizes[f] for f in factors], devices, fully_use):
+        parts = dict(zip(factors, cuts))
+        entry = tuple(tuple(math.prod(parts.get(f, 1) for f in dim) for dim in term) for term in bound.inputs)
+        if _fits(bound, entry, devices):
+            found.append(entry)
+    return tuple(dict.fromkeys(found))
+
+
+def _fits(bound: BoundRule, cuts: Cuts, devices: int) -> bool:
+    used = max(1, math.prod(max(c, 1) for entry in cuts for c in entry))
+    if used == 0:
+        return False
+    try:
+        strategy_from_cuts(bound, cuts, devices)
+    except RuleError:
+        return False
+    return True
+
+
+def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
+    """The meshes to search over: every ordered way to write ``ranks`` as a product of at most ``axes`` sizes > 1.
+
+    >>> [mesh.shape for mesh in device_matrices(8)]
+    [(8,), (2, 4), (4, 2)]
+    """
+    if ranks < 1:
+        raise InputError(f"{ranks} ranks cannot form a mesh; there has to be at least 1")
+    names = ("dp", "tp", "sp", "ep")
+
+    def factorings(left: int, count: int) -> Iterator[tuple[int, ...]]:
+        if count == 1:
+            if left > 1:
+                yield (left,)
+            return
+        for first in range(2, left // 2 + 1):
+            if left % first == 0:
+                for rest in factorings(left // first, count - 1):
+                    yield (first, *rest)
+
+    shapes = [shape for count in range(1, axes + 1) for shape in factorings(ranks, count)] or [(ranks,)]
+    return tuple(Mesh(shape, names[: len(shape)]) for shape in shapes)
+
+
+def binary_mesh(ranks: int) -> Mesh:
+    """One axis per prime factor of ``ranks``, largest first: the mesh of the double recursion.
+
+    >>> binary_mesh(12).shape, binary_mesh(8).axes
+    ((3, 2, 2), ('c0', 'c1', 'c2'))
+    """
+    sizes = prime_factors(ranks) or (1,)
+    return Mesh(sizes, tuple(f"c{k}" for k in range(len(sizes))))
+
+
+def prime_factors(number: int) -> tuple[int, ...]:
+    """The prime factors, largest first.
+
+    >>> prime_factors(60), prime_factors(1)
+    ((5, 3, 2, 2), ())
+    """
+    found, divisor = [], 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            found.append(divisor)
+            number //= divisor
+        divisor += 1
+    return tuple(sorted([*found, *([number] if number > 1 else [])], reverse=True))

@@ -1,0 +1,196 @@
+"""The exact optimum by dynamic programming: variables are removed one by one.
+
+Removing a variable replaces all prices it takes part in by one table over its neighbours: the least price for each
+of their combinations. On a chain or tree the tables have one dimension, and this is the well-known dynamic
+programme; a residual connection costs one dimension more. MindSpore's reductions (operator, edge, merge,
+contract, triangle and star elimination) are special cases.
+
+Before that, states that can never be part of an optimum are crossed out (Goldstein's criterion, 1994: another
+state of the same variable is at least as good whatever the neighbours choose).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spmdsim.auto_parallel.problem import IMPOSSIBLE, Problem, Solution
+from spmdsim.errors import SpmdError
+
+#: The largest table that is built: 8 bytes per entry.
+LARGEST_TABLE = 20_000_000
+
+
+class TooWideError(SpmdError):
+    """The graph is too entangled for tables of a reasonable size."""
+
+
+def eliminate(problem: Problem, largest: int = LARGEST_TABLE) -> Solution:
+    """The cheapest assignment.
+
+    Raises:
+        TooWideError: a table would be larger than ``largest`` entries.
+
+    >>> p = Problem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
+    >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
+    >>> eliminate(p).states
+    (0, 0)
+    """
+    kept = reduce_domains(problem)
+    small = restrict(problem, kept)
+    states = _Elimination(small, largest).run()
+    chosen = [int(kept[i][s]) for i, s in enumerate(states)]
+    return Solution.of(problem, chosen, "elimination", True)
+
+
+def restrict(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
+    """The problem with only some states of each variable."""
+    return Problem(
+        [row[k] for row, k in zip(problem.seconds, kept)],
+        {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.pairs.items()},
+        [row[k] for row, k in zip(problem.memory, kept)],
+        {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.memory_pairs.items()},
+    )
+
+
+def reduce_domains(problem: Problem, rounds: int = 4) -> list[np.ndarray]:
+    """The states that may be part of an optimum, per variable; of equally good ones the first is kept."""
+    kept = [np.arange(n) for n in problem.sizes]
+    neighbours = problem.neighbours()
+    waiting = set(range(len(problem)))
+    for _ in range(rounds):
+        changed: set[int] = set()
+        for i in sorted(waiting):
+            before = len(kept[i])
+            kept[i] = _undominated(problem.seconds[i], kept, i, neighbours[i])
+            if len(kept[i]) < before:
+                changed.update(j for j, _ in neighbours[i])
+        waiting = changed
+        if not waiting:
+            break
+    return kept
+
+
+def _undominated(
+    seconds: np.ndarray, kept: list[np.ndarray], i: int, neighbours: list[tuple[int, np.ndarray]]
+) -> np.ndarray:
+    own = kept[i]
+    if len(own) == 1:
+        return own
+    row = seconds[own]
+    # worse[a, b]: at least so much dearer is a than b, whatever the neighbours choose.
+    worse = row[:, None] - row[None, :]
+    scale = float(np.abs(row[row < IMPOSSIBLE / 2]).max(initial=0.0))
+    for j, prices in neighbours:
+        part = prices[np.ix_(own, kept[j])]
+        worse += _least_difference(part)
+        scale = max(scale, float(np.abs(part[part < IMPOSSIBLE / 2]).max(initial=0.0)))
+    slack = 1e-12 * scale
+    alive = np.ones(len(own), bool)
+    for a in reversed(range(len(own))):
+        rivals = alive.copy()
+        rivals[a] = False
+        if (worse[a][rivals] > slack).any() or (worse[a, :a][alive[:a]] >= -slack).any():
+            alive[a] = False
+    return own[alive]
+
+
+def _least_difference(part: np.ndarray) -> np.ndarray:
+    """``min over x of part[a, x] - part[b, x]`` for all a and b, in pieces that fit the cache."""
+    n, m = part.shape
+    if n * n * m <= 2_000_000:
+        return (part[:, None, :] - part[None, :, :]).min(axis=2)
+    return np.stack([(part[a][None, :] - part).min(axis=1) for a in range(n)])
+
+
+@dataclass
+class _Table:
+    variables: tuple[int, ...]
+    prices: np.ndarray
+
+
+class _Elimination:
+    """One run; the tables of removed variables are kept to read the optimum back."""
+
+    def __init__(self, problem: Problem, largest: int) -> None:
+        self.sizes = problem.sizes
+        self.largest = largest
+        self.tables: dict[int, _Table] = {}
+        self.of: list[set[int]] = [set() for _ in self.sizes]
+        for i, row in enumerate(problem.seconds):
+            self._add((i,), row)
+        for (i, j), m in problem.pairs.items():
+            self._add((i, j), m)
+
+    def _add(self, variables: tuple[int, ...], prices: np.ndarray) -> None:
+        number = len(self.tables)
+        self.tables[number] = _Table(variables, prices)
+        for v in variables:
+            self.of[v].add(number)
+
+    def run(self) -> list[int]:
+        """States of all variables."""
+        number = len(self.tables)
+        order: list[tuple[int, tuple[int, ...], np.ndarray]] = []
+        waiting = [(self._width(v), v) for v in range(len(self.sizes))]
+        heapq.heapify(waiting)
+        removed = [False] * len(self.sizes)
+        while waiting:
+            width, v = heapq.heappop(waiting)
+            if removed[v]:
+                continue
+            now = self._width(v)
+            if now > width:
+                heapq.heappush(waiting, (now, v))
+                continue
+            removed[v] = True
+            around, best, argmin = self._remove(v, now)
+            order.append((v, around, argmin))
+            if around:
+                self.tables[number] = _Table(around, best)
+                for u in around:
+                    self.of[u].add(number)
+                    heapq.heappush(waiting, (self._width(u), u))
+                number += 1
+        states = [0] * len(self.sizes)
+        for v, around, argmin in reversed(order):
+            states[v] = int(argmin[tuple(states[u] for u in around)])
+        return states
+
+    def _around(self, v: int) -> tuple[int, ...]:
+        found = {u for number in self.of[v] for u in self.tables[number].variables}
+        return tuple(sorted(found - {v}))
+
+    def _width(self, v: int) -> int:
+        return self.sizes[v] * math.prod(self.sizes[u] for u in self._around(v))
+
+    def _remove(self, v: int, width: int) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+        if width > self.largest:
+            raise TooWideError(
+                f"the exact search would need a table of {width:.1e} entries; use fewer mesh axes or the "
+                "integer programme"
+            )
+        around = self._around(v)
+        axes = (*around, v)
+        total: np.ndarray = np.zeros((1,) * len(axes))
+        for number in sorted(self.of[v], key=lambda n: self.tables[n].prices.ndim):
+            table = self.tables.pop(number)
+            for u in table.variables:
+                if u != v:
+                    self.of[u].discard(number)
+            total = total + _spread(table, axes)
+        total = np.broadcast_to(total, [self.sizes[u] for u in axes])
+        return around, total.min(axis=-1), total.argmin(axis=-1)
+
+
+def _spread(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
+    """The table's prices with one dimension per variable of ``axes``, of size one where it lacks the variable."""
+    order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
+    moved = table.prices.transpose(order)
+    present = set(table.variables)
+    sizes = iter(moved.shape)
+    return moved.reshape([next(sizes) if u in present else 1 for u in axes])

@@ -1,0 +1,161 @@
+"""What a choice of strategies costs, operator by operator, exactly as the program runs.
+
+Every redistribution that the runtime will do is listed once: operands forward, results handed on, gradients backward
+(equal layouts are added first and moved once), and gradients of parameters. Where two numbers could differ (a search's
+table and the run), this list decides: the report prints it, and a run's trace is compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from spmdsim.auto_parallel.choice import Choice
+from spmdsim.auto_parallel.graph import Graph, Value
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.work import work_seconds
+from spmdsim.layout import Layout
+
+#: Why a tensor moves.
+PHASES = ("forward", "backward", "gradient")
+
+
+@dataclass(frozen=True)
+class Move:
+    """One redistribution of a run.
+
+    Attributes:
+        phase: ``forward``, ``backward`` (of a result) or ``gradient`` (of a parameter).
+        value: the tensor.
+        operator: the operator during which it happens; None for a parameter's gradient.
+        src: layout before.
+        dst: layout after.
+        times: how often, 2 for what is computed again.
+    """
+
+    phase: str
+    value: Value
+    operator: int | None
+    src: Layout
+    dst: Layout
+    times: int = 1
+
+
+def moves_of(choice: Choice, settings: Settings) -> tuple[Move, ...]:
+    """All redistributions of one step, forward in program order, then backward in reverse."""
+    return (*_forward(choice, settings), *(_backward(choice) if choice.graph.training else ()))
+
+
+def _forward(choice: Choice, settings: Settings) -> Iterator[Move]:
+    graph = choice.graph
+    for operator in graph.operators:
+        strategy = choice.strategies[operator.index]
+        again = settings.recompute and graph.training
+        for operand, wanted in zip(operator.inputs, operator.bound.input_layouts(strategy)):
+            value = graph.values[operand]
+            times = 2 if again and value.kind == "result" else 1
+            if choice.layouts[operand].canonical != wanted.canonical:
+                yield Move("forward", value, operator.index, choice.layouts[operand], wanted, times)
+        for result, made in zip(operator.outputs, operator.bound.output_layouts(strategy)):
+            if choice.layouts[result].canonical != made.canonical:
+                yield Move(
+                    "forward", graph.values[result], operator.index, made, choice.layouts[result], 1 + again
+                )
+
+
+def _backward(choice: Choice) -> Iterator[Move]:
+    graph = choice.graph
+    reached = _reached(graph)
+    for operator in reversed(graph.operators):
+        if operator.index not in reached:
+            continue
+        strategy = choice.strategies[operator.index]
+        for result, made in zip(operator.outputs, operator.bound.output_layouts(strategy)):
+            for src in _gradients(choice, result, reached):
+                if src.canonical != made.dual().canonical:
+                    yield Move("backward", graph.values[result], operator.index, src, made.dual())
+    for value in graph.parameters:
+        for src in _gradients(choice, value.index, reached):
+            if src.canonical != choice.layouts[value.index].dual().canonical:
+                yield Move("gradient", value, None, src, choice.layouts[value.index].dual())
+
+
+def _reached(graph: Graph) -> set[int]:
+    """Operators that a gradient passes through: those the last results depend on."""
+    wanted = set(graph.results)
+    found: set[int] = set()
+    for operator in reversed(graph.operators):
+        if any(r in wanted for r in operator.outputs) and graph.values[operator.outputs[0]].needs_gradient:
+            found.add(operator.index)
+            wanted.update(operator.inputs)
+    return found
+
+
+def _gradients(choice: Choice, value: int, reached: set[int]) -> list[Layout]:
+    """The distinct layouts in which the gradients of a tensor arrive from its readers."""
+    graph = choice.graph
+    if not graph.values[value].needs_gradient:
+        return []
+    found: dict[Layout, None] = {}
+    for reader, operand in graph.consumers[value]:
+        if reader in reached:
+            bound = graph.operators[reader].bound
+            found.setdefault(bound.gradient_layout(choice.strategies[reader], operand).canonical)
+    return list(found)
+
+
+@dataclass
+class OperatorCost:
+    """Modelled seconds of one operator, one step."""
+
+    compute: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    gradient: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.compute + self.forward + self.backward + self.gradient
+
+
+@dataclass
+class Evaluation:
+    """Modelled seconds of a choice.
+
+    Attributes:
+        operators: per operator; a parameter's gradient is counted at the parameter's first reader.
+        moves: the redistributions with their seconds.
+    """
+
+    operators: list[OperatorCost]
+    moves: list[tuple[Move, float]]
+
+    @property
+    def seconds(self) -> float:
+        """Total of one step."""
+        return sum(cost.seconds for cost in self.operators)
+
+
+def evaluate(choice: Choice, settings: Settings, price: Callable[[Move], float]) -> Evaluation:
+    """Seconds of every operator and redistribution, each move priced by ``price``."""
+    graph = choice.graph
+    machine = settings.machine
+    costs = []
+    for operator in graph.operators:
+        inputs = [graph.values[i] for i in operator.inputs]
+        gradients = [graph.training and v.needs_gradient for v in inputs]
+        sizes = [v.itemsize for v in inputs]
+        strategy = choice.strategies[operator.index]
+        seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
+        costs.append(OperatorCost(seconds))
+    priced = []
+    for move in moves_of(choice, settings):
+        seconds = move.times * price(move)
+        if move.phase == "gradient":
+            seconds *= 1.0 - settings.overlap
+        owner = move.operator if move.operator is not None else graph.consumers[move.value.index][0][0]
+        cost = costs[owner]
+        setattr(cost, move.phase, getattr(cost, move.phase) + seconds)
+        priced.append((move, seconds))
+    return Evaluation(costs, priced)

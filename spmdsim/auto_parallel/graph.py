@@ -1,0 +1,296 @@
+"""The operator graph: what a search looks at.
+
+Operators with their bound rules, tensors between them, and nothing else: no data, no layouts, no world. A graph is
+built by hand (:class:`GraphBuilder`), by one of the built-in programs, or by recording a program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from spmdsim.errors import InputError, context
+from spmdsim.layout import Layout
+from spmdsim.rules import BoundRule, Rule, bind
+
+Shape = tuple[int, ...]
+
+#: What a tensor of a graph is: data fed in, something trained, or the result of an operator.
+KINDS = ("input", "parameter", "result")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the program.
+
+    Attributes:
+        index: its number.
+        name: how tables call it.
+        shape: global shape.
+        itemsize: bytes per element.
+        kind: one of :data:`KINDS`.
+        producer: the operator it comes out of; None for inputs and parameters.
+        output: which result of the producer.
+        needs_gradient: whether a gradient flows into it when training.
+        layout: a layout that the user fixed.
+    """
+
+    index: int
+    name: str
+    shape: Shape
+    itemsize: int
+    kind: str
+    producer: int | None = None
+    output: int = 0
+    needs_gradient: bool = False
+    layout: Layout | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of the program.
+
+    Attributes:
+        index: its number, in the order of execution.
+        name: its name in tables; unique in the graph.
+        kind: what it is called in the program, such as ``matmul``.
+        bound: its rule with sizes.
+        inputs: numbers of its operands.
+        outputs: numbers of its results.
+        configured: the user's ``.shard`` (cuts, mapping or strategy), or None.
+        where: source line, or "".
+        layer: which repeat of a repeated layer it belongs to, and the layer's name; None outside.
+    """
+
+    index: int
+    name: str
+    kind: str
+    bound: BoundRule
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    configured: Any = None
+    where: str = ""
+    layer: tuple[str, int] | None = None
+
+    @cached_property
+    def contraction(self) -> bool:
+        """Whether products are summed: the operators whose work matters."""
+        rule = self.bound.rule
+        factors = len(rule.inputs) > 1 and all(frozenset({i}) in rule.linear for i in range(len(rule.inputs)))
+        return factors and not rule.indexed and bool(self.bound.reduced(0))
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether the gradient needs none of the operands (sums, reshapes, copies)."""
+        return frozenset(range(len(self.bound.inputs))) in self.bound.rule.linear
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of the forward computation.
+
+        A look-up touches its result only, however large the table is.
+        """
+        if self.bound.rule.indexed:
+            return sum(math.prod(shape) for shape in self.bound.output_shapes)
+        return self.bound.flops
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in order of execution, and the tensors they share.
+
+    Attributes:
+        name: what the program is called.
+        operators: in order of execution.
+        values: all tensors.
+        results: the tensors the program returns.
+        training: whether gradients are computed and parameters updated.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    values: tuple[Value, ...]
+    results: tuple[int, ...] = ()
+    training: bool = True
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per tensor, the (operator, operand number) pairs that read it, in order."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.values]
+        for operator in self.operators:
+            for operand, value in enumerate(operator.inputs):
+                found[value].append((operator.index, operand))
+        return tuple(tuple(readers) for readers in found)
+
+    @cached_property
+    def parameters(self) -> tuple[Value, ...]:
+        """What is trained."""
+        return tuple(value for value in self.values if value.kind == "parameter")
+
+    @cached_property
+    def sources(self) -> tuple[Value, ...]:
+        """Inputs and parameters."""
+        return tuple(value for value in self.values if value.producer is None)
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """Elements of all parameters."""
+        return sum(math.prod(value.shape) for value in self.parameters)
+
+    @cached_property
+    def by_name(self) -> dict[str, Operator]:
+        """Operators by name."""
+        return {operator.name: operator for operator in self.operators}
+
+    def operator(self, name: str) -> Operator:
+        """The operator with this name.
+
+        Raises:
+            InputError: there is none; the message lists names.
+        """
+        try:
+            return self.by_name[name]
+        except KeyError:
+            names = ", ".join(list(self.by_name)[:12])
+            raise InputError(f"no operator is called {name!r}; there are {names}") from None
+
+    def configure(self, **shards: Any) -> Graph:
+        """The same graph with a strategy fixed for some operators, by name (``_`` for ``.`` is accepted)."""
+        names = {operator.name.replace(".", "_"): operator.name for operator in self.operators}
+        wanted = {names.get(name, name): shard for name, shard in shards.items()}
+        for name in wanted:
+            self.operator(name)
+        operators = tuple(
+            replace(operator, configured=wanted[operator.name]) if operator.name in wanted else operator
+            for operator in self.operators
+        )
+        return replace(self, operators=operators)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {len(self.operators)} operators, {len(self.parameters)} parameters with "
+            f"{self.parameter_count:,} elements"
+        )
+
+
+class GraphBuilder:
+    """Builds a graph operator by operator.
+
+    >>> build = GraphBuilder("two products")
+    >>> x = build.input("x", (32, 784))
+    >>> w = build.parameter("w", (784, 512))
+    >>> y = build.apply("m k, k n -> m n", x, w, name="fc1")
+    >>> build.shape(y), str(build.graph())
+    ((32, 512), 'two products: 1 operators, 1 parameters with 401,408 elements')
+    """
+
+    def __init__(self, name: str, *, training: bool = True, itemsize: int = 4) -> None:
+        self.name, self.training, self.itemsize = name, training, itemsize
+        self._values: list[Value] = []
+        self._operators: list[Operator] = []
+        self._names: dict[str, int] = {}
+        self._layer: tuple[str, int] | None = None
+
+    def input(
+        self, name: str, shape: Sequence[int], itemsize: int | None = None, layout: Layout | None = None
+    ) -> int:
+        """A tensor that is fed in; returns its number."""
+        return self._value(name, tuple(shape), itemsize, "input", layout=layout)
+
+    def parameter(
+        self, name: str, shape: Sequence[int], itemsize: int | None = None, layout: Layout | None = None
+    ) -> int:
+        """A tensor that is trained; returns its number."""
+        return self._value(
+            name, tuple(shape), itemsize, "parameter", needs_gradient=self.training, layout=layout
+        )
+
+    def layer(self, name: str | None, repeat: int = 0) -> None:
+        """The operators that follow belong to repeat number ``repeat`` of a layer; None ends it."""
+        self._layer = None if name is None else (name, repeat)
+
+    def apply(
+        self,
+        rule: Rule | str,
+        *inputs: int,
+        name: str | None = None,
+        kind: str = "einsum",
+        sizes: dict[str, int] | None = None,
+        shard: Any = None,
+        where: str = "",
+        itemsize: int | None = None,
+        differentiable: bool = True,
+    ) -> int:
+        """An operator with one result; returns the result's number.
+
+        Raises:
+            RuleError: the operands do not fit the rule.
+        """
+        rule = Rule.parse(rule, linear="each") if isinstance(rule, str) else rule
+        shapes = tuple(self._values[i].shape for i in inputs)
+        label = self._unique(name or kind)
+        with context(operator=label, where=where) if where else context(operator=label):
+            bound = bind(rule, shapes, tuple(sorted((sizes or {}).items())))
+        return self.add(bound, inputs, label, kind, shard, where, itemsize, differentiable)[0]
+
+    def add(
+        self,
+        bound: BoundRule,
+        inputs: Sequence[int],
+        name: str,
+        kind: str,
+        shard: Any = None,
+        where: str = "",
+        itemsize: int | None = None,
+        differentiable: bool = True,
+    ) -> tuple[int, ...]:
+        """An operator whose rule is bound already; returns the numbers of its results."""
+        index = len(self._operators)
+        gradient = differentiable and any(self._values[i].needs_gradient for i in inputs)
+        width = itemsize or max((self._values[i].itemsize for i in inputs), default=self.itemsize)
+        outputs = tuple(
+            self._value(
+                name if len(bound.outputs) == 1 else f"{name}[{k}]",
+                shape,
+                width,
+                "result",
+                producer=index,
+                output=k,
+                needs_gradient=gradient,
+            )
+            for k, shape in enumerate(bound.output_shapes)
+        )
+        self._operators.append(
+            Operator(index, name, kind, bound, tuple(inputs), outputs, shard, where, self._layer)
+        )
+        return outputs
+
+    def shape(self, value: int) -> Shape:
+        """Global shape of a tensor."""
+        return self._values[value].shape
+
+    def unique(self, name: str) -> str:
+        """A name no operator has yet: the given one, or with a number."""
+        return self._unique(name)
+
+    def graph(self, *results: int) -> Graph:
+        """The graph built so far."""
+        return Graph(self.name, tuple(self._operators), tuple(self._values), results, self.training)
+
+    def _value(self, name: str, shape: Shape, itemsize: int | None, kind: str, **more: Any) -> int:
+        index = len(self._values)
+        self._values.append(Value(index, name, shape, itemsize or self.itemsize, kind, **more))
+        return index
+
+    def _unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self._unique(f"{name}.{count}")

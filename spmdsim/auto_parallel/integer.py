@@ -1,0 +1,162 @@
+"""The exact optimum as an integer programme, by HiGHS (scipy): what memory limits need.
+
+One binary per state of each variable, one continuous variable per combination of a pair whose sums over rows and
+columns equal the states' binaries (Alpa's linearisation, 2022). The relaxation is nearly always integral.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from spmdsim.auto_parallel.problem import IMPOSSIBLE, Problem, Solution
+from spmdsim.errors import InputError, SpmdError
+
+
+class DoesNotFitError(SpmdError, ValueError):
+    """No assignment stays below the memory limit."""
+
+
+def solve_integer(
+    problem: Problem, limit: float | None = None, *, seconds_allowed: float = 60.0, gap: float = 1e-9
+) -> Solution:
+    """The cheapest assignment with at most ``limit`` bytes of memory.
+
+    Args:
+        problem: the problem.
+        limit: bytes; None for no limit.
+        seconds_allowed: HiGHS stops after this time with the best assignment found.
+        gap: relative gap at which it stops.
+
+    Raises:
+        InputError: scipy is not installed.
+        DoesNotFitError: nothing fits; the message names the smallest limit that would.
+    """
+    try:
+        from scipy.optimize import LinearConstraint, milp
+    except ImportError:
+        raise InputError(
+            "a search with a memory limit needs scipy; install the extra 'search' (pip install spmdsim[search])"
+        ) from None
+    model = _Model(problem)
+    constraints = [LinearConstraint(model.matrix(), model.right, model.right)]
+    unit = max(model.memory.max(initial=0.0), 1.0)
+    if limit is not None:
+        constraints.append(LinearConstraint(model.memory[None, :] / unit, -np.inf, limit / unit))
+    allowed = model.prices < IMPOSSIBLE / 2
+    prices = np.where(allowed, model.prices, 0.0)
+    scale = float(np.abs(prices).max(initial=0.0)) or 1.0
+    answer = milp(
+        prices / scale,
+        integrality=model.binary,
+        bounds=(0, np.where(allowed, 1.0, 0.0)),
+        constraints=constraints,
+        options={"time_limit": seconds_allowed, "mip_rel_gap": gap},
+    )
+    if answer.x is None:
+        raise DoesNotFitError(_too_small(problem, limit), method="integer programme")
+    states = [int(np.argmax(answer.x[a:b])) for a, b in model.spans]
+    return Solution.of(problem, states, "integer programme", answer.status == 0)
+
+
+def _too_small(problem: Problem, limit: float | None) -> str:
+    least = smallest_memory(problem)
+    if limit is not None and least > limit:
+        return f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {least:,.0f}"
+    return "no assignment was found in the time allowed, or none is possible"
+
+
+def smallest_memory(problem: Problem) -> float:
+    """Bytes of the assignment that takes least memory."""
+    from spmdsim.auto_parallel.elimination import TooWideError, eliminate
+
+    light = problem.weighted(1.0, 0.0)
+    for key, prices in problem.pairs.items():
+        light.pairs[key] = light.pairs[key] + np.where(prices >= IMPOSSIBLE / 2, IMPOSSIBLE, 0.0)
+    try:
+        return eliminate(light).memory
+    except TooWideError:
+        return solve_integer(light).memory
+
+
+class _Model:
+    """The columns and rows of the programme."""
+
+    def __init__(self, problem: Problem) -> None:
+        ends = list(itertools.accumulate(problem.sizes))
+        self.spans = [(end - size, end) for end, size in zip(ends, problem.sizes)]
+        self.rows: list[Any] = []
+        self.columns: list[Any] = []
+        self.factors: list[Any] = []
+        prices, memory = [*problem.seconds], [*problem.memory]
+        count, row = ends[-1] if ends else 0, 0
+        right: list[np.ndarray] = []
+        for a, b in self.spans:
+            self._put(np.full(b - a, row), np.arange(a, b), 1.0)
+            row += 1
+        right.append(np.ones(row))
+        for (i, j), seconds in problem.pairs.items():
+            n, m = seconds.shape
+            cells = count + np.arange(n * m).reshape(n, m)
+            count += n * m
+            for k in range(n):
+                self._put(np.full(m, row), cells[k], 1.0)
+                self._put(np.array([row]), np.array([self.spans[i][0] + k]), -1.0)
+                row += 1
+            for k in range(m):
+                self._put(np.full(n, row), cells[:, k], 1.0)
+                self._put(np.array([row]), np.array([self.spans[j][0] + k]), -1.0)
+                row += 1
+            right.append(np.zeros(n + m))
+            prices.append(seconds.ravel())
+            extra = problem.memory_pairs.get((i, j))
+            memory.append(np.zeros(n * m) if extra is None else extra.ravel())
+        self.prices, self.memory = np.concatenate(prices), np.concatenate(memory)
+        self.right = np.concatenate(right)
+        self.binary = (np.arange(count) < (ends[-1] if ends else 0)).astype(int)
+        self.shape = (row, count)
+
+    def _put(self, rows: np.ndarray, columns: np.ndarray, factor: float) -> None:
+        self.rows.append(rows)
+        self.columns.append(columns)
+        self.factors.append(np.full(len(columns), factor))
+
+    def matrix(self) -> Any:
+        """The sparse constraint matrix."""
+        from scipy.sparse import csr_matrix
+
+        where = (np.concatenate(self.rows), np.concatenate(self.columns))
+        return csr_matrix((np.concatenate(self.factors), where), shape=self.shape)
+
+
+def brute_force(problem: Problem, limit: float | None = None, most: int = 5_000_000) -> Solution:
+    """The cheapest assignment by trying all of them: the reference of the tests.
+
+    Raises:
+        InputError: there are more than ``most``.
+        DoesNotFitError: none stays below the limit.
+    """
+    combinations = math.prod(problem.sizes)
+    if combinations > most:
+        raise InputError(f"{combinations:.1e} assignments are too many to try; at most {most:.1e}")
+    sizes = problem.sizes
+    seconds, memory = np.zeros(sizes), np.zeros(sizes)
+    for rows, pairs, total in (
+        (problem.seconds, problem.pairs, seconds),
+        (problem.memory, problem.memory_pairs, memory),
+    ):
+        for i, row in enumerate(rows):
+            total += row.reshape([-1 if k == i else 1 for k in range(len(sizes))])
+        for (i, j), m in pairs.items():
+            total += m.reshape([sizes[k] if k in (i, j) else 1 for k in range(len(sizes))])
+    if limit is not None:
+        seconds = np.where(memory <= limit, seconds, np.inf)
+    best = np.unravel_index(int(seconds.argmin()), sizes)
+    if not np.isfinite(seconds[best]):
+        raise DoesNotFitError(
+            f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {memory.min():,.0f}"
+        )
+    return Solution.of(problem, [int(k) for k in best], "brute force", True)

@@ -1,0 +1,358 @@
+"""From a graph to a choice problem: which variables there are, and what each combination costs.
+
+Variables and their states:
+
+* every operator: its strategies;
+* every tensor with several readers: the layout it is kept in, and the layout in which its readers' gradients are
+  added up (on axes where each reader's gradient is partial, they are added first and reduced once);
+* a parameter with one reader, if parameters may be stored more finely split than they are used.
+
+Prices: an operator's computation forward and backward; for each tensor between two of them the redistribution
+forward, and that of its gradient backward. A gradient comes out of the transposed rule, possibly partial, and goes
+straight to the layout its tensor was computed in (S stays S, R stays R, P becomes R), exactly as the tape does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from spmdsim.auto_parallel.candidates import configured_strategy, mesh_strategies
+from spmdsim.auto_parallel.choice import Choice, Kept, States, states_of
+from spmdsim.auto_parallel.graph import Graph, Operator, Value
+from spmdsim.auto_parallel.moves import Moves, piece_elements, simple_layouts
+from spmdsim.auto_parallel.problem import Problem
+from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.auto_parallel.work import kept_when_recomputing, saves, work_seconds
+from spmdsim.errors import RuleError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import Strategy
+
+#: Up to so many layouts of one tensor are all considered.
+MOST_LAYOUTS = 700
+
+
+class Model:
+    """A graph on a mesh as a choice problem.
+
+    Args:
+        graph: the program.
+        mesh: the mesh.
+        settings: the assumptions.
+        allowed: which strategies an operator may have, instead of all on the mesh.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        mesh: Mesh,
+        settings: Settings,
+        allowed: Callable[[Operator], Sequence[Strategy]] | None = None,
+        moves: Moves | None = None,
+    ) -> None:
+        self.graph, self.mesh, self.settings = graph, mesh, settings
+        self.moves = moves or Moves(machine_on(settings.machine, mesh), settings.exchange, settings.scatter)
+        self._allowed = allowed
+        self._tables: dict[tuple[object, ...], np.ndarray] = {}
+        self._works: dict[tuple[object, ...], np.ndarray] = {}
+        self.problem = Problem()
+        self.states: list[States] = [self._states(operator) for operator in graph.operators]
+        self.operator_variable: list[int] = []
+        self.value_variable: dict[int, int] = {}
+        self.kept: dict[int, Kept] = {}
+        self._representative = _tied(graph) if settings.tie else {}
+        self._build()
+
+    # -- states -------------------------------------------------------------------------------------
+
+    def _states(self, operator: Operator) -> States:
+        if operator.configured is not None:
+            found: Sequence[Strategy] = (configured_strategy(operator, self.mesh),)
+        elif self._allowed is not None:
+            found = tuple(self._allowed(operator))
+        else:
+            found = candidates(operator, self.mesh, self.settings)
+        if not found:
+            raise RuleError(
+                f"no strategy of the rule '{operator.bound.rule}' fits the mesh {self.mesh}",
+                operator=operator.name,
+            )
+        return states_of(operator.bound, tuple(found))
+
+    def _kept_states(self, value: Value) -> Kept:
+        if value.layout is not None:
+            base: tuple[Layout, ...] = (value.layout.canonical,)
+        elif (len(value.shape) + 1) ** len(self.mesh.axes) <= MOST_LAYOUTS:
+            base = simple_layouts(self.mesh, value.shape, self.settings.nested)
+        else:
+            base = self._seen_layouts(value)
+        if not value.needs_gradient or len(self.graph.consumers[value.index]) < 2:
+            return Kept(base, base)
+        sums = self._seen_sums(value)
+        pairs = [(layout, total) for layout in base for total in (layout, *sums.get(layout.dims, ()))]
+        if value.kind == "parameter" and self.settings.sharded_parameters and value.layout is None:
+            totals = dict.fromkeys(total for _, total in pairs)
+            pairs = [
+                (layout, total) for total in totals for layout in base if _refines(layout, total.reduced)
+            ]
+        return Kept(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+
+    def _seen_layouts(self, value: Value) -> tuple[Layout, ...]:
+        """Layouts in which the tensor is computed or read: what is tried where all layouts are too many."""
+        found: dict[Layout, None] = {}
+        if value.producer is not None:
+            made = self.states[value.producer].outputs[value.output]
+            found.update(dict.fromkeys(layout.reduced for layout in made))
+        for reader, operand in self.graph.consumers[value.index]:
+            found.update(dict.fromkeys(layout.reduced for layout in self.states[reader].inputs[operand]))
+        return tuple(found)
+
+    def _seen_sums(self, value: Value) -> dict[tuple[tuple[str, ...], ...], tuple[Layout, ...]]:
+        """Partial layouts in which the readers' gradients may arrive, by how they are split."""
+        found: dict[tuple[tuple[str, ...], ...], dict[Layout, None]] = {}
+        for reader, operand in self.graph.consumers[value.index]:
+            for layout in self.states[reader].gradients[operand]:
+                if layout.partial:
+                    found.setdefault(layout.dims, {})[layout] = None
+        return {dims: tuple(layouts) for dims, layouts in found.items()}
+
+    # -- building -----------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        graph, problem = self.graph, self.problem
+        first: dict[int, int] = {}
+        for operator, states in zip(graph.operators, self.states):
+            seconds, memory = self._work(operator, states)
+            same = self._representative.get(operator.index, operator.index)
+            if same in first:
+                variable = first[same]
+                problem.seconds[variable] = problem.seconds[variable] + seconds
+                problem.memory[variable] = problem.memory[variable] + memory
+            else:
+                variable = first[same] = problem.add_variable(seconds, memory)
+            self.operator_variable.append(variable)
+        shared: dict[tuple[int, int], int] = {}
+        for value in graph.values:
+            if self._has_variable(value):
+                self._add_value(value, shared)
+            else:
+                self._add_direct(value)
+
+    def _has_variable(self, value: Value) -> bool:
+        readers = len(self.graph.consumers[value.index])
+        if value.kind == "parameter":
+            return readers > 1 or (
+                readers == 1 and (self.settings.sharded_parameters or value.layout is not None)
+            )
+        return readers > 1
+
+    def _add_value(self, value: Value, shared: dict[tuple[int, int], int]) -> None:
+        kept = self.kept[value.index] = self._kept_states(value)
+        owner = value.producer if value.producer is not None else self._first_reader(value)
+        tied = (
+            self._representative.get(owner, owner),
+            value.output if value.producer is not None else -1 - self._slot(value),
+        )
+        seconds, memory = self._keep(value, kept)
+        if self.settings.tie and tied in shared:
+            variable = shared[tied]
+            self.problem.seconds[variable] = self.problem.seconds[variable] + seconds
+            self.problem.memory[variable] = self.problem.memory[variable] + memory
+        else:
+            variable = shared[tied] = self.problem.add_variable(seconds, memory)
+        self.value_variable[value.index] = variable
+        if value.producer is not None:
+            self._add_result(value, kept, variable)
+        for operator, operand in self.graph.consumers[value.index]:
+            self._add_reader(value, kept, variable, operator, operand)
+
+    def _first_reader(self, value: Value) -> int:
+        return self.graph.consumers[value.index][0][0]
+
+    def _slot(self, value: Value) -> int:
+        return self.graph.consumers[value.index][0][1]
+
+    def _add_direct(self, value: Value) -> None:
+        """A tensor with at most one reader: the price of the pair is all there is."""
+        if not self.graph.consumers[value.index]:
+            return
+        reader, operand = self.graph.consumers[value.index][0]
+        states = self.states[reader]
+        variable = self.operator_variable[reader]
+        if value.producer is None:
+            row = self._direct_source(value, states, operand)
+            self.problem.seconds[variable] = self.problem.seconds[variable] + row
+            return
+        made = self.states[value.producer].outputs[value.output]
+        forward, backward = self._times(value)
+        prices = forward * self._table(made, states.inputs[operand], value)
+        if backward:
+            duals = tuple(layout.dual() for layout in made)
+            prices = prices + self._table(states.gradients[operand], duals, value).T
+        self.problem.add_pair(self.operator_variable[value.producer], variable, prices)
+
+    def _direct_source(self, value: Value, states: States, operand: int) -> np.ndarray:
+        wanted = states.inputs[operand]
+        row = np.zeros(len(wanted))
+        if value.layout is not None:
+            row = row + self._table((value.layout.canonical,), wanted, value)[0]
+        if value.kind == "parameter" and value.needs_gradient:
+            exposed = 1.0 - self.settings.overlap
+            sums = states.gradients[operand]
+            row = row + exposed * np.array([self._seconds(g, w, value) for g, w in zip(sums, wanted)])
+        return row
+
+    def _add_result(self, value: Value, kept: Kept, variable: int) -> None:
+        assert value.producer is not None
+        made = self.states[value.producer].outputs[value.output]
+        forward, backward = self._times(value)
+        prices = forward * self._table(made, kept.layouts, value)
+        if backward:
+            prices = prices + self._table(kept.sums, tuple(m.dual() for m in made), value).T
+        self.problem.add_pair(self.operator_variable[value.producer], variable, prices)
+
+    def _add_reader(self, value: Value, kept: Kept, variable: int, reader: int, operand: int) -> None:
+        states = self.states[reader]
+        wanted = states.inputs[operand]
+        forward, backward = self._times(value)
+        prices = forward * self._table(kept.layouts, wanted, value)
+        if backward:
+            own = self._table(states.gradients[operand], kept.layouts, value).T
+            if len(self.graph.consumers[value.index]) > 1:
+                same = np.array([[g == total for g in states.gradients[operand]] for total in kept.sums])
+                own = np.where(same, 0.0, own)
+            prices = prices + (1.0 - self.settings.overlap if value.kind == "parameter" else 1.0) * own
+        memory = self._copy_memory(value, kept, wanted, reader, operand)
+        self.problem.add_pair(variable, self.operator_variable[reader], prices, memory)
+
+    def _times(self, value: Value) -> tuple[int, bool]:
+        """How often a tensor goes forward, and whether its gradient comes back."""
+        again = self.settings.recompute and self.graph.training and value.kind == "result"
+        return (2 if again else 1), self.graph.training and value.needs_gradient
+
+    # -- prices -------------------------------------------------------------------------------------
+
+    def _seconds(self, src: Layout, dst: Layout, value: Value) -> float:
+        return self.moves.seconds(src, dst, value.shape, value.itemsize)
+
+    def _table(self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value) -> np.ndarray:
+        key = (sources, targets, value.shape, value.itemsize)
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables[key] = self.moves.table(sources, targets, value.shape, value.itemsize)
+        return found
+
+    def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
+        graph, settings = self.graph, self.settings
+        inputs = [graph.values[i] for i in operator.inputs]
+        gradients = tuple(graph.training and v.needs_gradient for v in inputs)
+        sizes = tuple(v.itemsize for v in inputs)
+        key = (operator.bound, states.strategies, gradients, sizes)
+        seconds = self._works.get(key)
+        if seconds is None:
+            machine = self.moves.machine
+            rows = [
+                work_seconds(operator, s, sizes, gradients, machine, settings.recompute)
+                for s in states.strategies
+            ]
+            # The least memory decides between strategies that take the same time.
+            seconds = self._works[key] = np.array(rows)
+        memory = np.zeros(len(states.strategies))
+        for operand, value in enumerate(inputs):
+            counted = value.kind != "parameter" and not self._has_variable(value)
+            if counted and self._saved(operator, value):
+                memory = memory + value.itemsize * np.array(
+                    [piece_elements(layout, value.shape) for layout in states.inputs[operand]]
+                )
+            if value.kind == "parameter" and not self._has_variable(value):
+                words = 2.0 + settings.optimizer_words if graph.training else 1.0
+                memory = memory + words * value.itemsize * np.array(
+                    [piece_elements(layout, value.shape) for layout in states.inputs[operand]]
+                )
+        return seconds, memory
+
+    def _saved(self, operator: Operator, value: Value) -> bool:
+        return saves(self.graph, operator, value, self.settings.recompute)
+
+    def _keep(self, value: Value, kept: Kept) -> tuple[np.ndarray, np.ndarray]:
+        """Price and memory of keeping a tensor in each of its states."""
+        seconds = np.zeros(len(kept.layouts))
+        pieces = value.itemsize * np.array(
+            [piece_elements(layout, value.shape) for layout in kept.layouts], float
+        )
+        readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
+        if value.kind == "parameter":
+            if value.needs_gradient:
+                exposed = 1.0 - self.settings.overlap
+                pairs = zip(kept.sums, kept.layouts)
+                seconds = exposed * np.array([self._seconds(total, own, value) for total, own in pairs])
+            words = 2.0 + self.settings.optimizer_words if self.graph.training else 1.0
+            return seconds, words * pieces
+        needed = any(self._saved(reader, value) for reader in readers)
+        kept_anyway = self.settings.recompute and kept_when_recomputing(self.graph, value)
+        return seconds, pieces if needed or (kept_anyway and self.graph.training) else 0.0 * pieces
+
+    def _copy_memory(
+        self, value: Value, kept: Kept, wanted: tuple[Layout, ...], reader: int, operand: int
+    ) -> np.ndarray | None:
+        """Memory of the redistributed copy an operator keeps beside the tensor itself."""
+        operator = self.graph.operators[reader]
+        holds = value.kind == "parameter" or self._saved(operator, value)
+        if not holds or not self.graph.training:
+            return None
+        pieces = value.itemsize * np.array([piece_elements(layout, value.shape) for layout in wanted], float)
+        differs = np.array([[own != other for other in wanted] for own in kept.layouts])
+        return differs * pieces[None, :]
+
+    # -- reading a solution -------------------------------------------------------------------------
+
+    def choice(self, states: Sequence[int]) -> Choice:
+        """The strategies and layouts of an assignment."""
+        graph = self.graph
+        strategies = tuple(
+            self.states[o.index].strategies[states[self.operator_variable[o.index]]] for o in graph.operators
+        )
+        layouts = tuple(self._layout(value, states) for value in graph.values)
+        return Choice(graph, self.mesh, strategies, layouts)
+
+    def _layout(self, value: Value, states: Sequence[int]) -> Layout:
+        if value.index in self.value_variable:
+            return self.kept[value.index].layouts[states[self.value_variable[value.index]]]
+        if value.producer is not None:
+            state = states[self.operator_variable[value.producer]]
+            return self.states[value.producer].outputs[value.output][state]
+        if value.layout is not None:
+            return value.layout
+        if not self.graph.consumers[value.index]:
+            return Layout.replicated(self.mesh, len(value.shape))
+        reader, operand = self.graph.consumers[value.index][0]
+        return self.states[reader].inputs[operand][states[self.operator_variable[reader]]]
+
+
+def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Strategy, ...]:
+    """The strategies a search considers for an operator."""
+    passing = settings.partial and operator.linear
+    full = settings.full and operator.contraction
+    return mesh_strategies(
+        operator.bound, mesh, partial=passing, full=full, even=settings.even, nested=settings.nested
+    )
+
+
+def _refines(fine: Layout, coarse: Layout) -> bool:
+    """Whether one layout splits every dim at least as the other does."""
+    return all(a[: len(b)] == b for a, b in zip(fine.dims, coarse.dims))
+
+
+def _tied(graph: Graph) -> dict[int, int]:
+    """For each operator of a repeated layer, the operator at the same place of its first repeat."""
+    first: dict[tuple[object, ...], int] = {}
+    place: dict[tuple[str, int], int] = {}
+    found: dict[int, int] = {}
+    for operator in graph.operators:
+        if operator.layer is None:
+            continue
+        position = place[operator.layer] = place.get(operator.layer, -1) + 1
+        key = (operator.layer[0], position, operator.bound, operator.configured is None)
+        found[operator.index] = first.setdefault(key, operator.index)
+    return found

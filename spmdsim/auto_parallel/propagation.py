@@ -1,0 +1,221 @@
+"""Sharding propagation: strategies spread from the configured operators to their neighbours.
+
+Breadth first from each configured operator, to the readers of its results and then to the producers of its
+operands. A neighbour takes the candidate that is least in (communication on the shared tensors, local copying on
+them, the operator's own communication but for its parameters, order of the candidates). An operator with several
+operands waits until all of them are decided. A reshape first looks for a candidate without any communication. Two
+configured operators that disagree are left as they are: the tensor between them is redistributed, and a remark
+says so. Whatever is not connected to a configured operator takes its first candidate.
+
+Source: ``StrategyPropagate`` and ``BFS`` of MindSpore's ``graph_costmodel.cc``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from spmdsim.auto_parallel.candidates import configured_strategy
+from spmdsim.auto_parallel.choice import States, states_of
+from spmdsim.auto_parallel.graph import Graph, Operator, Value
+from spmdsim.auto_parallel.model import candidates
+from spmdsim.auto_parallel.moves import Moves, path
+from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import Strategy
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """What the propagation found.
+
+    Attributes:
+        strategies: one per operator.
+        remarks: what a user should know: configured operators that disagree.
+        order: operators in the order in which they were decided; unreached ones are missing.
+    """
+
+    strategies: tuple[Strategy, ...]
+    remarks: tuple[str, ...]
+    order: tuple[int, ...]
+
+
+def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Propagation:
+    """Spread the configured strategies over the whole graph.
+
+    Args:
+        graph: the program; at least one operator is configured.
+        mesh: where the others look for candidates.
+        settings: the assumptions; only the prices of moves matter.
+
+    Raises:
+        InputError: no operator is configured.
+
+    >>> from spmdsim.auto_parallel.programs import mlp
+    >>> graph = mlp(2, 8, 8, bias=False).configure(fc0={".0": "x"})
+    >>> [str(s) for s in propagate(graph, Mesh((2,), ("x",))).strategies]
+    ['.0:x', '.1:x', '.0:x', 'b:x']
+    """
+    return _Spread(graph, mesh, settings or Settings()).run()
+
+
+class _Spread:
+    def __init__(self, graph: Graph, mesh: Mesh, settings: Settings) -> None:
+        self.graph, self.mesh, self.settings = graph, mesh, settings
+        self.moves = Moves(machine_on(settings.machine, mesh), settings.exchange, settings.scatter)
+        self.chosen: dict[int, tuple[States, int]] = {}
+        self.order: list[int] = []
+        self.remarks: list[str] = []
+        self.configured = [o for o in graph.operators if o.configured is not None]
+        self._known: dict[tuple[object, ...], int] = {}
+        self._edges: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._owns: dict[tuple[object, ...], float] = {}
+        if not self.configured:
+            raise InputError(
+                "sharding propagation starts from configured operators, but none is configured; give at least one "
+                "operator a strategy with .shard(...)"
+            )
+
+    def run(self) -> Propagation:
+        """Spread, then give what was not reached its first candidate."""
+        for operator in self.configured:
+            strategy = configured_strategy(operator, self.mesh)
+            self.chosen[operator.index] = (states_of(operator.bound, (strategy,)), 0)
+        self._compare_configured()
+        visited: set[int] = set()
+        for operator in self.configured:
+            self._spread(operator, visited)
+        for operator in self.graph.operators:
+            if operator.index not in self.chosen:
+                self.chosen[operator.index] = (self._states(operator), 0)
+        strategies = tuple(
+            states.strategies[k] for states, k in (self.chosen[o.index] for o in self.graph.operators)
+        )
+        return Propagation(strategies, tuple(self.remarks), tuple(self.order))
+
+    def _spread(self, start: Operator, visited: set[int]) -> None:
+        if start.index not in visited:
+            visited.add(start.index)
+            self.order.append(start.index)
+        queue = deque([start.index])
+        while queue:
+            current = self.graph.operators[queue.popleft()]
+            for neighbour in (*self._readers(current), *self._producers(current)):
+                if neighbour in visited:
+                    continue
+                operator = self.graph.operators[neighbour]
+                after = neighbour > current.index
+                if operator.configured is None and after and not self._operands_decided(operator):
+                    continue
+                if operator.configured is None:
+                    self._choose(operator)
+                visited.add(neighbour)
+                self.order.append(neighbour)
+                queue.append(neighbour)
+
+    def _readers(self, operator: Operator) -> list[int]:
+        pairs = (pair for value in operator.outputs for pair in self.graph.consumers[value])
+        return list(dict.fromkeys(reader for reader, _ in pairs))
+
+    def _producers(self, operator: Operator) -> list[int]:
+        found = (self.graph.values[value].producer for value in operator.inputs)
+        return list(dict.fromkeys(producer for producer in found if producer is not None))
+
+    def _operands_decided(self, operator: Operator) -> bool:
+        return all(producer in self.chosen for producer in self._producers(operator))
+
+    def _states(self, operator: Operator) -> States:
+        return states_of(operator.bound, candidates(operator, self.mesh, self.settings))
+
+    def _choose(self, operator: Operator) -> None:
+        states = self._states(operator)
+        links = self._links(operator)
+        key = (id(states), tuple((slot, layout, read) for slot, _, layout, read in links))
+        best = self._known.get(key)
+        if best is None:
+            scores = [(*self._score(operator, states, k, links), k) for k in range(len(states.strategies))]
+            free = [s for s in scores if s[0] == 0.0] if _reshapes(operator) else []
+            best = self._known[key] = min(free or scores)[-1]
+        self.chosen[operator.index] = (states, best)
+
+    def _links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
+        """(operand or result, tensor, the other side's layout, whether we read it) of all decided neighbours."""
+        found = []
+        for slot, index in enumerate(operator.inputs):
+            value = self.graph.values[index]
+            if value.producer in self.chosen:
+                states, k = self.chosen[value.producer]
+                found.append((slot, value, states.outputs[value.output][k].reduced, True))
+        for k, index in enumerate(operator.outputs):
+            for reader, operand in self.graph.consumers[index]:
+                if reader in self.chosen:
+                    states, state = self.chosen[reader]
+                    found.append((k, self.graph.values[index], states.inputs[operand][state], False))
+        return found
+
+    def _score(
+        self, operator: Operator, states: States, k: int, links: list[tuple[int, Value, Layout, bool]]
+    ) -> tuple[float, float, float]:
+        communication, copying = 0.0, 0.0
+        for slot, value, other, read in links:
+            own = states.inputs[slot][k] if read else states.outputs[slot][k].reduced
+            moved, copied = self._edge(*((other, own) if read else (own, other)), value)
+            communication += moved
+            copying += copied
+        return communication, copying, self._own(operator, states, k)
+
+    def _edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
+        """Communication forward and backward, and copying, between two layouts of a tensor."""
+        if src == dst:
+            return 0.0, 0.0
+        key = (src, dst, value.shape, value.itemsize, value.needs_gradient)
+        found = self._edges.get(key)
+        if found is None:
+            ways = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
+            moving = [w for w in ways if w[0].mesh != w[1].mesh or self._communicates(*w)]
+            moved = sum(self.moves.seconds(a, b, value.shape, value.itemsize) for a, b in moving)
+            total = sum(self.moves.seconds(a, b, value.shape, value.itemsize) for a, b in ways)
+            found = self._edges[key] = (moved, total - moved)
+        return found
+
+    def _communicates(self, src: Layout, dst: Layout) -> bool:
+        return any(hop.collective != "slice" for hop in path(src, dst))
+
+    def _own(self, operator: Operator, states: States, k: int) -> float:
+        """The operator's own communication without parameters: its pending results, its operands' gradients."""
+        key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
+        found = self._owns.get(key)
+        if found is None:
+            found = 0.0
+            for slot, index in enumerate(operator.outputs):
+                made, value = states.outputs[slot][k], self.graph.values[index]
+                found += self.moves.seconds(made, made.reduced, value.shape, value.itemsize)
+            for slot, index in enumerate(operator.inputs):
+                value, gradient = self.graph.values[index], states.gradients[slot][k]
+                if value.kind == "result" and value.needs_gradient:
+                    found += self.moves.seconds(gradient, gradient.reduced, value.shape, value.itemsize)
+            self._owns[key] = found
+        return found
+
+    def _compare_configured(self) -> None:
+        for operator in self.configured:
+            for slot, index in enumerate(operator.inputs):
+                value = self.graph.values[index]
+                if value.producer is None or value.producer not in self.chosen:
+                    continue
+                made, k = self.chosen[value.producer]
+                src, dst = (
+                    made.outputs[value.output][k].reduced,
+                    self.chosen[operator.index][0].inputs[slot][0],
+                )
+                if src.mesh != dst.mesh or src != dst:
+                    producer = self.graph.operators[value.producer].name
+                    self.remarks.append(
+                        f"{producer} and {operator.name} are both configured and disagree about {value.name} "
+                        f"({src.parts} against {dst.parts} pieces): it is redistributed between them"
+                    )
+
+
+def _reshapes(operator: Operator) -> bool:
+    return bool(operator.bound.compound)

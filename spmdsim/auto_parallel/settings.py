@@ -1,0 +1,76 @@
+"""What a search assumes: the machine, training or not, and how memory is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spmdsim.cost.machine import CostModel, Link, Machine
+from spmdsim.errors import InputError
+from spmdsim.layout import Mesh
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The assumptions of a search.
+
+    Nothing overlaps unless ``overlap`` says so: modelled seconds are the sum of computation and communication
+    of one rank, one step.
+
+    Attributes:
+        machine: the cost model.
+        partial: whether sums may stay pending through operators that are linear in all operands.
+        full: operators that sum products must use every mesh axis (no repeated computation), as Alpa demands.
+        even: only strategies whose pieces are all equal, where there are such.
+        sharded_parameters: parameters may be stored more finely split than they are used (ZeRO, FSDP).
+        recompute: activations inside a layer are computed again in the backward pass: their memory is saved,
+            their forward computation and communication is paid twice.
+        optimizer_words: elements of optimiser state per element of a parameter: 2 for Adam.
+        overlap: share of the gradients' reductions that hides behind the backward computation.
+        nested: whether one dim may be split by several axes.
+        scatter: whether pending sums may be scattered; otherwise they are reduced on all ranks first.
+        exchange: whether the direct exchange is among the redistributions; None: if the machine is a real one.
+        tie: repeated layers get the same strategies.
+    """
+
+    machine: CostModel = field(default_factory=Machine.laptop)
+    partial: bool = False
+    full: bool = False
+    even: bool = True
+    sharded_parameters: bool = False
+    recompute: bool = False
+    optimizer_words: float = 2.0
+    overlap: float = 0.0
+    nested: bool = True
+    scatter: bool = True
+    exchange: bool | None = None
+    tie: bool = False
+
+    @classmethod
+    def alpa(cls, machine: CostModel, **options: Any) -> Settings:
+        """Alpa's assumptions: its cost terms, every product on all ranks, one axis per dim, all_reduce only."""
+        return cls(
+            machine=machine, **{"full": True, "partial": True, "nested": False, "scatter": False} | options
+        )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.overlap <= 1:
+            raise InputError(f"overlap is {self.overlap}; it is a share between 0 and 1")
+        if self.optimizer_words < 0:
+            raise InputError(f"optimizer_words is {self.optimizer_words}; it has to be >= 0")
+
+
+def machine_on(machine: CostModel, mesh: Mesh) -> CostModel:
+    """The machine with one link per mesh axis: an axis whose groups stay inside a node gets the node's link."""
+    if not isinstance(machine, Machine) or machine.intra is None:
+        return machine
+    if mesh.ranks is not None:
+        return machine.on_mesh(mesh)
+    given = dict(machine.axis_links)
+    links, stride = [], 1
+    for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
+        inside = machine.ranks_per_node % (stride * size) == 0
+        link = machine.intra if inside else Link(machine.alpha, machine.beta)
+        links.append((axis, given.get(axis, link)))
+        stride *= size
+    return replace(machine, axis_links=tuple(reversed(links)))

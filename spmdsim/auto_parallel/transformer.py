@@ -1,0 +1,249 @@
+"""Built-in transformers: GPT-like and BERT-like stacks, and a layer with a mixture of experts."""
+
+from __future__ import annotations
+
+from spmdsim.auto_parallel import rules
+from spmdsim.auto_parallel.graph import Graph, GraphBuilder
+from spmdsim.errors import InputError
+
+
+def gpt(
+    layers: int = 2,
+    hidden: int = 128,
+    batch: int = 8,
+    seq: int = 64,
+    *,
+    heads: int | None = None,
+    vocab: int = 1024,
+    embedding: bool = True,
+    training: bool = True,
+    itemsize: int = 4,
+) -> Graph:
+    """A stack of pre-norm transformer layers with tied embeddings and a cross-entropy loss.
+
+    Args:
+        layers: number of layers.
+        hidden: width of the residual stream; the feed-forward part is four times as wide.
+        batch: sequences per step.
+        seq: tokens per sequence.
+        heads: attention heads; about one per 64 columns if left out.
+        vocab: rows of the embedding.
+        embedding: with embedding and loss; otherwise the bare layers.
+        training: with gradients.
+        itemsize: bytes per element.
+    """
+    build = GraphBuilder(f"gpt {layers} x {hidden}", training=training, itemsize=itemsize)
+    table = -1
+    if embedding:
+        table = build.parameter("embedding", (vocab, hidden))
+        tokens = build.input("tokens", (batch, seq), itemsize=4)
+        x = build.apply(rules.LOOKUP, table, tokens, name="lookup", kind="lookup", itemsize=itemsize)
+    else:
+        x = build.input("x", (batch, seq, hidden))
+    for layer in range(layers):
+        build.layer("layer", layer)
+        p = f"l{layer}."
+        x = build.apply(
+            rules.ADD,
+            x,
+            _attention(build, _norm(build, x, p + "norm1"), p, heads),
+            name=p + "add1",
+            kind="add",
+        )
+        x = build.apply(
+            rules.ADD, x, _feed_forward(build, _norm(build, x, p + "norm2"), p), name=p + "add2", kind="add"
+        )
+    build.layer(None)
+    if not embedding:
+        return build.graph(x)
+    x = _norm(build, x, "norm")
+    return build.graph(_cross_entropy(build, x, table))
+
+
+def bert(
+    layers: int = 2,
+    hidden: int = 128,
+    batch: int = 8,
+    seq: int = 8,
+    *,
+    heads: int | None = 8,
+    vocab: int = 1024,
+    embedding: bool = False,
+    training: bool = True,
+) -> Graph:
+    """A stack of post-norm transformer layers; with ``embedding``, tied embeddings and a masked-word loss.
+
+    Sizes are as in :func:`gpt`. Without the embedding the layers' result is compared with a target.
+    """
+    build = GraphBuilder(f"bert {layers} x {hidden}", training=training)
+    table = -1
+    if embedding:
+        table = build.parameter("embedding", (vocab, hidden))
+        tokens = build.input("tokens", (batch, seq))
+        x = build.apply(rules.LOOKUP, table, tokens, name="lookup", kind="lookup")
+    else:
+        x = build.input("x", (batch, seq, hidden))
+    for layer in range(layers):
+        build.layer("layer", layer)
+        p = f"l{layer}."
+        x = build.apply(rules.ADD, x, _attention(build, x, p, heads), name=p + "add1", kind="add")
+        x = _norm(build, x, p + "norm1")
+        x = build.apply(rules.ADD, x, _feed_forward(build, x, p), name=p + "add2", kind="add")
+        x = _norm(build, x, p + "norm2")
+    build.layer(None)
+    if embedding:
+        return build.graph(_cross_entropy(build, x, table))
+    target = build.input("target", (batch, seq, hidden))
+    return build.graph(build.apply(rules.ERROR_3D, x, target, name="loss", kind="squared_error"))
+
+
+def moe(
+    layers: int = 1,
+    hidden: int = 64,
+    batch: int = 64,
+    seq: int = 16,
+    *,
+    experts: int = 16,
+    group: int = 32,
+    heads: int = 8,
+    training: bool = True,
+) -> Graph:
+    """Transformer layers whose feed-forward part is a mixture of experts, written as einsums (GShard).
+
+    Args:
+        layers: number of layers.
+        hidden: width; an expert is eight times as wide.
+        batch: sequences.
+        seq: tokens per sequence.
+        experts: number of experts.
+        group: tokens per group; an expert takes at most ``2 * group / experts`` tokens of a group.
+        heads: attention heads.
+        training: with gradients.
+    """
+    if batch * seq % group or 2 * group % experts:
+        raise InputError(
+            f"groups of {group} tokens do not fit {batch} x {seq} tokens and {experts} experts: group must "
+            "divide the tokens, and experts must divide 2 * group"
+        )
+    build = GraphBuilder(f"moe {layers} x {hidden}, {experts} experts", training=training)
+    x = build.input("x", (batch, seq, hidden))
+    for layer in range(layers):
+        build.layer("layer", layer)
+        p = f"l{layer}."
+        x = build.apply(rules.ADD, x, _attention(build, x, p, heads), name=p + "add1", kind="add")
+        x = _norm(build, x, p + "norm1")
+        x = build.apply(rules.ADD, x, _experts(build, x, p, experts, group), name=p + "add2", kind="add")
+        x = _norm(build, x, p + "norm2")
+    build.layer(None)
+    target = build.input("target", (batch, seq, hidden))
+    return build.graph(build.apply(rules.ERROR_3D, x, target, name="loss", kind="squared_error"))
+
+
+def _norm(build: GraphBuilder, x: int, name: str) -> int:
+    width = build.shape(x)[-1]
+    scale, shift = build.parameter(f"{name}.scale", (width,)), build.parameter(f"{name}.shift", (width,))
+    return build.apply(rules.NORM, x, scale, shift, name=name, kind="layer_norm")
+
+
+def _attention(build: GraphBuilder, x: int, p: str, heads: int | None) -> int:
+    width = build.shape(x)[-1]
+    heads = heads or max(1, width // 64)
+    if width % heads:
+        raise InputError(f"{heads} heads do not divide the width {width}; heads must divide hidden")
+    depth = width // heads
+    qkv = build.apply(
+        "b s h, h t n d -> b s t n d",
+        x,
+        build.parameter(p + "qkv.w", (width, 3, heads, depth)),
+        name=p + "qkv",
+    )
+    qkv = build.apply(
+        rules.Rule.parse("b s t n d, t n d -> b s t n d", linear="all"),
+        qkv,
+        build.parameter(p + "qkv.b", (3, heads, depth)),
+        name=p + "qkv_bias",
+        kind="bias_add",
+    )
+    q, k, v = (build.apply(rules.SELECT, qkv, name=p + name, kind="select") for name in ("q", "k", "v"))
+    scores = build.apply("b q n d, b k n d -> b n q k", q, k, name=p + "scores")
+    scores = build.apply(rules.SOFTMAX, scores, name=p + "softmax", kind="softmax")
+    mixed = build.apply("b n q k, b k n d -> b q n d", scores, v, name=p + "mix")
+    out = build.apply(
+        "b s n d, n d h -> b s h", mixed, build.parameter(p + "out.w", (heads, depth, width)), name=p + "out"
+    )
+    return build.apply(
+        rules.BIAS, out, build.parameter(p + "out.b", (width,)), name=p + "out_bias", kind="bias_add"
+    )
+
+
+def _feed_forward(build: GraphBuilder, x: int, p: str) -> int:
+    width = build.shape(x)[-1]
+    for k, (rows, columns) in enumerate(((width, 4 * width), (4 * width, width)), 1):
+        x = build.apply(
+            rules.MATMUL, x, build.parameter(f"{p}fc{k}.w", (rows, columns)), name=f"{p}fc{k}", kind="matmul"
+        )
+        x = build.apply(
+            rules.BIAS, x, build.parameter(f"{p}fc{k}.b", (columns,)), name=f"{p}fc{k}_bias", kind="bias_add"
+        )
+        if k == 1:
+            x = build.apply(rules.POINTWISE, x, name=p + "gelu", kind="gelu")
+    return x
+
+
+def _experts(build: GraphBuilder, x: int, p: str, experts: int, group: int) -> int:
+    batch, seq, width = build.shape(x)
+    groups, capacity = batch * seq // group, 2 * group // experts
+    split = rules.Rule.parse("(g i) (j s) m -> g (i j s) m", linear="all")
+    sizes = _regroup(batch, seq, groups)
+    x = build.apply(split, x, name=p + "group", kind="reshape", sizes=sizes)
+    gate = build.apply(
+        "g s m, m e -> g s e", x, build.parameter(p + "gate.w", (width, experts)), name=p + "gate"
+    )
+    gate = build.apply(rules.SOFTMAX, gate, name=p + "gate_softmax", kind="softmax")
+    sends = build.apply(
+        rules.ROUTE, gate, name=p + "dispatch_mask", kind="route", sizes={"c": capacity}, differentiable=False
+    )
+    weights = build.apply(rules.ROUTE, gate, name=p + "combine_weights", kind="route", sizes={"c": capacity})
+    y = build.apply("g s e c, g s m -> e g c m", sends, x, name=p + "dispatch")
+    y = build.apply(
+        "e g c m, e m h -> e g c h",
+        y,
+        build.parameter(p + "expert1", (experts, width, 8 * width)),
+        name=p + "expert_in",
+    )
+    y = build.apply(rules.POINTWISE, y, name=p + "expert_relu", kind="relu")
+    y = build.apply(
+        "e g c h, e h m -> e g c m",
+        y,
+        build.parameter(p + "expert2", (experts, 8 * width, width)),
+        name=p + "expert_out",
+    )
+    y = build.apply("g s e c, e g c m -> g s m", weights, y, name=p + "combine")
+    join = rules.Rule.parse("g (i j s) m -> (g i) (j s) m", linear="all")
+    return build.apply(join, y, name=p + "ungroup", kind="reshape", sizes=sizes)
+
+
+def _regroup(batch: int, seq: int, groups: int) -> dict[str, int]:
+    """Sizes of the factors that a (batch, seq) and a (groups, tokens) arrangement share.
+
+    Either a group is several sequences (``i`` of them), or a sequence is several groups: then one sequence's
+    groups are ``j`` pieces and the batch dim is the major part of the groups.
+    """
+    if batch % groups:
+        raise InputError(f"{groups} groups do not divide the batch of {batch}; choose a larger group")
+    return {"g": groups, "i": batch // groups, "j": 1, "s": seq}
+
+
+def _cross_entropy(build: GraphBuilder, x: int, table: int) -> int:
+    batch, seq, _ = build.shape(x)
+    labels = build.input("labels", (batch, seq), itemsize=4)
+    logits = build.apply("b s h, v h -> b s v", x, table, name="logits")
+    top = build.apply(rules.ROW_MAX, logits, name="max", kind="max", differentiable=False)
+    shifted = build.apply(rules.ROW_SUBTRACT, logits, top, name="shift", kind="subtract")
+    powers = build.apply(rules.POINTWISE, shifted, name="exp", kind="exp")
+    total = build.apply(rules.ROW_SUM, powers, name="sum", kind="sum")
+    logs = build.apply(rules.POINTWISE, total, name="log", kind="log")
+    picked = build.apply(rules.ROW_PICK, shifted, labels, name="pick", kind="pick")
+    a = build.apply(rules.TOTAL, logs, name="mean_log", kind="mean")
+    b = build.apply(rules.TOTAL, picked, name="mean_pick", kind="mean")
+    return build.apply(rules.DIFFERENCE, a, b, name="loss", kind="subtract")
