@@ -88,7 +88,7 @@ def test_a_matrix_is_drawn_with_its_cuts():
     text = tensor_pieces(layout, (32, 784)).plain()
     lines = text.splitlines()
     assert re.findall(r"\d+", lines[1]) == ["0", "196", "392", "588", "784"]
-    assert [w for w in re.findall(r"#\d", text)] == [f"#{i}" for i in range(8)]
+    assert re.findall(r"#\d", text) == [f"#{i}" for i in range(8)]
     assert re.findall(r"rank (\d)", text) == ["0", "4", "2", "6", "1", "5", "3", "7"]
     assert [line.split()[0] for line in lines if "+-" in line] == ["0", "16", "32"]
     assert all(ord(char) < 128 for char in text)

@@ -62,6 +62,7 @@ def derive(args: argparse.Namespace) -> Derived:
     Raises:
         SpmdError: an unknown operator, shapes or strategies that do not fit it.
     """
+    from spmdsim.dialects.mindspore import check_even
     from spmdsim.dialects.spelling import parse_tuples
 
     op = find_operator(args.op)
@@ -72,6 +73,9 @@ def derive(args: argparse.Namespace) -> Derived:
     bound = op.bind(shapes, params)
     given, by_cuts = _strategy(args, shapes)
     strategy = op.shard(given, repeat=args.repeat).strategy(bound, _ranks(args, bound, given, by_cuts))
+    if args.device_matrix and not args.allow_uneven:
+        for i, (layout, shape) in enumerate(zip(given, shapes)):
+            check_even(layout, shape, f"operand {i}")
     inputs = [
         Placement(f"operand {i}", shape, layout)
         for i, (shape, layout) in enumerate(zip(shapes, bound.input_layouts(strategy)))

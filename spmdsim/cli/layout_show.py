@@ -153,9 +153,9 @@ def show_operator(derived: Derived, args: argparse.Namespace) -> int:
     ]
     _print_table("tensors", ["tensor", "shape", "tensor map", "per axis"], tensors)
     _show_collectives(derived)
-    for p in derived.inputs:
+    for i, p in enumerate(derived.inputs):
         say("", f"{p.name}, shape {p.shape}")
-        _show_derivation(p.layout, rows, None)
+        _show_derivation(p.layout, rows, None, numbered=i > 0)
     _show_slices([(p.name, p.layout, p.shape) for p in (*derived.inputs, *derived.outputs)], rows)
     _say_left_out(left_out)
     for p in (*derived.inputs, *derived.outputs):
@@ -194,8 +194,13 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_derivation(layout: Layout, ranks: Iterable[int], names: Mapping[str, str] | None) -> None:
+def _show_derivation(
+    layout: Layout, ranks: Iterable[int], names: Mapping[str, str] | None, numbered: bool = False
+) -> None:
+    """The steps as tables; ``numbered`` if the first one has been shown (operands share the device matrix)."""
     for number, step in enumerate(explain(layout, ranks, names).tables(), 1):
+        if numbered and number == 1:
+            continue
         _print_table(f"{number}. {step.title}", step.columns, step.rows, right=["rank", "shard number"])
         say(*(f"   {note}" for note in step.notes))
 

@@ -64,7 +64,7 @@ def parse_ints(text: str, what: str) -> tuple[int, ...]:
     >>> parse_ints("2x4", "mesh"), parse_ints("(32, 784)", "shape"), parse_ints("()", "shape")
     ((2, 4), (32, 784), ())
     """
-    words = [word for word in re.split(r"[\s,x×]+", text.strip().strip("()[]")) if word]
+    words = [word for word in re.split(r"[\s,]+|(?<=\d)\s*[x×]\s*(?=\d)", text.strip().strip("()[]")) if word]
     try:
         return tuple(int(word) for word in words)
     except ValueError:

@@ -94,14 +94,13 @@ def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
 
 
 _WORDS = {
-    "b": broadcast,
+    "B": broadcast,
     "broadcast": broadcast,
-    "p": partial_sum,
+    "P": partial_sum,
     "partial_sum": partial_sum,
-    "partialsum": partial_sum,
 }
-_SPLIT = re.compile(r"(?:s|split)\s*(?:\(\s*(?:(?:axis|dim)\s*=\s*)?(-?\d+)\s*\)|(\d+))$", re.IGNORECASE)
-_PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?", re.IGNORECASE)
+_SPLIT = re.compile(r"(?:S|split)\s*(?:\(\s*(?:(?:axis|dim)\s*=\s*)?(-?\d+)\s*\)|(\d+))$")
+_PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?")
 
 
 def parse_one(text: str) -> Sbp:
@@ -111,8 +110,8 @@ def parse_one(text: str) -> Sbp:
         ValueError: none of these.
     """
     word = _PREFIX.sub("", text.strip())
-    if word.lower().removesuffix("()") in _WORDS:
-        return _WORDS[word.lower().removesuffix("()")]
+    if word.removesuffix("()") in _WORDS:
+        return _WORDS[word.removesuffix("()")]
     match = _SPLIT.match(word)
     if match is None:
         raise LayoutError(f"{text.strip()!r} is not an sbp; write B, P or S(dim)")
@@ -129,8 +128,8 @@ def parse(text: str) -> tuple[Sbp, ...]:
     if inner[:1] in "([" and inner[-1:] in ")]" and not _SPLIT.match(inner):
         inner = inner[1:-1]
     parts = [part for part in re.split(r",(?![^(]*\))", inner) if part.strip()]
-    if len(parts) == 1 and re.fullmatch(r"(?:[BbPp]|[Ss](?:\(\d+\)|\d))+", parts[0].strip()):
-        parts = re.findall(r"[BbPp]|[Ss](?:\(\d+\)|\d)", parts[0])
+    if len(parts) == 1 and re.fullmatch(r"(?:[BP]|S(?:\(\d+\)|\d))+", parts[0].strip()):
+        parts = re.findall(r"[BP]|S(?:\(\d+\)|\d)", parts[0])
     if not parts:
         raise LayoutError(f"no sbp in {text!r}; write one per mesh axis, such as (B, S(0))")
     return tuple(parse_one(part) for part in parts)
