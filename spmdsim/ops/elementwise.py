@@ -117,8 +117,8 @@ def _chosen(pick: Callable[..., Any]) -> Vjp:
 
 
 power = _binary("power", np.power, _power_vjp)
-maximum = _binary("maximum", np.maximum, _chosen(np.greater), linear="all", passes=("max",))
-minimum = _binary("minimum", np.minimum, _chosen(np.less), linear="all", passes=("min",))
+maximum = _binary("maximum", np.maximum, _chosen(np.greater))
+minimum = _binary("minimum", np.minimum, _chosen(np.less))
 equal = _binary("equal", np.equal, None, dtype=_bool)
 greater = _binary("greater", np.greater, None, dtype=_bool)
 less = _binary("less", np.less, None, dtype=_bool)

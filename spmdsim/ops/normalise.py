@@ -95,7 +95,7 @@ def _dim(x: Tensor, dim: int) -> int:
 
 
 def _norm_rule(x: tuple[int, ...], scale: tuple[int, ...], shift: tuple[int, ...], epsilon: float) -> Rule:
-    return Rule.parse("... w, w, w -> ... w", whole="w")
+    return Rule.parse("... w, w, w -> ... w", whole="w", linear=((1, 2),))
 
 
 def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:

@@ -1,0 +1,159 @@
+"""The operators with small operands and numpy references: what the rule-driven tests run.
+
+Sizes are chosen so that some split evenly over 2, 4 and 8 ranks and some do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+
+
+@dataclass(frozen=True)
+class Sample:
+    name: str
+    call: Callable[..., Any]
+    op: Any
+    operands: tuple[Any, ...]
+    reference: Callable[..., Any]
+    params: dict[str, Any] = field(default_factory=dict)
+    differentiable: bool = True
+    #: operands that are integers have no gradient
+
+
+def _normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(size=shape)
+
+
+def _positive(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.abs(_normal(*shape, seed=seed)) + 0.5
+
+
+def _ids(high: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng([7, *shape]).integers(0, high, size=shape)
+
+
+def _erf_free_gelu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _softmax(x: np.ndarray, dim: int) -> np.ndarray:
+    e = np.exp(x)
+    return e / e.sum(dim, keepdims=True)
+
+
+def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + shift
+
+
+def _padded(before: tuple[int, ...], after: tuple[int, ...], value: float) -> Callable[..., Any]:
+    return lambda x: np.pad(x, list(zip(before, after)), constant_values=value)
+
+
+A, B = _normal(8, 7), _normal(7, 6, seed=1)
+ELEMENTS = _normal(8, 5), _normal(8, 5, seed=3)
+
+SAMPLES = [
+    Sample("matmul", ops.matmul, ops.matmul.op, (A, B), lambda a, b: a @ b),
+    Sample("matmul_ta", ops.matmul, ops.matmul.op, (A.T.copy(), B), lambda a, b: a.T @ b, {"transpose_a": True}),
+    Sample("matmul_tb", ops.matmul, ops.matmul.op, (A, B.T.copy()), lambda a, b: a @ b.T, {"transpose_b": True}),
+    Sample("matmul_batch", ops.matmul, ops.matmul.op, (_normal(3, 1, 4, 8), _normal(5, 8, 2)), lambda a, b: a @ b),
+    Sample("matmul_vector", ops.matmul, ops.matmul.op, (A, _normal(7)), lambda a, b: a @ b),
+    Sample(
+        "einsum", ops.einsum, ops.einsum.op, (_normal(4, 5, 6), _normal(4, 6, 3)),
+        lambda a, b: np.einsum("bij,bjk->bki", a, b), {"equation": "bij,bjk->bki"},
+    ),
+    Sample(
+        "einsum_3", ops.einsum, ops.einsum.op, (_normal(4, 3), _normal(3, 5), _normal(5, 2)),
+        lambda a, b, c: a @ b @ c, {"equation": "ij,jk,kl->il"},
+    ),
+    Sample("add", ops.add, ops.add.op, ELEMENTS, np.add),
+    Sample("add_bias", ops.add, ops.add.op, (A, _normal(7)), np.add),
+    Sample("add_outer", ops.add, ops.add.op, (_normal(8, 1), _normal(1, 6)), np.add),
+    Sample("subtract", ops.subtract, ops.subtract.op, ELEMENTS, np.subtract),
+    Sample("multiply", ops.multiply, ops.multiply.op, (ELEMENTS[0], _normal(5)), np.multiply),
+    Sample("divide", ops.divide, ops.divide.op, (ELEMENTS[0], _positive(8, 1)), np.divide),
+    Sample("power", ops.power, ops.power.op, (_positive(8, 5), ELEMENTS[1]), np.power),
+    Sample("maximum", ops.maximum, ops.maximum.op, ELEMENTS, np.maximum),
+    Sample("minimum", ops.minimum, ops.minimum.op, ELEMENTS, np.minimum),
+    Sample("equal", ops.equal, ops.equal.op, (_ids(3, 8, 5), _ids(3, 5)), np.equal, differentiable=False),
+    Sample("greater", ops.greater, ops.greater.op, ELEMENTS, np.greater, differentiable=False),
+    Sample("less", ops.less, ops.less.op, ELEMENTS, np.less, differentiable=False),
+    Sample("negative", ops.negative, ops.negative.op, (A,), np.negative),
+    Sample("exp", ops.exp, ops.exp.op, (A,), np.exp),
+    Sample("log", ops.log, ops.log.op, (_positive(8, 7),), np.log),
+    Sample("sqrt", ops.sqrt, ops.sqrt.op, (_positive(8, 7),), np.sqrt),
+    Sample("tanh", ops.tanh, ops.tanh.op, (A,), np.tanh),
+    Sample("absolute", ops.absolute, ops.absolute.op, (A,), np.abs),
+    Sample("relu", ops.relu, ops.relu.op, (A,), lambda x: x * (x > 0)),
+    Sample("sigmoid", ops.sigmoid, ops.sigmoid.op, (A,), lambda x: 1 / (1 + np.exp(-x))),
+    Sample("gelu", ops.gelu, ops.gelu.op, (A,), _erf_free_gelu),
+    Sample("cast", ops.cast, ops.cast.op, (A,), lambda x: x, {"dtype": np.dtype("f8")}),
+    Sample(
+        "where", ops.where, ops.where.op, (_normal(8, 5, seed=9) > 0, ELEMENTS[0], _normal(5)), np.where
+    ),
+    Sample("sum", ops.sum, ops.sum.op, (_normal(4, 6, 5),), lambda x: x.sum(1), {"dims": (1,), "keepdims": False}),
+    Sample(
+        "sum_all", ops.sum, ops.sum.op, (_normal(4, 6),), lambda x: x.sum(keepdims=True), {"dims": (0, 1), "keepdims": True}
+    ),
+    Sample("max", ops.max, ops.max.op, (-_positive(8, 5),), lambda x: x.max(0), {"dims": (0,), "keepdims": False}),
+    Sample("min", ops.min, ops.min.op, (_positive(8, 5),), lambda x: x.min(0), {"dims": (0,), "keepdims": False}),
+    Sample(
+        "prod", ops.prod, ops.prod.op, (_normal(8, 5),), lambda x: x.prod(0), {"dims": (0,), "keepdims": False},
+        differentiable=False,
+    ),
+    Sample(
+        "all", ops.all, ops.all.op, (_ids(9, 8, 5) > 0,), lambda x: x.all(0), {"dims": (0,), "keepdims": False},
+        differentiable=False,
+    ),
+    Sample(
+        "any", ops.any, ops.any.op, (_ids(9, 8, 5) > 7,), lambda x: x.any(1), {"dims": (1,), "keepdims": False},
+        differentiable=False,
+    ),
+    Sample("softmax", ops.softmax, ops.softmax.op, (A,), lambda x: _softmax(x, 1), {"dim": 1}),
+    Sample("softmax_0", ops.softmax, ops.softmax.op, (A,), lambda x: _softmax(x, 0), {"dim": 0}),
+    Sample("log_softmax", ops.log_softmax, ops.log_softmax.op, (A,), lambda x: np.log(_softmax(x, 1)), {"dim": 1}),
+    Sample(
+        "layer_norm", ops.layer_norm, ops.layer_norm.op, (_normal(4, 6, 8), _normal(8), _normal(8, seed=2)),
+        lambda x, a, b: _norm(x, a, b, 1e-5), {"epsilon": 1e-5},
+    ),
+    Sample("embedding", ops.embedding, ops.embedding.op, (_ids(9, 4, 6), _normal(9, 5)), lambda i, t: t[i]),
+    Sample(
+        "pick", ops.pick, ops.pick.op, (_normal(8, 9), _ids(9, 8)), lambda x, i: x[np.arange(8), i]
+    ),
+    Sample(
+        "one_hot", ops.one_hot, ops.one_hot.op, (_ids(9, 8),), lambda i: np.eye(9)[i],
+        {"depth": 9, "dtype": np.dtype("f8")}, differentiable=False,
+    ),
+    Sample("reshape_split", ops.reshape, ops.reshape.op, (_normal(8, 6),), lambda x: x.reshape(2, 4, 6), {"shape": (2, 4, 6)}),
+    Sample("reshape_merge", ops.reshape, ops.reshape.op, (_normal(4, 2, 5),), lambda x: x.reshape(8, 5), {"shape": (8, 5)}),
+    Sample("reshape_across", ops.reshape, ops.reshape.op, (_normal(6, 4),), lambda x: x.reshape(4, 6), {"shape": (4, 6)}),
+    Sample(
+        "transpose", ops.transpose, ops.transpose.op, (_normal(4, 5, 8),), lambda x: x.transpose(2, 0, 1), {"perm": (2, 0, 1)}
+    ),
+    Sample(
+        "slice", ops.slice_, ops.slice_.op, (_normal(8, 7),), lambda x: x[:, 1:7:2],
+        {"start": (0, 1), "stop": (8, 7), "step": (1, 2)},
+    ),
+    Sample(
+        "pad", ops.pad, ops.pad.op, (_normal(8, 3),), _padded((0, 1), (0, 2), 0.0),
+        {"before": (0, 1), "after": (0, 2), "value": 0.0},
+    ),
+    Sample(
+        "pad_one", ops.pad, ops.pad.op, (_normal(8, 3),), _padded((0, 1), (0, 2), 1.0),
+        {"before": (0, 1), "after": (0, 2), "value": 1.0},
+    ),
+    Sample(
+        "concat", ops.concat, ops.concat.op, (_normal(8, 3), _normal(8, 4)),
+        lambda a, b: np.concatenate([a, b], 1), {"dim": 1},
+    ),
+    Sample(
+        "broadcast_to", ops.broadcast_to, ops.broadcast_to.op, (_normal(8, 1),),
+        lambda x: np.broadcast_to(x, (4, 8, 6)), {"shape": (4, 8, 6)},
+    ),
+]  # fmt: skip

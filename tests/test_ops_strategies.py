@@ -1,0 +1,181 @@
+"""Every operator, every strategy its rule allows, forward and backward; and nothing the rule forbids is right."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from operators import SAMPLES, Sample
+
+from spmdsim.errors import RuleError
+from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
+from spmdsim.rules import Strategy
+from spmdsim.tensor import Tensor
+from spmdsim.worlds import LockStep, MPIWorld
+
+MESHES = [Mesh((8,), ("x",)), Mesh((2, 4), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))]
+#: Under mpirun each collective costs a context switch per rank: a sample of the strategies is run there.
+MPI_SAMPLE = 4
+LOCKSTEP_SAMPLE = 60
+
+ids = [sample.name for sample in SAMPLES]
+
+
+def place(value: np.ndarray, layout: Layout, world, requires_grad: bool) -> Tensor:
+    """A tensor with this global value; pending sums in unequal pieces, so that wrong rules cannot pass by luck."""
+    value = np.asarray(value)
+    op = layout.reduce_op
+    size = layout.mesh.axis_size(*layout.partial_axes)
+    # Random parts whose sum is the value: parts in proportion would let relu and max pass by luck.
+    salt = int(np.abs(value).sum() * 1e6)
+    parts = [np.random.default_rng([salt, k]).normal(size=value.shape) for k in range(size - 1)]
+    parts.append(value - sum(parts))
+
+    def piece(rank: int) -> np.ndarray:
+        block = value[layout.slices(value.shape, rank)]
+        if op is None:
+            return block.copy()
+        place = layout.mesh.group(rank, *layout.partial_axes).index(rank)
+        if op in ("sum", "avg"):
+            part = parts[place][layout.slices(value.shape, rank)] * (size if op == "avg" else 1)
+            return np.ascontiguousarray(part, dtype=value.dtype)
+        keeps = place == size - 1
+        far = {"max": -np.inf, "min": np.inf, "prod": 1.0, "all": True, "any": False}[op]
+        return block.copy() if keeps else np.full_like(block, far)
+
+    tensor = Tensor.from_local(piece, layout, world, shape=value.shape)
+    tensor.requires_grad = requires_grad
+    return tensor
+
+
+def is_float(value) -> bool:
+    return np.asarray(value).dtype.kind == "f"
+
+
+def strategies(sample: Sample, mesh: Mesh, world) -> list[Strategy]:
+    bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
+    found = [s for s in bound.strategies(mesh, empty=True) if passes_only_floats(s, sample)]
+    limit = MPI_SAMPLE if isinstance(world, MPIWorld) else LOCKSTEP_SAMPLE
+    return found if len(found) <= limit else random.Random(0).sample(found, limit)
+
+
+def passes_only_floats(strategy: Strategy, sample: Sample) -> bool:
+    return all(is_float(sample.operands[i]) for _, operands, _ in strategy.passed for i in operands)
+
+
+def run(sample: Sample, strategy: Strategy, world) -> tuple[Tensor, list[Tensor]]:
+    bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
+    wants = [sample.differentiable and is_float(x) for x in sample.operands]
+    operands = [
+        place(x, layout, world, want)
+        for x, layout, want in zip(sample.operands, bound.input_layouts(strategy), wants)
+    ]
+    return sample.op.shard(strategy)(*operands, **sample.params), operands
+
+
+def directional(sample: Sample, operand: int, dy: np.ndarray, direction: np.ndarray) -> float:
+    """The derivative of sum(dy * f) along a direction of one operand, by central differences."""
+    step = 1e-6
+
+    def value(sign: float) -> float:
+        moved = list(sample.operands)
+        moved[operand] = moved[operand] + sign * step * direction
+        return float((dy * sample.reference(*moved)).sum())
+
+    return (value(1) - value(-1)) / (2 * step)
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("sample", SAMPLES, ids=ids)
+def test_every_strategy(sample: Sample, mesh: Mesh, world):
+    expected = np.asarray(sample.reference(*sample.operands))
+    rng = np.random.default_rng(0)
+    for strategy in strategies(sample, mesh, world):
+        result, operands = run(sample, strategy, world)
+        got = result.full()
+        assert got.dtype == expected.dtype or sample.name == "cast"
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
+        if not sample.differentiable or sample.op.vjp is None:
+            continue
+        dy = rng.normal(size=expected.shape)
+        result.backward(Tensor.from_global(dy, Layout.replicated(mesh, dy.ndim), world))
+        for i, operand in enumerate(operands):
+            if operand.requires_grad:
+                assert operand.grad is not None
+                assert operand.grad.layout == operand.layout.dual()
+                direction = rng.normal(size=operand.shape)
+                slope = directional(sample, i, dy, direction)
+                found = float((operand.grad.full() * direction).sum())
+                assert found == pytest.approx(slope, rel=2e-5, abs=2e-5), (str(strategy), i)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=ids)
+def test_forbidden_placements_are_really_wrong(sample: Sample):
+    """On one axis of 2: a placement of the operands that the rule refuses gives the right result nowhere.
+
+    Otherwise the rule would miss a strategy. Exempt are placements that are right by chance of the sizes only
+    (a cut that happens to fall on a boundary) and those which move data inside a dim that must stay whole.
+    """
+    mesh, world = Mesh((2,), ("x",)), LockStep(2)
+    expected = np.asarray(sample.reference(*sample.operands), dtype=float)
+    bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
+    choices = [
+        [Replicate(), *[Shard(d) for d in range(np.ndim(x))], *([Partial()] if is_float(x) else [])]
+        for x in sample.operands
+    ]
+    for placements in itertools.product(*choices):
+        layouts = [Layout.from_placements(mesh, [p], np.ndim(x)) for p, x in zip(placements, sample.operands)]
+        try:
+            strategy = bound.infer(layouts)
+        except RuleError:
+            if not sample.op.contextual and not exempt(sample, placements):
+                assert not locally_right(sample, layouts, expected, world), placements
+        else:
+            result, _ = run(sample, strategy, world)
+            np.testing.assert_allclose(result.full(), expected, rtol=1e-11, atol=1e-11)
+
+
+def exempt(sample: Sample, placements) -> bool:
+    """A whole dim cut at a place where the function happens to be local."""
+    bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
+    for term, placement in zip(bound.inputs, placements):
+        if isinstance(placement, Shard):
+            factors = term[placement.dim]
+            if set(factors) & bound.rule.whole or len(factors) != 1:
+                return True
+    return False
+
+
+def _pieces(sample: Sample, operands) -> list[np.ndarray]:
+    call = sample.op.forward
+    return [
+        np.asarray(call(*[x.shards[r] for x in operands], **sample.params), dtype=float) for r in range(2)
+    ]
+
+
+def locally_right(sample: Sample, layouts, expected: np.ndarray, world) -> bool:
+    """Whether running the local function as it is gives the right result under any placement of the result."""
+    operands = [place(x, layout, world, False) for x, layout in zip(sample.operands, layouts)]
+    try:
+        with np.errstate(all="ignore"):
+            pieces = _pieces(sample, operands)
+    except (ValueError, IndexError):
+        return False
+
+    candidates = (
+        [[pieces[0]], [pieces[1]], [pieces[0] + pieces[1]]] if pieces[0].shape == pieces[1].shape else []
+    )
+    right = [np.allclose(c[0], expected) for c in candidates if c[0].shape == expected.shape]
+    if len(right) == 3 and ((right[0] and right[1]) or right[2]):
+        return True
+    for dim in range(expected.ndim):
+        try:
+            joined = np.concatenate(pieces, axis=dim)
+        except ValueError:
+            continue
+        if joined.shape == expected.shape and np.allclose(joined, expected):
+            return True
+    return False
