@@ -1,0 +1,388 @@
+"""The numbers of the five documents this project grew from: layouts, strategies, SBP, ids and shapes.
+
+000: deriving a MindSpore layout by numbering, adjusting, computing; 001: distributed operators; 002: OneFlow's
+2-D SBP; 003: MindSpore's operator-level parallel tutorial; 004: ``paddle.distributed.split``.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from layout_cases import cases, tuples
+
+from spmdsim.dialects import mindspore, paddle
+from spmdsim.dialects import oneflow as flow
+from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.explain import explain
+from spmdsim.redistribution import plan
+from spmdsim.rules import Rule, bind, strategy_from_cuts
+
+MATMUL = Rule.parse("m k, k n -> m n", linear="each")
+
+
+def numbers(layout):
+    return [layout.shard_number(rank) for rank in layout.mesh.rank_list]
+
+
+def strides(layout):
+    return {s.axis: s.value for s in explain(layout).strides}
+
+
+# -- 000: number, adjust, compute -----------------------------------------------------------------------
+
+
+def test_000_the_first_example_gives_every_rank_one_element():
+    layout = mindspore.Layout((2, 4), ("axis_0", "axis_1"))("axis_0", "axis_1")
+    tensor = np.arange(8).reshape(2, 4)
+    for rank in range(8):
+        assert layout.mesh.coords(rank) == (rank // 4, rank % 4)
+        assert tensor[layout.slices((2, 4), rank)].tolist() == [[rank]]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "tensor_map", "expected_strides", "expected_numbers", "dropped"),
+    [
+        ((2, 1, 2, 2, 1), "bdeca", {"b": 8, "d": 4, "e": 4, "c": 2, "a": 1}, [0, 4, 2, 6, 1, 5, 3, 7], ()),
+        ((4, 1, 1, 2, 1), "bdea", {"b": 8, "d": 4, "e": 4, "a": 1}, [0, 4, 1, 5, 2, 6, 3, 7], ("c",)),
+        ((2, 1, 2, 2, 1), "beca", {"b": 4, "e": 4, "c": 2, "a": 1}, [0, 0, 2, 2, 1, 1, 3, 3], ("d",)),
+    ],
+    ids=["2x2x2 all used", "4x2 all used", "2x2 with repetition"],
+)
+def test_000_layouts(matrix, tensor_map, expected_strides, expected_numbers, dropped):
+    layout = mindspore.Layout(matrix, tuple("abcde"))(*tensor_map)
+    derivation = explain(layout)
+    assert strides(layout) == expected_strides
+    assert [row.shard_number for row in derivation.rows] == expected_numbers == numbers(layout)
+    assert derivation.adjusted_axes == tuple(tensor_map) and derivation.dropped_axes == dropped
+    for i, (axis, base) in enumerate(zip("abcde", matrix)):  # a column counts in the base of its axis
+        assert sorted({row.number[i] for row in derivation.rows}) == list(range(base)), axis
+
+
+def test_000_the_printed_sums():
+    """The text's own products, such as 2 * 1 * 2 * 2 = 8 for b in the first layout."""
+    layout = mindspore.Layout((2, 1, 2, 2, 1), tuple("abcde"))
+    texts = [str(s).split("] = ", 1)[1] for s in explain(layout("b", "d", "e", "c", "a")).strides]
+    assert [t.partition(" = ")[2] or t for t in texts] == [
+        "2 * 1 * 2 * 2 = 8",
+        "1 * 2 * 2 = 4",
+        "2 * 2 = 4",
+        "2",
+        "1",
+    ]
+    texts = [
+        str(s) for s in explain(mindspore.Layout((4, 1, 1, 2, 1), tuple("abcde"))("b", "d", "e", "a")).strides
+    ]
+    assert (
+        texts[0].endswith("= 2 * 1 * 4 = 8") and texts[1].endswith("= 1 * 4 = 4") and texts[2].endswith("= 4")
+    )
+    texts = [str(s) for s in explain(layout("b", "e", "c", "a")).strides]
+    assert (
+        texts[0].endswith("= 1 * 2 * 2 = 4") and texts[1].endswith("= 2 * 2 = 4") and texts[2].endswith("= 2")
+    )
+
+
+def test_000_values_on_the_ranks():
+    """The input counts 0..7 in shape (1, 2, 1, 2, 2): a rank's only value is its shard number."""
+    tensor = np.array([[[[[0, 1], [2, 3]]], [[[4, 5], [6, 7]]]]])
+    layout = mindspore.Layout((2, 1, 2, 2, 1), tuple("abcde"))("b", "d", "e", "c", "a")
+    assert tensor.shape == (1, 2, 1, 2, 2) and layout.parts == (1, 2, 1, 2, 2)
+    assert [tensor[layout.slices(tensor.shape, r)].item() for r in range(8)] == numbers(layout)
+
+
+def test_000_shard_with_all_cards_used():
+    layout = mindspore.from_cuts((2, 1, 2, 2, 1), 8)
+    assert layout.mesh.shape == (2, 1, 2, 2, 1) and layout.tensor_map == (4, 3, 2, 1, 0)
+    assert list(strides(layout).values()) == [4, 4, 2, 1, 1]
+    assert numbers(layout) == list(range(8)) and not explain(layout).needs_adjusting
+
+
+def test_000_shard_with_repetition():
+    """The document prints matrix (2,1,1,2,1) and map (4,3,2,1,0) for 8 cards, and leaves the repeated axis out.
+
+    Its strides hold on both sides of the repetition; its map holds literally with the axis on the left.
+    """
+    right, left = (mindspore.from_cuts((2, 1, 1, 2, 1), 8, side) for side in ("right", "left"))
+    for layout in (right, left):
+        assert list(strides(layout).values()) == [2, 2, 2, 1, 1]
+        assert len(explain(layout).tables()) == 2  # two steps: number and compute
+    assert left.tensor_map == (4, 3, 2, 1, 0) and left.mesh.shape == (2, 2, 1, 1, 2, 1)
+    assert right.tensor_map == (5, 4, 3, 2, 1) and right.mesh.shape == (2, 1, 1, 2, 1, 2)
+    assert numbers(right) == [0, 0, 1, 1, 2, 2, 3, 3] and numbers(left) == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+# -- 001: distributed operators -------------------------------------------------------------------------
+
+
+def matmul(cuts, devices, shapes=((32, 64), (64, 48))):
+    bound = bind(MATMUL, shapes)
+    strategy = strategy_from_cuts(bound, cuts, devices)
+    (out,) = bound.output_layouts(strategy)
+    return strategy.mesh, bound.input_layouts(strategy), out
+
+
+def test_001_x_replicated_w_by_columns_needs_no_collective():
+    _, (x, w), out = matmul(((1, 1), (1, 4)), 4)
+    assert x.parts == (1, 1) and w.parts == (1, 4) and out.parts == (1, 4)
+    assert not out.partial and [w.shard_number(r) for r in range(4)] == [0, 1, 2, 3]
+
+
+def test_001_x_by_columns_w_by_rows_needs_all_reduce():
+    mesh, (x, w), out = matmul(((1, 4), (4, 1)), 4)
+    assert mesh.shape == (1, 4, 1) and numbers(x) == numbers(w) == [0, 1, 2, 3]
+    assert out.reduce_op == "sum" and out.parts == (1, 1)
+    (step,) = plan(out, out.reduced, (32, 48), "float32").steps
+    assert step.collective == "all_reduce" and step.group(0) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in cases("layouts_mindspore", "strategy_slice") if "op" in c.values[0]["given"]]
+)
+def test_001_matmul_strategies(case):
+    given, expected = case["given"], case["expect"]
+    mesh, (x, w), out = matmul(tuples(given["in_strategy"]), given["devices"])
+    assert list(mesh.shape) == expected["dev_matrix"]
+    assert bool(out.partial) is bool(expected["forward_comm"])
+    if "input_maps" in expected:
+        assert [mapped(x, mesh), mapped(w, mesh)] == expected["input_maps"]
+        assert [mapped(out, mesh)] == expected["output_maps"]
+        assert numbers(x) == expected["x_slice_of_device"] and numbers(w) == expected["w_slice_of_device"]
+
+
+def mapped(layout, mesh):
+    assert layout.mesh == mesh
+    return [n if isinstance(n, int) else list(n) for n in layout.to_dict()["tensor_map"]]
+
+
+def test_001_devices_0_to_3_hold_the_first_piece():
+    _, (x, w), _ = matmul(((2, 1), (1, 4)), 8)
+    assert x.replicas(0) == (0, 1, 2, 3) and x.replicas(5) == (4, 5, 6, 7)
+    assert [w.replicas(r) for r in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def test_001_redistributions():
+    """Rows to whole is an all_gather, rows to columns an all_to_all."""
+    mesh = Mesh((4,), ("d",))
+    gather = plan(mesh("d", None), mesh(None, None), (8, 8), "float32")
+    swap = plan(mesh("d", None), mesh(None, "d"), (8, 8), "float32")
+    assert [s.collective for s in gather.steps] == ["all_gather"]
+    assert [s.collective for s in swap.steps] == ["all_to_all"]
+
+
+# -- 002: 2-D SBP ---------------------------------------------------------------------------------------
+
+GRID = [[0, 1], [2, 3]]
+BROADCAST = (flow.sbp.broadcast, flow.sbp.broadcast)
+BS0 = (flow.sbp.broadcast, flow.sbp.split(0))
+
+
+def test_002_placements():
+    vector, array = flow.placement("cuda", ranks=[0, 1, 2, 3]), flow.placement("cuda", ranks=GRID)
+    assert vector.hierarchy == (4,) and array.hierarchy == (2, 2)
+    assert [array.mesh.coords(rank) for rank in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_002_broadcast_then_split_on_the_matrix_1234():
+    """Ranks in one column hold equal values; ranks in one row hold one row of the matrix each."""
+    layout = flow.layout(flow.placement("cuda", ranks=GRID), BS0, 2)
+    tensor = np.array([[1, 2], [3, 4]])
+    held = [tensor[layout.slices((2, 2), rank)].tolist() for rank in range(4)]
+    assert held == [[[1, 2]], [[3, 4]], [[1, 2]], [[3, 4]]]
+    assert layout.mesh.groups("d0") == ((0, 2), (1, 3)) and layout.mesh.groups("d1") == ((0, 1), (2, 3))
+    assert layout.replicas(0) == (0, 2) and layout.replicas(3) == (1, 3)
+
+
+def test_002_matmul_signature():
+    """(broadcast, split(0)) times (split(1), broadcast) is (split(1), split(0)), each axis by itself."""
+    placement = flow.placement("cpu", GRID)
+    bound = bind(MATMUL, ((8, 4), (4, 6)))
+    x, w = flow.layout(placement, BS0, 2), flow.layout(placement, (flow.sbp.split(1), flow.sbp.broadcast), 2)
+    (y,) = bound.output_layouts(bound.infer((x, w)))
+    assert flow.sbp_of(y) == (flow.sbp.split(1), flow.sbp.split(0))
+
+
+def test_002_36_signatures_on_two_by_two():
+    """Of all pairs of sbp for x and w, exactly 36 need no conversion; an axis's choice does not touch the other's."""
+    placement = flow.placement("cpu", GRID)
+    bound = bind(MATMUL, ((8, 6), (6, 8)))
+    kinds = [flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split(0), flow.sbp.split(1)]
+    layouts = [flow.layout(placement, (a, b), 2) for a in kinds for b in kinds]
+    legal = 0
+    for x in layouts:
+        for w in layouts:
+            try:
+                bound.infer((x, w))
+            except ValueError:
+                continue
+            legal += 1
+    assert legal == 36
+
+
+def test_002_the_example_model():
+    """Local (1, 2, 8) on every rank is logical (2, 2, 8); the layers keep (broadcast, split(0))."""
+    placement = flow.placement("cpu", GRID)
+    assert flow.logical_shape(placement, BS0, (1, 2, 8)) == (2, 2, 8)
+    assert [flow.local_shape(placement, BS0, (2, 2, 8), rank) for rank in range(4)] == [(1, 2, 8)] * 4
+    ranges = [flow.local_range(placement, BS0, (2, 2, 8), rank) for rank in range(4)]
+    assert ranges[0] == ranges[2] and ranges[1] == ranges[3] and ranges[0] != ranges[1]
+    assert flow.broadcast_groups(placement, BS0) == ((0, 2), (1, 3))
+    x, shape = flow.layout(placement, BS0, 3), (2, 2, 8)
+    for out, size in ((4, 8), (2, 4)):
+        bound = bind(Rule.parse("... k, n k -> ... n", linear="each"), (shape, (out, size)))
+        weight = flow.layout(placement, BROADCAST, 2)
+        (x,), (shape,) = bound.output_layouts(bound.infer((x, weight))), bound.output_shapes
+    assert shape == (2, 2, 2) and flow.sbp_of(x) == BS0 and x.local_shape(shape, 3) == (1, 2, 2)
+
+
+# -- 003: operator-level parallelism --------------------------------------------------------------------
+
+
+def test_003_cuts_of_the_network():
+    """Batch 32, 28 * 28 inputs: matmul1 ((2,4),(4,1)), relu1 ((4,1),), matmul2 ((1,8),(8,1)), relu2 ((8,1),)."""
+    _, (x, w), out = matmul(((2, 4), (4, 1)), 8, ((32, 28 * 28), (28 * 28, 512)))
+    assert x.mesh.shape == (2, 4, 1) and x.parts == (2, 4) and w.parts == (4, 1)
+    assert x.local_shape((32, 784), 0) == (16, 196) and w.local_shape((784, 512), 0) == (196, 512)
+    assert out.local_shape((32, 512), 0) == (16, 512)
+    assert out.mesh.groups(*out.partial_axes) == ((0, 1, 2, 3), (4, 5, 6, 7))
+    _, (x, w), out = matmul(((1, 8), (8, 1)), 8, ((32, 512), (512, 512)))
+    assert x.local_shape((32, 512), 0) == (32, 64) and w.local_shape((512, 512), 0) == (64, 512)
+    assert out.mesh.groups(*out.partial_axes) == (tuple(range(8)),)
+    relu1, relu2 = mindspore.from_cuts((4, 1), 8), mindspore.from_cuts((8, 1), 8)
+    assert relu1.local_shape((32, 512), 0) == (8, 512) and numbers(relu1) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert relu2.local_shape((32, 512), 0) == (4, 512) and numbers(relu2) == list(range(8))
+
+
+X_SHAPE, W_SHAPE = (32, 784), (784, 512)
+PRINTED = {  # device coordinate (dp, sp, mp): rows of x, columns of x = rows of fc1_weight
+    (0, 0, 0): ((0, 16), (0, 196)),
+    (0, 0, 1): ((16, 32), (0, 196)),
+    (0, 1, 0): ((0, 16), (196, 392)),
+    (0, 1, 1): ((16, 32), (196, 392)),
+    (1, 0, 0): ((0, 16), (392, 588)),
+    (1, 0, 1): ((16, 32), (392, 588)),
+    (1, 1, 0): ((0, 16), (588, 784)),
+    (1, 1, 1): ((16, 32), (588, 784)),
+}
+
+
+def table(layout_of):
+    x, w = layout_of("mp", ("sp", "dp")), layout_of(("sp", "dp"), "None")
+    found = {}
+    for rank in range(8):
+        rows, columns = x.bounds(X_SHAPE, rank)
+        assert w.bounds(W_SHAPE, rank) == (columns, (0, 512))
+        found[x.mesh.coords(rank)] = (rows, columns)
+    return found
+
+
+def test_003_the_printed_table_is_the_other_tuple_order():
+    """("sp", "dp") nests sp outside by the rule of document 000; the table nests dp outside.
+
+    ``tuple_order="mesh"`` reproduces it line by line, and so does writing ("dp", "sp").
+    """
+    layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"), tuple_order="mesh")
+    assert table(layout) == PRINTED
+    plain = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))
+    swapped = plain("mp", ("dp", "sp"))
+    assert {swapped.mesh.coords(r): swapped.bounds(X_SHAPE, r) for r in range(8)} == PRINTED
+
+
+def test_003_by_the_rule_four_lines_of_the_table_differ():
+    by_rule = table(mindspore.Layout((2, 2, 2), ("dp", "sp", "mp")))
+    assert {c for c in PRINTED if by_rule[c] != PRINTED[c]} == {(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)}
+    assert by_rule[0, 1, 0] == ((0, 16), (392, 588)) and by_rule[1, 0, 0] == ((0, 16), (196, 392))
+
+
+@pytest.mark.parametrize("case", cases("layouts_mindspore", "layout_slice_table_as_printed"))
+def test_003_published_table(case):
+    given, expected = case["given"], case["expect"]
+    layout = mindspore.Layout(tuple(given["device_matrix"]), tuple(given["alias_name"]), tuple_order="mesh")
+    x = layout(*tuples(given["call"]))
+    for rank in range(x.mesh.size):
+        name = "".join(map(str, x.mesh.coords(rank)))
+        rows, columns = x.bounds(given["global_shape"], rank)
+        assert [list(rows), list(columns)] == [
+            expected["rows_by_coord"][name],
+            expected["columns_by_coord"][name],
+        ]
+
+
+def test_003_layouts_of_the_network():
+    layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))
+    layout2 = mindspore.Layout((8,), ("tp",))
+    assert layout("mp", ("sp", "dp")).parts == (2, 4) and layout(("sp", "dp"), "None").parts == (4, 1)
+    x, w = layout2("None", "tp"), layout2("tp", "None")
+    assert x.parts == (1, 8) and w.parts == (8, 1)
+    for shapes, pair in (
+        ((X_SHAPE, W_SHAPE), (layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None"))),
+        (((32, 512), (512, 512)), (x, w)),
+    ):
+        bound = bind(MATMUL, shapes)
+        (out,) = bound.output_layouts(bound.infer(pair))
+        assert set(out.partial_axes) == set(pair[1].split_axes)
+
+
+# -- 004: paddle.distributed.split ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 8, 20])
+def test_004_parallel_embedding_on_two_devices(n):
+    """N/2 + 1 rows each, the last one the padding row; foreign ids become N/2."""
+    split = paddle.split_layout((n, 5), "embedding", num_partitions=2, padding_row=True)
+    half = n // 2
+    for rank in (0, 1):
+        assert split.weight_shape(rank) == (half + 1, 5) and split.padding_index(rank) == half
+    ids = np.arange(n)
+    assert split.map_ids(ids, 0).tolist() == [v if v <= half - 1 else half for v in ids]
+    assert split.map_ids(ids, 1).tolist() == [v - half if v >= half else half for v in ids]
+    assert split.collective == "all_reduce"
+
+
+@pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "seed004_id_mapping"))
+def test_004_ids(case):
+    split = paddle.split_layout(
+        (case["vocab"], 2), "embedding", num_partitions=case["num_partitions"], padding_row=True
+    )
+    for rank, mapped_ids in enumerate(case["mapped_per_rank"]):
+        assert split.map_ids(case["ids"], rank).tolist() == mapped_ids
+
+
+@pytest.mark.parametrize(("p", "n", "m"), [(2, 8, 6), (4, 8, 4)])
+def test_004_linear(p, n, m):
+    """Rows: N/p rows and M columns each, then all_reduce. Columns: N rows and M/p columns each, then all_gather."""
+    row, column = (paddle.split_layout((n, m), "linear", axis, p) for axis in (0, 1))
+    assert [row.weight_shape(r) for r in range(p)] == [(n // p, m)] * p and row.collective == "all_reduce"
+    assert [column.weight_shape(r) for r in range(p)] == [
+        (n, m // p)
+    ] * p and column.collective == "all_gather"
+
+
+def test_004_the_chain_saves_the_gather():
+    """What a column-parallel layer leaves on a rank is what a row-parallel one needs there."""
+    column, row = (paddle.split_layout((8, 8), "linear", axis, 2, gather_out=axis == 0) for axis in (1, 0))
+    assert column.collective is None and row.collective == "all_reduce"
+    x = Layout.replicated(column.mesh, 2)
+    bound = bind(MATMUL, ((4, 8), (8, 8)))
+    (hidden,) = bound.output_layouts(bound.infer((x, column.weight)))
+    (out,) = bound.output_layouts(bound.infer((hidden, row.weight)))  # no conversion in between
+    assert hidden.parts == (1, 2) and not hidden.partial and out.partial_axes == ("mp",)
+
+
+def test_004_signature_and_example():
+    """Defaults as documented; the example: ids 0..7 of shape (10, 4), a table of (8, 8) in two parts."""
+    defaults = {
+        name: p.default
+        for name, p in inspect.signature(paddle.split_layout).parameters.items()
+        if p.default is not p.empty
+    }
+    assert (defaults["axis"], defaults["num_partitions"], defaults["gather_out"]) == (0, 1, True)
+    split = paddle.split_layout((8, 8), operation="embedding", num_partitions=2, padding_row=True)
+    assert split.weight_shape(0) == split.weight_shape(1) == (5, 8)
+    data = np.random.default_rng(0).integers(0, 8, size=(10, 4))
+    table_ = np.arange(64.0).reshape(8, 8)
+    total = sum(
+        np.vstack([table_[slice(*split.part_range(r))], np.zeros((1, 8))])[split.map_ids(data, r)]
+        for r in (0, 1)
+    )
+    assert total.shape == (10, 4, 8) and np.array_equal(total, table_[data])
