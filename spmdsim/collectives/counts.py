@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.table import Table
+from spmdsim.collectives.table import Table, collector_paused
 from spmdsim.errors import ScheduleError
 
 Ints = NDArray[np.int64]
@@ -78,6 +78,11 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
         raise ScheduleError(f"{nbytes} bytes are no whole number of {itemsize}-byte elements")
     if sizes is None:
         sizes = [e * itemsize for e in schedule.chunk_elements(nbytes // itemsize)]
+    with collector_paused():
+        return _count(schedule, sizes)
+
+
+def _count(schedule: Schedule, sizes: Sequence[int]) -> Counts:
     table = Table(schedule)
     matching = match(table)
     for finding in (*table.findings, *matching.findings):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spmdsim.collectives.formula import evaluate
-from spmdsim.collectives.moves import COMBINE, COPY, LOCAL, REDUCE, SEND, Move
+from spmdsim.collectives.moves import COMBINE, COPY, LOCAL, RECV, REDUCE, SEND, Move
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
 
@@ -33,6 +36,18 @@ class Finding:
 
     def __str__(self) -> str:
         return self.text
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the cyclic garbage collector from visiting millions of small tuples that are all in use."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Table:
@@ -82,7 +97,19 @@ class Table:
                 rank,
             )
             moves = [moves] if isinstance(moves, Move) else []
-        good = [move for move in moves if self._move_is_good(move, number, rank)]
+        size, good = self.schedule.size, []
+        for move in moves:
+            plain = type(move) is Move and (move.kind == SEND or move.kind == RECV)
+            if (
+                plain
+                and len(move.chunks) == 1
+                and move.chunks[0] >= 0
+                and rank != move.peer
+                and 0 <= move.peer < size
+            ):
+                good.append(move)  # by far the most frequent case, without further calls
+            elif self._move_is_good(move, number, rank):
+                good.append(move)
         if len(good) <= self.ports:
             return good
         sends = sum(move.kind == SEND for move in good)
@@ -122,8 +149,6 @@ class Table:
         return self._chunks_are_good(move, number, rank)
 
     def _chunks_are_good(self, move: Move, number: int, rank: int) -> bool:
-        if len(move.chunks) == 1 and move.chunks[0] >= 0 and not move.source:
-            return True
         for chunks in (move.chunks, move.source):
             lowest = min(chunks, default=0)
             if lowest < 0:

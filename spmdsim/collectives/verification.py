@@ -15,7 +15,7 @@ from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.symbols import Symbols, Tree, members
-from spmdsim.collectives.table import Finding, Table
+from spmdsim.collectives.table import Finding, Table, collector_paused
 from spmdsim.errors import ScheduleError
 
 
@@ -72,6 +72,11 @@ def verify(schedule: Schedule) -> Verdict:
     >>> verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth
     (True, False, True, 5)
     """
+    with collector_paused():
+        return _verify(schedule)
+
+
+def _verify(schedule: Schedule) -> Verdict:
     table = Table(schedule)
     if table.findings:
         return Verdict(schedule, tuple(table.findings))
@@ -139,10 +144,12 @@ class SymbolicRun:
         for move in self.table.rounds[rank][number]:
             if move.kind != SEND:
                 continue
-            for chunk in move.chunks:
-                if chunk not in holds:
-                    self._note(number, rank, chunk, f"sends chunk {chunk}, which it does not hold")
             values = [holds.get(chunk) for chunk in move.chunks]
+            if None in values:
+                for chunk in move.chunks:
+                    if chunk not in holds:
+                        text = f"sends chunk {chunk}, which it does not hold"
+                        self._note(number, rank, chunk, text)
             self._mail[rank, move.peer].append((values, self.heard[rank]))
 
     def _end(self, rank: int, number: int) -> None:
