@@ -110,7 +110,8 @@ def test_inside_a_node_is_cheaper() -> None:
 
 def test_several_messages_of_one_rank_share_its_link() -> None:
     found = price(schedule_of("all_to_all", "linear", 5), Machine("m", 10.0, 1.0), 500, rounds=True)
-    assert found.seconds == pytest.approx(10 + 4 * 100)
+    # Four messages: each further one takes half of alpha, and all bytes leave one after another.
+    assert found.seconds == pytest.approx(10 + 3 * 5 + 4 * 100)
 
 
 def test_large_rank_counts_materialise_nothing() -> None:

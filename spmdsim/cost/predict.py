@@ -160,12 +160,14 @@ def predict(
         if not names or "native" in names:
             pricers |= _native(collective, machine, n)
         bound = lower_bound(collective, n)
+        links = [one for one in (machine.link(n), machine.intra) if one]
+        alpha, beta = min(one.alpha for one in links), min(one.beta for one in links)
         row = [
             Point(
                 n,
                 size,
                 {name: pricer(size) for name, pricer in pricers.items()},
-                bound.seconds(size, machine.alpha, machine.beta, machine.gamma),
+                bound.seconds(size, alpha, beta, machine.gamma),
             )
             for size in sizes
         ]
@@ -187,11 +189,14 @@ def _schedule(
 def _affordable(schedule: Schedule, machine: Machine, network: bool, left_out: dict[str, str]) -> bool:
     """Whether pricing takes a moment only: a closed form, a symmetry, or few messages."""
     form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
-    if form is not None and not (network or machine.intra or machine.pieces):
+    flat = not (network or machine.intra)
+    if form is not None and flat and (not machine.pieces or symmetry_of(schedule)):
         return True
     # Without a formula the number of rounds is unknown; it is at least logarithmic.
     rounds = form.steps if form else 4 * schedule.size.bit_length()
     limit = _SYMMETRIC_ROUNDS if symmetry_of(schedule) else _AFFORDABLE // schedule.size
+    if schedule.algorithm.ports != "1":
+        limit = _AFFORDABLE // schedule.size**2
     if rounds <= limit:
         return True
     left_out[schedule.algorithm.name] = f"too many messages to look at each on {schedule.size} ranks"

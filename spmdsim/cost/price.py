@@ -1,8 +1,9 @@
 """The price of a schedule on a machine: seconds, and what they are made of.
 
 Rounds are synchronous: each lasts as long as its slowest message and its largest reduction. On a machine without a
-topology a message takes alpha plus its bytes times beta, and a rank that sends several messages in one round sends
-them one after another. On a topology the messages of a round share its links.
+topology a message takes alpha plus its bytes times beta. A rank that sends several messages in one round sends their
+bytes one after another, and half of alpha is spent by its processor on each. On a topology the messages of a round
+share its links.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def price(
         form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
         # Formulas of some algorithms leave out what ranks reduce without a message; rounds do not.
         whole = form and (form.gamma_share or not schedule.collective.reduces or not machine.gamma)
+        whole = whole and schedule.algorithm.ports == "1"
         if form and whole and (rounds is False or form.steps * schedule.size > _CLOSED_FORM_ABOVE):
             seconds = form.seconds(nbytes, machine.alpha, machine.beta, machine.gamma)
             shares = (float(form.beta_share) * nbytes, float(form.gamma_share) * nbytes)
@@ -112,22 +114,23 @@ def price(
 
 def _round(one: Traffic, machine: Machine, topology: Topology | None) -> float:
     """Seconds of one round."""
-    reducing = machine.reduce_seconds(one.reduced)
+    extra = machine.reduce_seconds(one.reduced)
     if not one.count:
-        return reducing
+        return extra
+    extra += (one.ports - 1) * machine.piece(one.largest).alpha / 2
     if topology is not None:
-        return round_seconds(topology, one.sources, one.targets, one.nbytes) + reducing
-    if one.alike:
-        return _alike(one, machine) + reducing
+        return round_seconds(topology, one.sources, one.targets, one.nbytes) + extra
+    if one.alike and (one.ports == 1 or machine.intra is None):
+        return _alike(one, machine) + extra
     alpha, moving = machine.message_parts(one.nbytes, one.sources, one.targets)
     sent = np.bincount(one.sources, moving)
     received = np.bincount(one.targets, moving)
     busy = np.maximum(sent[one.sources], received[one.targets])
-    return float((alpha + busy).max()) + reducing
+    return float((alpha + busy).max()) + extra
 
 
 def _alike(one: Traffic, machine: Machine) -> float:
-    """Seconds of a round in which every rank sends one message of the same size."""
+    """Seconds of a round in which all ranks send the same: one message, or several on a flat machine."""
     outside = machine.piece(one.largest)
     far = outside.alpha + one.largest * outside.beta
     if machine.intra is None:

@@ -35,7 +35,8 @@ class Traffic:
         reduced: most bytes that one rank reduces in one of them.
         largest: most bytes that one rank sends or receives in one of them.
         count: messages in one round, all ranks together.
-        alike: every rank sends one message, all of the same size.
+        ports: most messages that one rank sends in one of them.
+        alike: every rank sends equally many bytes in equally many messages.
         make: builds the arrays; called when they are asked for.
     """
 
@@ -43,6 +44,7 @@ class Traffic:
     reduced: float
     largest: float
     count: int
+    ports: int
     alike: bool
     make: Callable[[], tuple[Ints, Ints, Floats]]
 
@@ -144,7 +146,8 @@ def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) ->
             largest_window(schedule, nbytes, itemsize, reduced),
             sum(sizes),
             n * len(sends),
-            len(sends) == 1,
+            len(sends),
+            True,
             partial(_everyone, n, kind, peers, sizes),
         )
 
@@ -226,4 +229,5 @@ def _one_round(moves_of: tuple[list[Move], ...], sizes: list[int]) -> Traffic:
         np.array(amounts, dtype=np.float64),
     )
     loads = [np.bincount(ends, arrays[2]).max(initial=0.0) for ends in arrays[:2]]
-    return Traffic(1, float(reduced), float(max(loads)), len(sources), False, lambda: arrays)
+    ports = int(np.bincount(arrays[0]).max(initial=0))
+    return Traffic(1, float(reduced), float(max(loads)), len(sources), ports, False, lambda: arrays)

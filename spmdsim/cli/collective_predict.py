@@ -1,0 +1,278 @@
+"""``spmdsim collective predict``: times of algorithms at any rank count and size, without MPI."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.cost.predict import Point, Prediction
+    from spmdsim.draw.plot import Plot
+
+EXAMPLES = """\
+examples:
+  spmdsim collective predict all_reduce -n 8                             over sizes 1K ... 64M
+  spmdsim collective predict all_reduce -n 2..65536x2 -b 1M              over rank counts, doubling
+  spmdsim collective predict all_to_all -n 64 --topology torus:8x8       links shared max-min fairly
+  spmdsim collective predict all_reduce -n 64 --machine lab.json --what-if beta=0.5
+  spmdsim collective predict broadcast -n 16 --algorithms binomial,scatter_ring --svg times.svg
+
+topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
+dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
+machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
+"""
+
+#: Lines in the terminal's plot; more cannot be told apart.
+MOST_LINES = 12
+#: Points side by side in one table.
+MOST_COLUMNS = 10
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="times at any rank count and size, on a machine or topology; crossovers; what-if",
+        description="Predict times of collective algorithms. The best of each row is marked *, the bound is what "
+        "no algorithm can beat on a flat network.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("collective", help="such as all_reduce")
+    parser.add_argument("-n", "--ranks", default="8", help="rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)")
+    parser.add_argument("-b", "--begin", help="smallest size (1K; 1M over rank counts)")
+    parser.add_argument("-e", "--end", help="largest size (64M; the smallest over rank counts)")
+    parser.add_argument("-f", "--factor", type=float, default=4, help="from size to size (4)")
+    parser.add_argument("--algorithms", default="", metavar="A,B", help="only these; native is the library's")
+    parser.add_argument("--machine", default="laptop", help="name or machine file (laptop)")
+    parser.add_argument("--topology", default="", metavar="TEXT", help="network whose links are shared")
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="NUMBER=FACTOR",
+        help="multiply a number of the machine, such as beta=0.5",
+    )
+    parser.add_argument("--group", type=int, metavar="G", help="ranks per group, for two-level algorithms")
+    parser.add_argument("--segments", type=int, metavar="S", help="segments, for algorithms that have them")
+    parser.add_argument("--itemsize", type=int, default=1, help="bytes that are never cut (1)")
+    parser.add_argument("--libraries", action="store_true", help="show what MPICH and Open MPI choose")
+    parser.add_argument("--no-plot", action="store_true", help="the table only")
+    parser.add_argument("--svg", metavar="FILE", help="write the plot as SVG")
+    parser.add_argument("--png", metavar="FILE", help="write the plot as PNG (needs matplotlib)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and print."""
+    from spmdsim.cli.output import console, emit_json, remark, say, table
+    from spmdsim.collectives import collective
+    from spmdsim.cost.predict import predict
+
+    machine = machine_of(args.machine, args.what_if)
+    ranks = growing_counts(args.ranks)
+    sizes = _sizes(args, len(ranks) > 1)
+    options = {k: getattr(args, k) for k in ("group", "segments") if getattr(args, k) is not None}
+    if args.itemsize < 1:
+        raise InputError(f"--itemsize is {args.itemsize}; it has to be 1 or more")
+    names = [name.strip() for name in args.algorithms.split(",") if name.strip()]
+    what = collective(args.collective)
+    found = predict(what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options)
+    if not found.algorithms:
+        reasons = "; ".join(f"{name}: {why}" for name, why in found.left_out.items())
+        raise InputError(f"no algorithm of {what.name} can be priced here ({reasons})")
+    if args.svg or args.png:
+        _write_pictures(as_plot(found), args)
+    if args.json:
+        emit_json(found.to_dict())
+        return 0
+    say(f"{what.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
+    say(f"size: {what.size_means}; times in microseconds, * is the fastest", "")
+    for columns, rows, title in _tables(found, args.libraries):
+        console().print(table(columns, rows, title, right=columns[1:]))
+    say(*(_crossover_words(one) for one in found.crossovers))
+    if not args.no_plot and len(found.points) > 1:
+        from spmdsim.draw.plot import terminal_plot
+
+        say("", *terminal_plot(as_plot(found, MOST_LINES)))
+    for name, why in found.left_out.items():
+        remark(f"left out: {name} {why}")
+    return 0
+
+
+def machine_of(name: str, what_if: list[str]) -> Any:
+    """The machine with the what-if factors applied."""
+    from spmdsim.cost import load_machine
+
+    factors: dict[str, float] = {}
+    for text in what_if:
+        for part in text.split(","):
+            key, _, value = part.partition("=")
+            try:
+                factors[key.strip()] = float(value)
+            except ValueError:
+                raise InputError(f"--what-if takes NUMBER=FACTOR such as beta=0.5, got {part!r}") from None
+    machine = load_machine(name)
+    return machine.what_if(**factors) if factors else machine
+
+
+def growing_counts(text: str) -> list[int]:
+    """Rank counts as people write them; ``2..1024x2`` multiplies from one to the next.
+
+    >>> growing_counts("2..16x2"), growing_counts("3,6")
+    ([2, 4, 8, 16], [3, 6])
+    """
+    from spmdsim.cli.collective_common import LARGEST, rank_counts
+
+    span, _, factor_text = text.partition("x")
+    if not factor_text:
+        return rank_counts(text)
+    try:
+        low, high = (int(part) for part in span.split(".."))
+        factor = float(factor_text)
+    except ValueError:
+        raise InputError(f"{text!r} is no list of rank counts; write 8, 2..16 or 2..1024x2") from None
+    if not (1 <= low <= high <= LARGEST and factor > 1):
+        raise InputError(f"{text!r}: rank counts are 1 ... {LARGEST}, lower one first, factors above 1")
+    return [int(value) for value in _growing(low, high, factor)]
+
+
+def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
+    """Sizes from ``begin`` to ``end``, each ``factor`` times the one before.
+
+    Raises:
+        InputError: a range that does not grow.
+    """
+    if begin > end or factor <= 1:
+        raise InputError(f"sizes from {begin} to {end} by a factor of {factor:g} do not grow")
+    return [int(value) for value in _growing(begin, end, factor)]
+
+
+def _growing(low: int, high: int, factor: float) -> list[float]:
+    values, value = [], float(low)
+    while value <= high * (1 + 1e-9):
+        values.append(value)
+        value = max(value * factor, value + 1)
+    return values
+
+
+def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
+    from spmdsim.cli.collective_common import parse_bytes
+
+    begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
+    end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
+    return growing_sizes(begin, end, args.factor)
+
+
+def size_words(nbytes: float) -> str:
+    """A size in the units people type.
+
+    >>> [size_words(v) for v in (100, 2048, 3 << 20, 1500)]
+    ['100', '2K', '3M', '1500']
+    """
+    for power, unit in ((30, "G"), (20, "M"), (10, "K")):
+        if nbytes >= 1 << power and nbytes % (1 << power) == 0:
+            return f"{int(nbytes) >> power}{unit}"
+    return f"{nbytes:.0f}"
+
+
+def microseconds(seconds: float) -> str:
+    """Seconds as microseconds with three significant digits or all whole ones.
+
+    >>> microseconds(1.23456e-6), microseconds(0.0123456)
+    ('1.23', '12,346')
+    """
+    value = seconds * 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _tables(found: Prediction, libraries: bool) -> Iterator[tuple[list[str], list[list[str]], str]]:
+    """Columns, rows and title of each table: algorithms below one another, up to ten points side by side."""
+    over_ranks = len({point.nbytes for point in found.points}) == 1
+    blocks: dict[int, list[Point]] = {}
+    for point in found.points:
+        blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
+    for ranks, points in blocks.items():
+        title = f"{size_words(points[0].nbytes)} bytes" if over_ranks else f"{ranks} ranks"
+        for start in range(0, len(points), MOST_COLUMNS):
+            part = points[start : start + MOST_COLUMNS]
+            heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
+            rows = [[name, *(_cell(p, name) for p in part)] for name in found.algorithms]
+            rows.append(["(bound)", *(microseconds(p.bound) + " " for p in part)])
+            if libraries:
+                for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
+                    rows.append(
+                        [label, *(_choice(library, found.collective, p.ranks, p.nbytes) for p in part)]
+                    )
+            yield ["ranks" if over_ranks else "size", *heads], rows, title
+
+
+def _cell(point: Point, name: str) -> str:
+    if name not in point.seconds:
+        return "- "
+    return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")
+
+
+def _choice(library: str, collective: str, ranks: int, nbytes: int) -> str:
+    from spmdsim.collectives.selection import choose
+
+    try:
+        return choose(library, collective, ranks, nbytes).algorithm.name
+    except InputError:
+        return "-"
+
+
+def _crossover_words(one: Any) -> str:
+    from spmdsim.draw.plot import short
+
+    return f"on {one.ranks} ranks: {one.after} is faster than {one.before} from {short(one.nbytes)}B on"
+
+
+def as_plot(found: Prediction, most: int | None = None) -> Plot:
+    """The prediction as lines over sizes, or over rank counts if there are several."""
+    from spmdsim.draw.plot import Line, Plot
+
+    over_ranks = len({point.ranks for point in found.points}) > 1
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for point in found.points:
+        for name, seconds in point.seconds.items():
+            x = point.ranks if over_ranks else point.nbytes
+            several = over_ranks and len({p.nbytes for p in found.points}) > 1
+            label = f"{name} {size_words(point.nbytes)}" if several else name
+            if x > 0 and seconds > 0:
+                lines.setdefault(label, []).append((float(x), seconds))
+    fastest = sorted(lines, key=lambda name: min(y for _, y in lines[name]))[:most]
+    where = f"{found.collective} on {found.machine.name}"
+    where += f", {found.topology}" if found.topology else ""
+    if not over_ranks:
+        where += f", {found.points[0].ranks} ranks"
+    marks = () if over_ranks else tuple((x.nbytes, f"{x.before} -> {x.after}") for x in found.crossovers)
+    return Plot(
+        where,
+        "ranks" if over_ranks else "bytes",
+        "seconds",
+        tuple(Line(name, tuple(points)) for name, points in lines.items() if name in fastest),
+        marks,
+    )
+
+
+def _write_pictures(plot: Plot, args: argparse.Namespace) -> None:
+    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.draw.plot import save_png, svg_plot
+
+    if not is_speaker():
+        return
+    if args.svg:
+        try:
+            Path(args.svg).write_text(svg_plot(plot), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write {args.svg}: {error.strerror}") from None
+        remark(f"wrote {args.svg}")
+    if args.png:
+        save_png(plot, args.png)
+        remark(f"wrote {args.png}")
