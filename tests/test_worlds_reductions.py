@@ -111,7 +111,7 @@ def test_composed_reductions(world, monkeypatch, shape, dtype):
             world.tuning,
             compose_all_reduce=((2, 0),),
             compose_reduce_scatter=((2, 0),),
-            chunk=64,
+            chunk=((2, 64),),
             gather_reduce=0,
         )
         monkeypatch.setattr(world, "tuning", small)

@@ -16,9 +16,9 @@ from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution.step import Step
 
 #: Calls per group that are all compared in mode "auto"; later ones are sampled.
-FIRST = 256
+FIRST = 64
 #: Of the later calls, every so many-th is compared.
-EVERY = 16
+EVERY = 32
 
 MODES = ("auto", True, False)
 
@@ -66,7 +66,7 @@ def mixed(call: int, number: int, source: int) -> int:
 def due(mode: bool | str, number: int) -> bool:
     """Whether the call with this number is compared.
 
-    >>> due("auto", 3), due("auto", 1000), due("auto", 1008), due(False, 0)
+    >>> due("auto", 3), due("auto", 1000), due("auto", 1024), due(False, 0)
     (True, False, True, False)
     """
     return mode is True or (mode == "auto" and (number < FIRST or number % EVERY == 0))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from mpi4py import MPI
@@ -54,7 +55,7 @@ def reduce_all(step: Step, group: Group, dtype: np.dtype, count: int, tuning: Tu
         return _native_all(op, native, group)
     if nbytes * group.size <= tuning.gather_reduce:
         return lambda array: _gathered(op, group, array.reshape(-1)).reshape(array.shape)
-    return _composed_all(op, group, tuning.chunk)
+    return _composed_all(op, group, threshold(tuning.chunk, group.size))
 
 
 def _native_all(op: str, native: MPI.Op, group: Group) -> Run:
@@ -85,31 +86,37 @@ def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
 
 def _composed_all(op: str, group: Group, chunk: int) -> Run:
     """In chunks: each rank gets its block of the chunk from all, reduces it, and all gather the blocks."""
-    comm, size = group.comm, group.size
+    comm, size, me = group.comm, group.size, group.me
 
     def run(array: np.ndarray) -> np.ndarray:
         out = empty(array.shape, array.dtype)
         flat, result = array.reshape(-1), out.reshape(-1)
         kind = element(array.dtype.itemsize)[1]
         give, take = words(array), words(out)
-        most = max(min(chunk // array.dtype.itemsize, mpi_types.MAX_COUNT) // size, 1)
-        rows, block = empty((size, most), array.dtype), empty((most,), array.dtype)
-        start, even = 0, flat.size - flat.size % size
+        even = flat.size - flat.size % size
+        most = max(min(chunk // array.dtype.itemsize, mpi_types.MAX_COUNT, even) // size, 1)
+        rows = empty((size, most), array.dtype)
         unit = words(rows).size // (size * most)
-        while start < even:
+        for start in range(0, even, size * most):
             part = min(most, (even - start) // size)
-            landing, mine = rows.reshape(-1)[: size * part], block[:part]
+            mine = slice(start + me * part, start + (me + 1) * part)
+            landed = rows.reshape(-1)[: size * part].reshape(size, part)
             low, high = start * unit, (start + size * part) * unit
-            comm.Alltoall([give[low:high], part, kind], [words(landing), part, kind])
-            landed = landing.reshape(size, part)
-            fold(op, [landed[k] for k in group.order], out=mine)
-            comm.Allgather([words(mine), part, kind], [take[low:high], part, kind])
-            start += size * part
+            to_others = _to_others(part, size, me)
+            comm.Alltoallv([give[low:high], to_others, kind], [words(landed), to_others, kind])
+            fold(op, [flat[mine] if k == me else landed[k] for k in group.order], out=result[mine])
+            comm.Allgather(MPI.IN_PLACE, [take[low:high], part, kind])
         if even < flat.size:
             result[even:] = _gathered(op, group, flat[even:])
         return out
 
     return run
+
+
+@lru_cache(maxsize=256)
+def _to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Counts and offsets of equal parts for all ranks but this one, which keeps its own where it is."""
+    return tuple(part if k != me else 0 for k in range(size)), tuple(k * part for k in range(size))
 
 
 # -- reduce_scatter -----------------------------------------------------------------------------------
@@ -168,7 +175,7 @@ def reduce_scattered(step: Step, group: Group, dtype: np.dtype, layout: Blocks, 
     native, nbytes = native_op(op, dtype), sum(layout.counts) * dtype.itemsize
     large = nbytes >= threshold(tuning.compose_reduce_scatter, group.size)
     if native is None or large or sum(layout.counts) > mpi_types.MAX_COUNT:
-        return _composed_scatter(op, group, layout, tuning.chunk)
+        return _composed_scatter(op, group, layout, threshold(tuning.chunk, group.size))
     return _native_scatter(op, native, group, layout)
 
 
@@ -202,9 +209,9 @@ def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks) -> Ru
 
 
 def _composed_scatter(op: str, group: Group, layout: Blocks, chunk: int) -> Run:
-    """In chunks of every block: each rank gets its part from all and reduces it."""
-    comm, size = group.comm, group.size
-    mine, longest = layout.counts[group.me], max(layout.counts)
+    """In chunks of every block: each rank gets its part from all others and reduces it."""
+    comm, size, me = group.comm, group.size, group.me
+    mine, longest = layout.counts[me], max(layout.counts)
 
     def run(array: np.ndarray) -> np.ndarray:
         out = empty(layout.target, array.dtype)
@@ -214,17 +221,18 @@ def _composed_scatter(op: str, group: Group, layout: Blocks, chunk: int) -> Run:
         rows = empty((size, min(most, mine)), array.dtype)
         for start in range(0, longest, most):
             parts = [max(0, min(most, count - start)) for count in layout.counts]
-            part = parts[group.me]
-            landing = rows.reshape(-1)[: size * part]
+            part = parts[me]
+            landed = rows.reshape(-1)[: size * part].reshape(size, part)
+            own = layout.offsets[me] + start
+            parts[me] = 0
             # Offsets count from the first element sent, so that they stay countable in long arrays.
-            first = min((o for o, p in zip(layout.offsets, parts) if p), default=0) + start
-            given = [max(0, o + start - first) for o in layout.offsets]
+            first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
+            given = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
             comm.Alltoallv(
-                [words(flat[first:]), (parts, given), kind],
-                [words(landing), ([part] * size, [k * part for k in range(size)]), kind],
+                [words(flat[first:]), (parts, given), kind], [words(landed), _to_others(part, size, me), kind]
             )
-            landed = landing.reshape(size, part)
-            fold(op, [landed[k] for k in group.order], out=result[start : start + part])
+            terms = [flat[own : own + part] if k == me else landed[k] for k in group.order]
+            fold(op, terms, out=result[start : start + part])
         return out
 
     return run

@@ -3,7 +3,7 @@
 The figures are medians on one node (2 cores, shared memory) with the MPI wheels; absolute times differ
 elsewhere, so a JSON file measured on the machine at hand, named by ``SPMDSIM_TUNING``, replaces any of them::
 
-    {"Open MPI": {"compose_all_reduce": [[2, 2097152], [8, 4194304]], "chunk": 1048576}}
+    {"Open MPI": {"compose_all_reduce": [[2, 2097152], [8, 4194304]], "chunk": [[2, 1048576]]}}
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Tuning:
         compose_all_reduce: bytes per rank from which Alltoall + local reduction + Allgather in chunks beats
             Allreduce.
         compose_reduce_scatter: the same for Alltoall + local reduction against Reduce_scatter.
-        chunk: bytes per rank and chunk of a composed reduction; all its buffers stay in cache.
+        chunk: bytes of a rank's array in one chunk of a composed reduction: small ones stay in cache, large
+            ones wait for each other less often.
         gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
             reduced everywhere: one call instead of two.
         types: whether Alltoallw with subarray types beats packing and Alltoallv.
@@ -41,7 +42,7 @@ class Tuning:
 
     compose_all_reduce: Thresholds
     compose_reduce_scatter: Thresholds
-    chunk: int
+    chunk: Thresholds
     gather_reduce: int
     types: bool
     gather_types: bool
@@ -49,17 +50,19 @@ class Tuning:
 
 TABLE = {
     "Open MPI": Tuning(
-        compose_all_reduce=((2, 8 * MIB), (4, 4 * MIB)),
-        compose_reduce_scatter=((2, 32 * KIB), (4, 512 * KIB)),
-        chunk=MIB,
+        compose_all_reduce=((2, MIB), (4, 4 * MIB)),
+        compose_reduce_scatter=((2, 64 * KIB), (4, 512 * KIB)),
+        chunk=((2, 4 * MIB), (4, 2 * MIB)),
         gather_reduce=64 * KIB,
         types=True,
         gather_types=True,
     ),
+    # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
+    # there the chunks are few and large.
     "MPICH": Tuning(
-        compose_all_reduce=((2, MIB), (4, 4 * MIB)),
-        compose_reduce_scatter=((2, 128 * KIB), (4, 16 * MIB)),
-        chunk=MIB,
+        compose_all_reduce=((2, MIB), (4, 16 * MIB)),
+        compose_reduce_scatter=((2, 256 * KIB), (4, NEVER)),
+        chunk=((2, 4 * MIB), (4, 16 * MIB)),
         gather_reduce=64 * KIB,
         types=False,
         gather_types=False,
@@ -106,7 +109,7 @@ def _changes(path: str, vendor: str) -> dict[str, Any]:
     unknown = sorted(set(changes) - known)
     if unknown:
         raise InputError(f"tuning file {path} sets {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    for name in ("compose_all_reduce", "compose_reduce_scatter"):
+    for name in ("compose_all_reduce", "compose_reduce_scatter", "chunk"):
         if name in changes:
             changes[name] = tuple((int(ranks), int(nbytes)) for ranks, nbytes in changes[name])
     return dict(changes)

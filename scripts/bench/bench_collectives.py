@@ -1,0 +1,67 @@
+"""Each collective of a world against the raw mpi4py call into a kept buffer, side by side in one run.
+
+Run under mpirun: ``mpirun -n 8 python scripts/bench/bench_collectives.py [largest MiB]``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+from paired import paired, size_text
+
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds import MPIWorld
+
+
+def cases(world, count):
+    """Per collective: the step, this rank's shard of it, and the raw call for the same result."""
+    comm, n, mesh = world.comm, world.size, Mesh((world.size,), ("x",))
+    whole = np.ones((n, count // n), np.float32)
+    row = whole[:1].copy()
+    taken, taken_row = np.empty_like(whole), np.empty_like(row)
+    shape, split, every = whole.shape, mesh("x", None), mesh(None, None)
+    pending = mesh(None, None, partial="x")
+    yield (
+        "all_reduce",
+        Step("all_reduce", ("x",), pending, every, shape, "sum"),
+        whole,
+        lambda: comm.Allreduce(whole, taken),
+    )
+    yield (
+        "reduce_scatter",
+        Step("reduce_scatter", ("x",), pending, split, shape, "sum"),
+        whole,
+        lambda: comm.Reduce_scatter_block(whole, taken_row),
+    )
+    yield "all_gather", Step("all_gather", ("x",), split, every, shape), row, lambda: comm.Allgather(row, taken)
+    cube = np.ones((n, n, count // n), np.float32)
+    mine, got = cube[:, 0].copy(), np.empty((n, count // n), np.float32)
+    step = Step("all_to_all", ("x",), mesh(None, "x", None), mesh("x", None, None), cube.shape)
+    yield "all_to_all", step, mine.reshape(n, 1, -1), lambda: comm.Alltoall(mine, got)
+
+
+def main() -> None:
+    largest = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    world = MPIWorld()
+    root = world.rank == 0
+    if root:
+        print(f"{world.vendor}, {world.size} ranks; microseconds, median of the slowest rank")
+        print(f"{'collective':<15}{'bytes':>9}{'mpi4py':>11}{'world':>11}{'ratio':>8}{'above us':>10}")
+    nbytes = 1024
+    while nbytes <= largest << 20:
+        for name, step, shard, raw in cases(world, nbytes // 4):
+            ways = {"mpi4py": raw, "world": lambda step=step, shard=shard: world.run(step, [shard])}
+            found = paired(MPI.COMM_WORLD, ways)
+            if root:
+                a, b = found["mpi4py"] * 1e6, found["world"] * 1e6
+                line = f"{name:<15}{size_text(nbytes):>9}{a:>11.1f}{b:>11.1f}{b / a:>8.2f}{b - a:>10.1f}"
+                print(line, flush=True)
+        nbytes *= 16
+    world.close()
+
+
+if __name__ == "__main__":
+    main()
