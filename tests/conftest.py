@@ -37,7 +37,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[object]:
     The same test body runs in both. ``@pytest.mark.ranks(2, 4)`` chooses the rank counts; the default is
     1, 2, 3, 4 and 8. Test what this process owns: ``for rank in world.ranks``.
     """
-    from spmdsim.testing.ranks import first_ranks, under_mpi
+    from spmdsim.testing.ranks import failed_somewhere, first_ranks, under_mpi
 
     if not under_mpi(request.config):
         from spmdsim.worlds import LockStep
@@ -46,6 +46,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[object]:
         return
     from spmdsim.worlds import MPIWorld
 
-    for comm in first_ranks(request.param):
-        with MPIWorld(comm) as here:  # closed: its communicators are few in some libraries
-            yield here
+    for comm in first_ranks(request):
+        made = MPIWorld(comm)
+        yield made
+        if not failed_somewhere(request):
+            made.close()

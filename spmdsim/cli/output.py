@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spmdsim.launch.environment import is_root
+from spmdsim.launch.environment import is_root, terminal_columns
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,10 +33,12 @@ def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else NO_TERMINAL_WIDTH
+    columns = terminal_columns(stream)
+    width = None if "COLUMNS" in os.environ else columns or NO_TERMINAL_WIDTH
     return Console(
         file=stream,
         width=width,
+        force_terminal=columns is not None,
         highlight=False,
         quiet=not is_speaker(),
         legacy_windows=False,
@@ -116,7 +118,7 @@ def progress(total: int, what: str) -> Iterator[Progress]:
     ...     step("matmul")
     ...     step()
     """
-    shown = is_speaker() and sys.stderr.isatty()
+    shown = is_speaker() and terminal_columns(sys.stderr) is not None
     done = 0
 
     def step(label: str = "") -> None:

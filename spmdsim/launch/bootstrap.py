@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spmdsim.launch.abort import guard
 from spmdsim.launch.environment import prepare
-from spmdsim.launch.logs import redirect_output, write_whole_lines
+from spmdsim.launch.logs import redirect_output
 
 
 def run_script(argv: list[str]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import TextIO
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -22,6 +23,10 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 """Read once, when the library is loaded: to be set before ``import numpy``."""
+
+
+YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
+"""Makes Open MPI's waiting ranks give way to others."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,25 @@ def is_root() -> bool:
     return found is None or found.rank == 0
 
 
+def terminal_columns(stream: TextIO) -> int | None:
+    """Width of the terminal that a stream ends in, None if it ends in a file or a pipe.
+
+    Open MPI gives its ranks a terminal of its own, whatever its output goes to; then its own output is looked at.
+    """
+    if not stream.isatty():
+        return None
+    try:
+        if not launched():
+            return os.get_terminal_size(stream.fileno()).columns or 80
+        descriptor = os.open(f"/proc/{os.getppid()}/fd/{stream.fileno()}", os.O_WRONLY | os.O_NOCTTY)
+        try:
+            return os.get_terminal_size(descriptor).columns or 80
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return None
+
+
 def cores() -> int:
     """Cores this process may use: its affinity, and a container's share of time if that is less."""
     try:
@@ -130,7 +154,7 @@ def mpi_settings(found: Launched, available: int) -> dict[str, str]:
             "OMPI_MCA_osc": "^ucx",
         }
     if found.local_size > available:
-        settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        settings[YIELD_VARIABLE] = "1"
     return settings
 
 

@@ -72,9 +72,7 @@ class Terminated(Exception):
     """This process was asked to end."""
 
 
-def wait(
-    command: list[str], environment: Mapping[str, str], log_dir: Path | None, failed_dir: Path
-) -> int:
+def wait(command: list[str], environment: Mapping[str, str], log_dir: Path | None, failed_dir: Path) -> int:
     """Run the launcher to its end; Ctrl-C and termination are passed on, and end it for certain."""
     stop = threading.Event()
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 DEFAULT_COUNTS = (1, 2, 3, 4, 8)
 """A power of two and one that is not, alone and all."""
 
+FAILED = pytest.StashKey[bool]()
+"""Set on a test that failed on any rank: its ranks may be at different points, so nothing collective is safe."""
+
 _groups: dict[int, MPI.Comm] = {}
 
 
@@ -40,10 +43,14 @@ def parametrize_counts(
     metafunc.parametrize(fixture, list(counts), ids=ids, indirect=True)
 
 
-def first_ranks(n: int) -> Iterator[MPI.Comm]:
-    """A fresh communicator of the first ``n`` ranks, freed afterwards; the other ranks skip the test."""
+def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
+    """A fresh communicator of the first n ranks, n being the fixture's parameter; the other ranks skip the test.
+
+    It is freed afterwards, unless the test failed: then it may be in use still.
+    """
     from mpi4py import MPI
 
+    n: int = request.param
     world = MPI.COMM_WORLD
     if n > world.size:
         pytest.skip(f"needs {n} ranks, there are {world.size}")
@@ -53,7 +60,14 @@ def first_ranks(n: int) -> Iterator[MPI.Comm]:
         pytest.skip(f"rank {world.rank} is outside of the first {n}")
     comm = _groups[n].Dup()
     yield comm
-    comm.Free()
+    if not failed_somewhere(request):
+        comm.Free()
+
+
+def failed_somewhere(request: pytest.FixtureRequest) -> bool:
+    """Did this test fail on any rank?"""
+    node: pytest.Item = request.node
+    return node.stash.get(FAILED, False)
 
 
 @pytest.fixture
@@ -61,4 +75,4 @@ def mpi_comm(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
     """A communicator of the first n ranks; see the mark ``ranks``."""
     if not under_mpi(request.config):
         pytest.skip("needs mpirun and --with-mpi")
-    yield from first_ranks(request.param)
+    yield from first_ranks(request)

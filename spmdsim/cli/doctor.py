@@ -1,0 +1,42 @@
+"""``spmdsim doctor``: is this machine set up well for runs on many ranks?"""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """\
+examples:
+  spmdsim doctor               this process, and a trial run on 2 ranks
+  mpirun -n 8 spmdsim doctor   inside a job: what its ranks see
+  spmdsim doctor --json
+
+exit code 0 if runs are possible, 1 if something is broken; a warning does not count.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="look at MPI, BLAS and this machine, and say what is wrong",
+        description="Look at MPI, BLAS and this machine, and say what is wrong and how to mend it.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--no-trial", action="store_true", help="do not start ranks to try MPI")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine, and print what was found."""
+    from spmdsim.cli.output import console, emit_json, table
+    from spmdsim.launch.doctor import examine
+
+    findings = examine(trial=not args.no_trial)
+    broken = any(f.state == "broken" for f in findings)
+    if args.json:
+        emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})
+        return int(broken)
+    rows = [(f.state, f.about, f.found, f.advice) for f in findings]
+    console().print(table(["", "about", "found", "advice"], rows))
+    return int(broken)

@@ -1,0 +1,141 @@
+"""What decides how runs on many ranks go on this machine, looked at one by one.
+
+Each finding is a value: what it is about, what was found, and what to do if that is bad.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spmdsim.errors import SpmdError
+from spmdsim.launch.environment import Launched, blas_threads, cores, detect
+from spmdsim.launch.versions import package_version
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        about: what.
+        state: "ok", "note", "warning" (slow or surprising) or "broken" (runs are not possible).
+        found: what it is here.
+        advice: what to do, empty if nothing.
+    """
+
+    about: str
+    state: str
+    found: str
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def examine(trial: bool = True) -> list[Finding]:
+    """Look at everything.
+
+    Args:
+        trial: start two ranks that try MPI out (or use the ranks of this job, if it is one).
+    """
+    found = detect()
+    findings = [*_software(), *_machine(found), *_blas(found), *_launcher(found)]
+    if trial and not any(f.state == "broken" for f in findings):
+        findings += _trial(found)
+    return findings
+
+
+def _software() -> Iterator[Finding]:
+    from spmdsim._version import __version__
+
+    yield Finding("spmdsim", "ok", f"{__version__}, Python {sys.version.split()[0]}")
+    yield Finding("numpy", "ok", package_version("numpy"))
+
+
+def _machine(found: Launched | None) -> Iterator[Finding]:
+    """Cores and oversubscription."""
+    available = cores()
+    yield Finding("cores", "ok", str(available))
+    if found is None:
+        return
+    ranks = f"{found.size} ranks, {found.local_size} on this machine, started by {found.launcher}"
+    if found.local_size > available:
+        yield Finding(
+            "ranks", "note", ranks, "more ranks than cores: counts are exact, measured times are noise"
+        )
+    else:
+        yield Finding("ranks", "ok", ranks)
+
+
+def _blas(found: Launched | None) -> Iterator[Finding]:
+    """Which BLAS kernels run, with how many threads."""
+    import numpy  # noqa: F401 - loads the BLAS that is looked at
+    from threadpoolctl import threadpool_info
+
+    for info in threadpool_info():
+        if info.get("user_api") != "blas":
+            continue
+        threads = int(info["num_threads"])
+        text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {threads} threads"
+        fitting = blas_threads(found.local_size, cores()) if found else cores()
+        if found and threads > fitting:
+            yield Finding(
+                "BLAS", "warning", text, f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"
+            )
+        else:
+            yield Finding("BLAS", "ok", text)
+    preset = os.environ.get("OPENBLAS_CORETYPE")
+    if preset:
+        yield Finding(
+            "OPENBLAS_CORETYPE",
+            "warning",
+            preset,
+            "fixes the kernels: on a newer processor matrix products run at half speed; unset it",
+        )
+
+
+def _launcher(found: Launched | None) -> Iterator[Finding]:
+    """mpi4py, its MPI library, the launcher that belongs to it."""
+    from spmdsim.launch.mpi import find_launcher, library
+
+    try:
+        lib = library()
+    except SpmdError as error:
+        yield Finding("mpi4py", "broken", package_version("mpi4py"), str(error))
+        return
+    yield Finding("mpi4py", "ok", package_version("mpi4py"))
+    yield Finding("MPI", "ok", f"{lib.vendor} {lib.version} (MPI {lib.standard})")
+    if found is not None:
+        return
+    try:
+        launcher = find_launcher()
+    except SpmdError as error:
+        yield Finding("launcher", "broken", "none that fits", str(error))
+    else:
+        yield Finding("launcher", "ok", f"{launcher.path} ({launcher.vendor})")
+
+
+def _trial(found: Launched | None) -> list[Finding]:
+    """Try MPI out: in this job, or in one of two ranks started for it."""
+    if found is not None:
+        from spmdsim.launch.trial import try_mpi
+
+        return [Finding(**finding) for finding in try_mpi()]
+    command = [sys.executable, "-m", "spmdsim.launch.trial"]
+    code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", code, *command], capture_output=True, text=True, timeout=60, check=False
+        )
+        lines: list[Any] = json.loads(result.stdout)
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        why = result.stderr.strip() if isinstance(error, ValueError) else "no answer within 60 s"
+        return [Finding("trial on 2 ranks", "broken", why or "no output", "the launcher does not work here")]
+    return [Finding("trial on 2 ranks", "ok", "started and ended"), *(Finding(**line) for line in lines)]
