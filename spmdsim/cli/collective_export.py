@@ -1,0 +1,57 @@
+"""``spmdsim collective export``: a schedule for other tools."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from spmdsim.cli.collective_common import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.errors import InputError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "export",
+        help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML",
+        description="Write a schedule as GOAL text (LogGOPSim) or as MSCCL XML.",
+    )
+    parser.add_argument("collective", help="such as all_reduce")
+    parser.add_argument("algorithm", help="its name (see list), or FILE.py:FUNCTION")
+    add_schedule_arguments(parser)
+    parser.add_argument("--format", choices=("goal", "msccl"), default="goal", help="goal (default) or msccl")
+    parser.add_argument("-b", "--bytes", default="1M", metavar="SIZE", help="message size for GOAL (1M)")
+    parser.add_argument("--itemsize", type=int, default=1, metavar="B", help="bytes that are never cut (1)")
+    parser.add_argument(
+        "--reduce-time",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="GOAL calc time per reduced byte (0: none)",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write here instead of printing")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export."""
+    from spmdsim.cli.output import is_speaker, remark, say
+    from spmdsim.collectives.goal import goal_of
+    from spmdsim.collectives.msccl import msccl_xml
+
+    schedule = schedule_from(args, args.collective, args.algorithm)
+    if args.format == "goal":
+        nbytes = parse_bytes(args.bytes)
+        text = goal_of(schedule, nbytes, args.itemsize, args.reduce_time).to_text()
+    else:
+        text = msccl_xml(schedule)
+    if args.output is None:
+        say(text.rstrip("\n"))
+        return 0
+    if is_speaker():
+        try:
+            Path(args.output).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write {args.output}: {error.strerror}") from None
+    remark(f"wrote {args.output}")
+    return 0

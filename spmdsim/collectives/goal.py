@@ -1,0 +1,219 @@
+"""GOAL, the text format of the LogGOPSim simulator: schedules out, any program in.
+
+A GOAL file has operations per rank (``send``, ``recv``, ``calc``) and what each requires. It carries no data, so a
+file that is read can be simulated but not verified.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from spmdsim.collectives.matching import match
+from spmdsim.collectives.moves import COMBINE, REDUCE, SEND
+from spmdsim.collectives.schedule import Schedule
+from spmdsim.collectives.table import Table
+from spmdsim.errors import InputError, ScheduleError
+
+
+@dataclass(frozen=True)
+class GoalOperation:
+    """One operation of a rank.
+
+    Attributes:
+        kind: ``send``, ``recv`` or ``calc``.
+        amount: bytes, or the duration of a calculation.
+        peer: the other rank; -1 for a calculation.
+        tag: of the message.
+        cpu, nic: which of the rank's processors and network cards does it.
+        requires: operations of the rank, by position, that must have ended before.
+        irequires: those that must have started.
+    """
+
+    kind: str
+    amount: int
+    peer: int = -1
+    tag: int = 0
+    cpu: int = 0
+    nic: int = 0
+    requires: tuple[int, ...] = ()
+    irequires: tuple[int, ...] = ()
+
+
+@dataclass
+class GoalProgram:
+    """The operations of every rank."""
+
+    ranks: list[list[GoalOperation]] = field(default_factory=list)
+
+    def to_text(self) -> str:
+        """The program as a GOAL file.
+
+        >>> print(GoalProgram([[GoalOperation("calc", 5)]]).to_text(), end="")
+        num_ranks 1
+        <BLANKLINE>
+        rank 0 {
+        l1: calc 5
+        }
+        """
+        lines = [f"num_ranks {len(self.ranks)}"]
+        for rank, operations in enumerate(self.ranks):
+            lines += ["", f"rank {rank} {{"]
+            for number, one in enumerate(operations, 1):
+                lines.append(f"l{number}: {_words(one)}")
+                lines += [f"l{number} requires l{other + 1}" for other in one.requires]
+                lines += [f"l{number} irequires l{other + 1}" for other in one.irequires]
+            lines.append("}")
+        return "\n".join(lines) + "\n"
+
+    def fill(self, program: Any) -> Any:
+        """Add all operations to a program of the event simulator (``spmdsim.cost.program.Program``); returns it."""
+        for rank, operations in enumerate(self.ranks):
+            numbers = []
+            for one in operations:
+                if one.kind == "calc":
+                    numbers.append(program.calc(rank, one.amount, cpu=one.cpu))
+                else:
+                    add = program.send if one.kind == "send" else program.recv
+                    numbers.append(add(rank, one.peer, one.amount, one.tag, cpu=one.cpu, card=one.nic))
+            for number, one in zip(numbers, operations):
+                after = [numbers[i] for i in one.requires]
+                program.require(number, after, [numbers[i] for i in one.irequires])
+        return program
+
+
+def _words(one: GoalOperation) -> str:
+    if one.kind == "calc":
+        return f"calc {one.amount}" + (f" cpu {one.cpu}" if one.cpu else "")
+    way = "to" if one.kind == "send" else "from"
+    text = f"{one.kind} {one.amount}b {way} {one.peer} tag {one.tag}"
+    return text + (f" cpu {one.cpu}" if one.cpu else "") + (f" nic {one.nic}" if one.nic else "")
+
+
+def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: float = 0.0) -> GoalProgram:
+    """A schedule as a GOAL program: an operation waits for those of the rank's previous round.
+
+    Args:
+        schedule: any schedule whose messages match.
+        nbytes: message size as the collective counts it.
+        itemsize: bytes per element.
+        time_per_byte: duration of reducing a byte, in the simulator's unit; 0 leaves reductions out.
+
+    Raises:
+        ScheduleError: when messages do not match.
+    """
+    sizes = [items * itemsize for items in schedule.chunk_elements(nbytes // itemsize)]
+    table = Table(schedule)
+    matching = match(table)
+    for finding in (*table.findings, *matching.findings):
+        raise ScheduleError(finding.text, schedule=schedule.name)
+    steps = [{pair: iter(when) for pair, when in matching.travels.items()} for _ in range(2)]
+    program = GoalProgram()
+    for rank, rounds in enumerate(table.rounds):
+        operations: list[GoalOperation] = []
+        before: tuple[int, ...] = ()
+        for moves in rounds:
+            now: list[int] = []
+            for move in moves:
+                amount = sum(sizes[c % len(sizes)] for c in move.chunks)
+                if move.kind == SEND:
+                    tag = next(steps[0][rank, move.peer])
+                    operations.append(GoalOperation("send", amount, move.peer, tag, requires=before))
+                    now.append(len(operations) - 1)
+                elif move.receives:
+                    tag = next(steps[1][move.peer, rank])
+                    operations.append(GoalOperation("recv", amount, move.peer, tag, requires=before))
+                    now.append(len(operations) - 1)
+                busy = round(amount * time_per_byte) if move.kind in (REDUCE, COMBINE) else 0
+                if busy:
+                    needs = tuple(now[-1:]) if move.kind == REDUCE else (*before, *now)
+                    operations.append(GoalOperation("calc", busy, requires=needs))
+                    now.append(len(operations) - 1)
+            before = tuple(now) or before
+        program.ranks.append(operations)
+    return program
+
+
+_OPERATION = re.compile(
+    r"(?:(?P<label>\w+)\s*:\s*)?(?P<kind>send|recv|calc)\s+(?P<amount>\d+)b?"
+    r"(?:\s+(?:to|from)\s+(?P<peer>\d+))?(?P<rest>(?:\s+(?:tag|cpu|nic)\s+\d+)*)\s*;?"
+)
+_NEED = re.compile(r"(?P<one>\w+)\s+(?P<word>i?requires)\s+(?P<other>\w+)\s*;?")
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
+
+
+def read_goal(text: str) -> GoalProgram:
+    r"""Read a GOAL file.
+
+    Raises:
+        InputError: naming the line that is no GOAL.
+
+    >>> read_goal("num_ranks 1 rank 0 { a: calc 5\n b: calc 6\n b requires a }").ranks[0][1].requires
+    (0,)
+    """
+    clean = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    head = re.match(r"\s*num_ranks\s+(\d+)", clean)
+    if head is None:
+        raise InputError("a GOAL file starts with: num_ranks N")
+    program = GoalProgram([[] for _ in range(int(head[1]))])
+    for rank, start, stop in _blocks(clean, head.end(), len(program.ranks)):
+        program.ranks[rank] = _operations(clean, start, stop, rank, len(program.ranks))
+    return program
+
+
+def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, int]]:
+    """Rank, start and end of the text between braces."""
+    opening = re.compile(r"\s*rank\s+(\d+)\s*\{")
+    while text[position:].strip():
+        found = opening.match(text, position)
+        if found is None:
+            raise InputError(f"GOAL line {_line(text, position)}: expected: rank R {{")
+        end = text.find("}", found.end())
+        if end < 0:
+            raise InputError(f"GOAL line {_line(text, position)}: the braces of rank {found[1]} do not close")
+        if int(found[1]) >= ranks:
+            raise InputError(f"GOAL line {_line(text, position)}: rank {found[1]} of {ranks} ranks")
+        yield int(found[1]), found.end(), end
+        position = end + 1
+
+
+def _line(text: str, position: int) -> int:
+    rest = text[position:]
+    return text.count("\n", 0, position + len(rest) - len(rest.lstrip())) + 1
+
+
+def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
+    made: list[dict[str, Any]] = []
+    labels: dict[str, int] = {}
+    needs: list[tuple[str, str, str, int]] = []
+    space = re.compile(r"\s*")
+    position = start
+    while text[position:stop].strip():
+        begin = space.match(text, position).end()  # type: ignore[union-attr]
+        line = _line(text, begin)
+        need, found = _NEED.match(text, begin, stop), _OPERATION.match(text, begin, stop)
+        if need is not None:
+            needs.append((need["one"], need["word"], need["other"], line))
+            position = need.end()
+        elif found is not None and (found["kind"] == "calc") == (found["peer"] is None):
+            peer = int(found["peer"] or -1)
+            if peer >= ranks:
+                raise InputError(f"GOAL line {line}: rank {rank} names rank {peer} of {ranks} ranks")
+            extra = dict(zip(*[iter(found["rest"].split())] * 2))
+            if found["label"]:
+                labels[found["label"]] = len(made)
+            settings = {word: int(value) for word, value in extra.items()}
+            made.append({"kind": found["kind"], "amount": int(found["amount"]), "peer": peer, **settings})
+            position = found.end()
+        else:
+            words = text[begin : text.find("\n", begin) if "\n" in text[begin:stop] else stop].strip()
+            raise InputError(f"GOAL line {line}: {words!r} is no operation and no requirement")
+    for one, word, other, line in needs:
+        for label in (one, other):
+            if label not in labels:
+                raise InputError(f"GOAL line {line}: rank {rank} has no operation labelled {label}")
+        known = made[labels[one]].setdefault(word, ())
+        made[labels[one]][word] = (*known, labels[other])
+    return [GoalOperation(**settings) for settings in made]

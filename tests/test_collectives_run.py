@@ -1,0 +1,200 @@
+"""Every algorithm run on all ranks in one process, against plain numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from collectives_reference import expected, make_inputs
+
+from spmdsim.collectives import Algorithm, algorithms, make_schedule
+from spmdsim.collectives.counts import count
+from spmdsim.collectives.lockstep import chunk_lengths, run_lock_step
+from spmdsim.collectives.verification import verify
+
+ALL = algorithms()
+RANKS = range(1, 18)
+by_name = pytest.mark.parametrize("chosen", ALL, ids=lambda a: a.full_name.replace(" ", "-"))
+
+
+def roots(chosen: Algorithm, size: int) -> range:
+    return range(size) if chosen.takes_root else range(1)
+
+
+def assert_same(outputs: list[Any], wanted: list[Any]) -> None:
+    for rank, (got, want) in enumerate(zip(outputs, wanted, strict=True)):
+        assert (got is None) == (want is None), f"rank {rank}"
+        if want is not None:
+            np.testing.assert_array_equal(got, want, err_msg=f"rank {rank}")
+
+
+@by_name
+def test_against_numpy(chosen: Algorithm) -> None:
+    rng = np.random.default_rng(1)
+    for size in filter(chosen.fits, RANKS):
+        for root in roots(chosen, size):
+            schedule = make_schedule(chosen, size, root)
+            for length in (37, 3, 0):
+                inputs = make_inputs(schedule, length, lambda n: rng.integers(-50, 50, n))
+                kept = [None if a is None else a.copy() for a in inputs]
+                assert_same(run_lock_step(schedule, inputs), expected(schedule, inputs))
+                assert_same(inputs, kept)  # inputs are never written
+
+
+@by_name
+def test_verified_at_every_rank_count_and_root(chosen: Algorithm) -> None:
+    for size in filter(chosen.fits, RANKS):
+        for root in roots(chosen, size):
+            verdict = verify(make_schedule(chosen, size, root))
+            assert verdict.ok, str(verdict)
+            assert verdict.aligned
+            assert verdict.same_tree or not chosen.collective.reduces
+
+
+def test_condition_says_which_rank_counts_fail() -> None:
+    limited = {a.full_name for a in ALL if a.condition}
+    assert limited == {
+        "all_reduce two_level_ring",
+        "all_gather recursive_doubling",
+        "all_gather neighbor_exchange",
+        "broadcast scatter_recursive_doubling",
+    }
+
+
+def matrices(rng: np.random.Generator) -> Any:
+    """Vectors of 2x2 integer matrices of determinant 1, whose products do not commute and stay exact."""
+
+    def make(length: int) -> Any:
+        shears = np.array([[[1, 1], [0, 1]], [[1, 0], [1, 1]], [[1, -1], [0, 1]], [[1, 0], [-1, 1]]])
+        return shears[rng.integers(0, 4, length)].astype(np.int64)
+
+    return make
+
+
+@by_name
+def test_order_of_operands(chosen: Algorithm) -> None:
+    """Algorithms in rank order multiply matrices rightly; the others give another product somewhere."""
+    if not chosen.collective.reduces:
+        assert chosen.in_order is None
+        return
+    rng = np.random.default_rng(2)
+    right = set()
+    for size in filter(chosen.fits, RANKS):
+        for root in roots(chosen, size):
+            schedule = make_schedule(chosen, size, root)
+            inputs = make_inputs(schedule, 23, matrices(rng))
+            outputs = run_lock_step(schedule, inputs, op=np.matmul)
+            wanted = expected(schedule, inputs, np.matmul)
+            same = all(w is None or np.array_equal(np.asarray(o), w) for o, w in zip(outputs, wanted))
+            in_order = verify(schedule).in_order
+            assert in_order or not schedule.in_order
+            if size > 2:
+                assert same == in_order, schedule.name
+            if root == 0:
+                right.add(same)
+    if chosen.in_order:
+        assert right == {True}
+    elif chosen.in_order is False:
+        assert False in right
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex128", "uint8", "bool"])
+def test_kinds_of_numbers_and_operators(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    inputs = [rng.integers(0, 2, 11).astype(dtype) for _ in range(5)]
+    ops: list[Any] = [np.logical_or] if dtype == "bool" else [np.add, np.multiply]
+    if dtype not in ("bool", "complex128"):
+        ops += [np.maximum, np.minimum, lambda a, b: a * b]
+    if dtype == "uint8":
+        ops += [np.bitwise_xor, np.bitwise_and]
+    for chosen in algorithms("all_reduce"):
+        if not chosen.fits(5):
+            continue
+        for op in ops:
+            outputs = run_lock_step(make_schedule(chosen, 5), inputs, op)
+            want = inputs[0]
+            for given in inputs[1:]:
+                want = op(want, given)
+            for got in outputs:
+                assert got is not None and got.dtype == np.dtype(dtype)
+                np.testing.assert_array_equal(got, want.astype(dtype))
+
+
+def test_chunk_sizes_of_the_users_choice() -> None:
+    """Blocks of any length, as the v variants of MPI have them."""
+    rng = np.random.default_rng(4)
+    lengths = [5, 0, 3, 1]
+    inputs = [rng.integers(0, 9, sum(lengths)) for _ in lengths]
+    total = np.sum(inputs, axis=0)
+    for chosen in algorithms("reduce_scatter"):
+        outputs = run_lock_step(make_schedule(chosen, 4), inputs, sizes=lengths)
+        pieces = np.split(total, np.cumsum(lengths)[:-1])
+        assert_same(outputs, pieces)
+    table = rng.integers(0, 4, (4, 4))
+    blocks = [[rng.integers(0, 99, table[s, d]) for d in range(4)] for s in range(4)]
+    for chosen in algorithms("all_to_all"):
+        schedule = make_schedule(chosen, 4)
+        rows = [np.concatenate(row) for row in blocks]
+        outputs = run_lock_step(schedule, rows, sizes=table.ravel().tolist())
+        assert_same(outputs, [np.concatenate([blocks[s][d] for s in range(4)]) for d in range(4)])
+
+
+def test_options_change_the_schedule_not_the_result() -> None:
+    rng = np.random.default_rng(5)
+    inputs = [rng.integers(0, 99, 41) for _ in range(12)]
+    total = np.sum(inputs, axis=0)
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("segmented_ring", {"segments": 5}),
+        ("hierarchical_leader", {"group": 5}),
+        ("hierarchical_leader", {"group": 12}),
+        ("two_level_ring", {"group": 3}),
+        ("two_level_ring", {"group": 12}),
+        ("two_level_ring", {"group": 1}),
+        ("ring", {"index": "openmpi"}),
+    ]
+    for name, options in cases:
+        chosen = next(a for a in algorithms("all_reduce") if a.name == name)
+        for rounding in ("balanced", "ceiling"):
+            schedule = make_schedule(chosen, 12, rounding=rounding, **options)
+            assert verify(schedule).ok, schedule.name
+            for got in run_lock_step(schedule, inputs):
+                np.testing.assert_array_equal(got, total)
+    cases = [("knomial", {"radix": 3}), ("pipelined_chain", {"segments": 7})]
+    for name, options in cases:
+        chosen = next(a for a in algorithms("broadcast") if a.name == name)
+        schedule = make_schedule(chosen, 12, root=4, **options)
+        given: list[Any] = [inputs[4] if rank == 4 else None for rank in range(12)]
+        for got in run_lock_step(schedule, given):
+            np.testing.assert_array_equal(got, inputs[4])
+
+
+@by_name
+def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
+    """Messages of a real run, recorded between the ranks, against the counts."""
+    from spmdsim.collectives.execution import rounds_of
+    from spmdsim.collectives.lockstep import exchange
+    from spmdsim.collectives.program import compile_program
+
+    for size in filter(chosen.fits, (2, 5, 6, 8)):
+        schedule = make_schedule(chosen, size)
+        inputs = make_inputs(schedule, 26, lambda n: np.ones(n, np.uint8))
+        sizes = chunk_lengths(schedule, inputs)
+        sent, messages = np.zeros(size, int), np.zeros(size, int)
+
+        def recorded(run: Any, rank: int, sent: Any = sent, messages: Any = messages) -> Any:
+            for receives, sends in run:
+                messages[rank] += len(sends)
+                sent[rank] += sum(buffer.nbytes for _, buffer in sends)
+                yield receives, sends
+
+        runs = []
+        for rank in range(size):
+            program = compile_program(schedule, rank, sizes)
+            result = np.empty(program.output_count, np.uint8)
+            given = inputs[rank] if program.input_count else None
+            runs.append(recorded(rounds_of(program, given, result, np.add), rank))
+        exchange(runs)
+        counted = count(schedule, sum(sizes), sizes=sizes)
+        assert sent.tolist() == counted.bytes_sent.tolist()
+        assert messages.tolist() == counted.messages_sent.tolist()
