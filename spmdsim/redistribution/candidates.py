@@ -18,7 +18,7 @@ from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
 from spmdsim.redistribution.price import largest, machine_on, price_step
 from spmdsim.redistribution.search import Found, Paths, search, steps_of
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import exchange_traffic
 
 #: The kinds of plan.
@@ -88,8 +88,23 @@ def candidates(
     if base != dst:
         axes = tuple(axis for axis in dst.partial_axes if axis not in base.partial_axes)
         fill = Step("fill", axes, base, dst, shape, dst.reduce_op)
-        found = [finder.candidate((*candidate.steps, fill), candidate.kind) for candidate in found]
+        found = [priced((*candidate.steps, fill), candidate.kind, itemsize, machine) for candidate in found]
     return tuple(sorted(found, key=lambda candidate: candidate.order))
+
+
+def priced(
+    steps: tuple[Step, ...], kind: str, itemsize: int, machine: CostModel | None, allowed: bool = True
+) -> Candidate:
+    """Steps with their price; a plan that sends nothing is local, whatever found it."""
+    prices = [price_step(step, itemsize, machine) for step in steps]
+    return Candidate(
+        LOCAL if all(step.collective in LOCAL_STEPS for step in steps) else kind,
+        steps,
+        sum(seconds for _, seconds in prices),
+        sum(received for received, _ in prices),
+        max((largest(step.dst, step.shape_after) for step in steps), default=0),
+        allowed,
+    )
 
 
 def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
@@ -134,8 +149,8 @@ class _Finder:
         """Collective steps, and the direct exchange where nothing is pending or once it is reduced."""
         src, dst = self.src, self.dst
         if src == dst:
-            return [self.candidate((), LOCAL)]
-        found = [] if reduced_axes(src, dst) else [self.candidate((self._direct(src),), DIRECT)]
+            return [self._candidate((), LOCAL)]
+        found = [] if reduced_axes(src, dst) else [self._candidate((self._direct(src),), DIRECT)]
         if found and found[0].kind == LOCAL and not self.everything:
             return found
         bound = min((one.seconds for one in found), default=float("inf"))
@@ -158,18 +173,8 @@ class _Finder:
             found += self._arrive(tuple(steps), steps[-1].dst, REDUCED)
         return found
 
-    def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
-        """Price some steps."""
-        prices = [price_step(step, self.itemsize, self.machine) for step in steps]
-        local = all(step.collective in ("slice", "fill") for step in steps)
-        return Candidate(
-            LOCAL if local else kind,
-            steps,
-            sum(seconds for _, seconds in prices),
-            sum(received for received, _ in prices),
-            max((largest(step.dst, self.shape) for step in steps), default=0),
-            allowed,
-        )
+    def _candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
+        return priced(steps, kind, self.itemsize, self.machine, allowed)
 
     def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
         limit = math.prod(self.shape) if unlimited else self.limit
@@ -188,14 +193,14 @@ class _Finder:
         if paths.target is None:
             return []
         steps = steps_of(paths.target, self.src, self.shape, self.kept)
-        return [self.candidate(tuple(steps), COLLECTIVES, allowed)]
+        return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
 
     def _exchanged(self, mid: Found) -> list[Candidate]:
         steps = steps_of(mid, self.src, self.shape, self.kept)
         after = steps[-1].dst
         if after == self.dst:
             return []
-        return [self.candidate((*steps, self._direct(after)), REDUCED)]
+        return [self._candidate((*steps, self._direct(after)), REDUCED)]
 
     def _direct(self, src: Layout) -> Step:
         """The exchange; a slice where every rank holds its target already."""
@@ -205,7 +210,7 @@ class _Finder:
 
     def _arrive(self, steps: tuple[Step, ...], src: Layout, kind: str) -> list[Candidate]:
         """Exchange to the target's mesh: at once, or spread over its ranks and gathered there."""
-        found = [self.candidate((*steps, self._direct(src)), kind)]
+        found = [self._candidate((*steps, self._direct(src)), kind)]
         dst, free = self.dst, self.dst.replicated_axes
         if self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
             return found
@@ -214,7 +219,7 @@ class _Finder:
         spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
         away = Step("exchange", (), src, spread, self.shape)
         gather = Step("all_gather", free, spread, dst, self.shape)
-        return [*found, self.candidate((*steps, away, gather), SPREAD)]
+        return [*found, self._candidate((*steps, away, gather), SPREAD)]
 
 
 def _holds_all(src: Layout, dst: Layout, shape: tuple[int, ...]) -> bool:

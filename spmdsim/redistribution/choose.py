@@ -33,7 +33,7 @@ def choose(
         RuleError: no strategy at all fits.
     """
     sizes = tuple(getattr(dtype, "itemsize", 8) for dtype in dtypes)
-    return _choose(bound, tuple(layouts), sizes, machine or Machine.laptop())
+    return _choose(bound, tuple(layouts), sizes, machine or Machine.laptop())  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=16384)

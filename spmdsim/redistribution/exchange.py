@@ -124,7 +124,7 @@ def _choose(
     target = want.ranks.positions(have.ranks.rank[holders])
     inside, order, mine = target >= 0, np.zeros_like(target), np.zeros(len(base), np.int64)
     needing = np.ones(len(base), np.int64)
-    index = np.indices([b - a for a, b in spans]).reshape(len(spans), -1)
+    index = np.indices([b - a for a, b in spans]).reshape(len(spans), len(base))
     for dim, (a, _) in enumerate(spans):
         cell = index[dim] + a
         edge = have.cuts[dim].edge_array

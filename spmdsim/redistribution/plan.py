@@ -21,6 +21,7 @@ from spmdsim.redistribution.candidates import Candidate, before_fill, candidates
 from spmdsim.redistribution.checks import check_layouts
 from spmdsim.redistribution.grid import ranks_of
 from spmdsim.redistribution.price import price_step, received_elements
+from spmdsim.redistribution.reshape import reshape_bounds, reshape_candidates
 from spmdsim.redistribution.step import Step
 
 
@@ -60,8 +61,11 @@ class Plan:
 
     def lower_bound(self, rank: int) -> int:
         """Bytes that ``rank`` must receive whatever the algorithm, see :mod:`spmdsim.redistribution.bound`."""
-        src, dst, shape = self._ends
-        return self.itemsize * lower_bound_elements(src, dst, shape, rank)
+        if rank not in self.dst.mesh:
+            return 0
+        if self.to_shape is not None:
+            return self.itemsize * int(self._bounds[self.dst.mesh.position(rank)])
+        return self.itemsize * lower_bound_elements(*self._ends, rank)
 
     @cached_property
     def max_nbytes(self) -> int:
@@ -118,8 +122,8 @@ class Plan:
     @cached_property
     def alternatives(self) -> tuple[Candidate, ...]:
         """All plans that were considered, the chosen one among them, each with its price."""
-        src, dst, shape = endpoints(self.src, self.dst, self.shape)
-        return candidates(src, dst, shape, self.itemsize, self.machine, all_of_them=True)
+        ends = (self.src, self.dst, self.shape, self.to_shape)
+        return _candidates(*ends, self.itemsize, self.machine, True)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan in plain types, for JSON."""
@@ -139,6 +143,8 @@ class Plan:
 
     @cached_property
     def _bounds(self) -> np.ndarray:
+        if self.to_shape is not None:
+            return reshape_bounds(self.src, self.dst, self.shape, self.to_shape)
         return lower_bounds(*self._ends)
 
     @cached_property
@@ -187,7 +193,8 @@ def plan(
     ['all_gather over b: S(0)S(1) -> S(0)R']
     """
     target_shape = None if to_shape is None else tuple(to_shape)
-    return _plan(src, dst, tuple(shape), np.dtype(dtype), machine, target_shape, style, partial_target)
+    model: Any = machine  # a cost model is a value, though its protocol does not say so
+    return _plan(src, dst, tuple(shape), np.dtype(dtype), model, target_shape, style, partial_target)
 
 
 @lru_cache(maxsize=16384)
@@ -196,12 +203,27 @@ def _plan(
     dst: Layout,
     shape: tuple[int, ...],
     dtype: np.dtype,
-    machine: CostModel | None,
+    machine: Any,
     to_shape: tuple[int, ...] | None,
     style: str | None,
     partial_target: bool,
 ) -> Any:
     check_layouts(src, dst, shape, to_shape, partial_target)
-    ends = endpoints(src, dst, shape)
-    best = candidates(*ends, dtype.itemsize, machine)[0]
+    if to_shape == shape:
+        to_shape = None
+    best = _candidates(src, dst, shape, to_shape, dtype.itemsize, machine, False)[0]
     return Plan(src, dst, shape, dtype.name, dtype.itemsize, best.steps, machine, to_shape, best.kind)
+
+
+def _candidates(
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    to_shape: tuple[int, ...] | None,
+    itemsize: int,
+    machine: CostModel | None,
+    all_of_them: bool,
+) -> tuple[Candidate, ...]:
+    if to_shape is not None:
+        return reshape_candidates(src, dst, shape, to_shape, itemsize, machine, all_of_them)
+    return candidates(*endpoints(src, dst, shape), itemsize, machine, all_of_them)

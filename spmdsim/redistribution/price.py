@@ -14,15 +14,13 @@ import numpy as np
 
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.flat import flat_received
 from spmdsim.redistribution.grid import cuts, piece_numbers
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import exchange_traffic
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
-
-#: Steps in which nothing is received.
-LOCAL_STEPS = ("slice", "fill", "reshape")
 
 
 def machine_on(machine: CostModel | None, mesh: Mesh) -> CostModel:
@@ -43,7 +41,7 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
     """Elements that the busiest rank of a step receives, and the step's modelled seconds."""
     model = machine_on(machine, step.src.mesh)
     if step.collective in LOCAL_STEPS:
-        size = largest(step.dst, step.shape) * itemsize
+        size = 0 if step.collective == "reshape" else largest(step.dst, step.shape) * itemsize
         return 0, model.seconds("slice", 1, 0, copied=size)
     if step.collective == "exchange":
         return _price_exchange(step, itemsize, machine)
@@ -57,23 +55,34 @@ def step_messages(step: Step) -> int:
     if step.collective in LOCAL_STEPS:
         return 0
     if step.collective == "exchange":
-        return exchange_traffic(step.src, step.dst, step.shape).most_messages
+        return _exchanged(step)[2]
     members = step.src.mesh.axis_size(*step.axes)
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
 
 
 def _price_exchange(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
-    traffic = exchange_traffic(step.src, step.dst, step.shape)
-    received = traffic.most_received
+    if machine is None and step.to_shape is None:
+        received = exchange_traffic(step.src, step.dst, step.shape).most_received
+        return received, received * itemsize * BYTES_ONLY.beta
+    received, busiest, messages = _exchanged(step)
     if not received:
         return 0, 0.0
     if machine is None:
         return received, received * itemsize * BYTES_ONLY.beta
-    axes = _crossed(step) if step.src.mesh == step.dst.mesh else None
+    axes = _crossed(step) if step.src.mesh == step.dst.mesh and step.to_shape is None else None
     members = step.src.mesh.axis_size(*axes) if axes else max(step.src.mesh.size, step.dst.mesh.size, 2)
-    busiest = max(received, traffic.most_sent) * itemsize
     model = machine_on(machine, step.src.mesh)
-    return received, model.seconds("exchange", members, busiest, axes, messages=traffic.most_messages)
+    return received, model.seconds("exchange", members, busiest * itemsize, axes, messages=messages)
+
+
+def _exchanged(step: Step) -> tuple[int, int, int]:
+    """What an exchange moves: elements received by the busiest rank, by its busiest rank at all, and messages."""
+    if step.to_shape is not None:
+        received, messages = flat_received(step.src, step.dst, step.shape, step.to_shape)
+        most = int(received.max(initial=0))
+        return most, most, int(messages.max(initial=0))
+    traffic = exchange_traffic(step.src, step.dst, step.shape)
+    return traffic.most_received, max(traffic.most_received, traffic.most_sent), traffic.most_messages
 
 
 def _crossed(step: Step) -> tuple[str, ...]:
@@ -114,6 +123,8 @@ def received_elements(step: Step) -> np.ndarray:
     mesh = step.dst.mesh
     if step.collective in LOCAL_STEPS:
         return np.zeros(mesh.size, np.int64)
+    if step.to_shape is not None:
+        return flat_received(step.src, step.dst, step.shape, step.to_shape)[0]
     if step.collective == "exchange":
         return exchange_traffic(step.src, step.dst, step.shape).received
     mine = volumes(step.dst, step.shape)

@@ -14,9 +14,21 @@ from typing import NamedTuple
 
 from spmdsim.layout import Bounds, Layout, split_block
 
-#: The collectives a step may be. ``slice`` and ``fill`` are local; ``exchange`` is the direct
+#: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes.
-STEP_COLLECTIVES = ("slice", "fill", "all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange")
+STEP_COLLECTIVES = (
+    "slice",
+    "fill",
+    "reshape",
+    "all_gather",
+    "all_to_all",
+    "all_reduce",
+    "reduce_scatter",
+    "exchange",
+)
+
+#: The steps in which nothing is sent.
+LOCAL_STEPS = ("slice", "fill", "reshape")
 
 
 class Transfer(NamedTuple):
@@ -52,6 +64,8 @@ class Step:
         dst: the layout after.
         shape: global shape of the tensor.
         op: the reduction, for all_reduce and reduce_scatter; the pending one, for fill.
+        to_shape: the global shape after, where the step changes it: a ``reshape`` of each shard as it is, or an
+            ``exchange`` by row-major element numbers (:mod:`~spmdsim.redistribution.flat`).
     """
 
     collective: str
@@ -60,6 +74,12 @@ class Step:
     dst: Layout
     shape: tuple[int, ...]
     op: str | None = None
+    to_shape: tuple[int, ...] | None = None
+
+    @property
+    def shape_after(self) -> tuple[int, ...]:
+        """Global shape after the step."""
+        return self.shape if self.to_shape is None else self.to_shape
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The ranks that take part together with ``rank``, major axis first, itself included."""
@@ -71,8 +91,13 @@ class Step:
         Reductions count as the bandwidth-optimal algorithm moves them, over balanced blocks: reduce_scatter
         ``(n-1)`` times the own block, all_reduce that plus the rest of the buffer.
         """
-        if self.collective in ("slice", "fill"):
+        if self.collective in LOCAL_STEPS:
             return 0
+        if self.collective == "exchange" and self.to_shape is not None:
+            from spmdsim.redistribution.flat import flat_receives
+
+            flat = flat_receives(self.src, self.dst, self.shape, self.to_shape, rank)
+            return itemsize * sum(t.count for t in flat if t.peer != rank)
         if self.collective == "exchange":
             from spmdsim.redistribution.exchange import receives
 

@@ -59,7 +59,7 @@ def largest_shape(layout: Layout, shape: Sequence[int]) -> tuple[int, ...]:
 
 def step_buffer(step: Step, itemsize: int) -> int:
     """Bytes of the buffer that a step fills on its busiest rank: the shard after it."""
-    return largest(step.dst, step.shape) * itemsize
+    return largest(step.dst, step.shape_after) * itemsize
 
 
 def plan_table(plan: Plan) -> str:
@@ -121,7 +121,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 def _row(plan: Plan, number: int) -> tuple[str, ...]:
     step = plan.steps[number]
     received, seconds = plan.prices[number]
-    before, after = (largest_shape(side, step.shape) for side in (step.src, step.dst))
+    before, after = largest_shape(step.src, step.shape), largest_shape(step.dst, step.shape_after)
     total = int(received_elements(step).sum())
     return (
         str(number + 1),
@@ -146,7 +146,10 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "src": step.src.short(),
         "dst": step.dst.short(),
         "op": step.op,
-        "local_shape": [list(largest_shape(side, step.shape)) for side in (step.src, step.dst)],
+        "local_shape": [
+            list(largest_shape(step.src, step.shape)),
+            list(largest_shape(step.dst, step.shape_after)),
+        ],
         "max_nbytes": received * plan.itemsize,
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,
         "messages": step_messages(step),

@@ -16,10 +16,12 @@ import numpy as np
 
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
-from spmdsim.redistribution.step import Step, overlap
+from spmdsim.redistribution.flat import flat_receives
+from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
 from spmdsim.worlds.reduce_ops import check_reduce, fold
+from spmdsim.worlds.reshaping import reshaping
 
 Shards = list[Any]
 Program = Callable[[Shards, Shards], None]
@@ -87,8 +89,8 @@ class _Compiled:
 
 def _compile(step: Step, dtype: np.dtype, size: int) -> _Compiled:
     shapes = [step.src.local_shape(step.shape, rank) for rank in range(size)]
-    nothing = np.zeros((0,) * len(step.shape), dtype)
-    groups = step.collective not in ("slice", "fill", "exchange")
+    nothing = np.zeros((0,) * len(step.shape_after), dtype)
+    groups = step.collective not in (*LOCAL_STEPS, "exchange")
     return _Compiled(step, shapes, [nothing] * size, _program(step, dtype), groups)
 
 
@@ -97,8 +99,10 @@ def _program(step: Step, dtype: np.dtype) -> Program:
         return _slices(step)
     if step.collective == "fill":
         return _fills(step, dtype)
+    if step.collective == "reshape":
+        return _reshapes(step)
     if step.collective == "exchange":
-        return _exchange(step)
+        return _exchange(step) if step.to_shape is None else _numbered(step)
     derive = _reducing if step.collective in ("all_reduce", "reduce_scatter") else _placing
     if derive is _reducing:
         check_reduce(step.op, dtype)
@@ -240,6 +244,40 @@ def _exchange(step: Step) -> Program:
             result = np.empty(shape, shards[0].dtype)
             for into, peer, part in pieces:
                 result[into] = shards[peer][part]
+            results[rank] = result
+
+    return run
+
+
+def _reshapes(step: Step) -> Program:
+    jobs = [(rank, reshaping(step, rank)) for rank in step.src.mesh.rank_list]
+
+    def run(shards: Shards, results: Shards) -> None:
+        made: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
+        for rank, job in jobs:
+            found = made.get(id(shards[rank]))
+            results[rank] = made[id(shards[rank])] = job(shards[rank]) if found is None else found
+
+    return run
+
+
+def _numbered(step: Step) -> Program:
+    """Every rank's target shard, assembled by row-major element numbers."""
+    jobs = [
+        (
+            rank,
+            step.dst.local_shape(step.shape_after, rank),
+            flat_receives(step.src, step.dst, step.shape, step.shape_after, rank),
+        )
+        for rank in step.dst.mesh.rank_list
+    ]
+
+    def run(shards: Shards, results: Shards) -> None:
+        for rank, shape, transfers in jobs:
+            result = np.empty(shape, shards[0].dtype)
+            flat = result.reshape(-1)
+            for transfer in transfers:
+                flat[transfer.target] = shards[transfer.peer].reshape(-1)[transfer.source]
             results[rank] = result
 
     return run

@@ -15,15 +15,17 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.worlds.base import World
 from spmdsim.worlds.fingerprint import check_mode
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.mpi_check import Call, Checker, deadline_seconds
 from spmdsim.worlds.mpi_comms import Comms
+from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import exchange_traffic, group_traffic, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
 from spmdsim.worlds.reduce_ops import check_reduce
+from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 from spmdsim.worlds.tuning import tuning
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -122,7 +124,7 @@ class MPIWorld(World):
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Program:
         self.check_step(step)
         program = Program(step.src.local_shape(step.shape, self.rank))
-        if self._check is not None and step.collective not in ("slice", "fill"):
+        if self._check is not None and step.collective not in LOCAL_STEPS:
             call = Call.of(step, dtype, algorithm)
             if self.rank in call.members and len(call.members) > 1:
                 program.call = call
@@ -137,11 +139,18 @@ class MPIWorld(World):
 
     def _program(self, step: Step, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
         if self.rank not in step.src.mesh and self.rank not in step.dst.mesh:
-            return (lambda array: np.zeros((0,) * len(step.shape), dtype)), []
+            return (lambda array: np.zeros((0,) * len(step.shape_after), dtype)), []
         if step.collective == "slice":
             return slicing(step, self.rank), []
         if step.collective == "fill":
             return filling(step, self.rank, dtype), []
+        if step.collective == "reshape":
+            return reshaping(step, self.rank), []
+        if step.to_shape is not None:
+            members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
+            return place_numbered(
+                numbered_exchange(step, self.rank), self._comms.of(members), members, dtype
+            ), []
         if step.collective in ("all_reduce", "reduce_scatter"):
             return self._reducing(step, dtype), []
         traffic = (exchange_traffic if step.collective == "exchange" else group_traffic)(step, self.rank)

@@ -72,7 +72,7 @@ class ShapeOnly(World):
             )
         if len(self._shapes) >= 65536:
             self._shapes.clear()
-        found = [ShapeArray(step.dst.local_shape(step.shape, 0), shard.dtype)]
+        found = [ShapeArray(step.dst.local_shape(step.shape_after, 0), shard.dtype)]
         self._shapes[step, shard] = found
         return found
 

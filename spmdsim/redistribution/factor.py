@@ -1,0 +1,218 @@
+"""A reshape seen as a redistribution: the finer shape and meshes on which both layouts are ordinary ones.
+
+Row-major order numbers the elements; a shape cuts that numbering at its suffix products, a split dim also where
+its blocks begin. If the cuts of both shapes and both layouts divide one another, the numbering has a finer shape of
+which both shapes are merges, and each shard's local reshape to it moves nothing. What is left to do is an ordinary
+redistribution there; often nothing at all. An axis whose block spans several of the finer dims is cut, too.
+
+Dims that the two shapes have in common may be split unevenly. Where cuts do not divide one another, such as
+``(4, 3)`` split by rows against ``(3, 4)`` split by rows, there is no finer shape: see
+:mod:`~spmdsim.redistribution.flat`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.refine import same_cuts
+
+#: Where a mesh axis is cut, as prefix products of its parts.
+AxisCuts = dict[str, set[int]]
+
+
+@dataclass(frozen=True)
+class Factored:
+    """Two layouts of one tensor in two shapes, written for one finer shape.
+
+    Attributes:
+        shape: the finer shape.
+        src: the source layout on it.
+        dst: the target layout on it.
+    """
+
+    shape: tuple[int, ...]
+    src: Layout
+    dst: Layout
+
+
+@lru_cache(maxsize=1024)
+def factor(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]) -> Factored | None:
+    """The common finer form of a reshape, or None if there is none.
+
+    >>> mesh = Mesh((2, 2), ("a", "b"))
+    >>> found = factor(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
+    >>> found.shape, found.src.short(), found.dst.short()
+    ((2, 2, 2, 2, 2), 'S(0)S(3)', 'S(0)S(1)')
+    """
+    groups = _groups(shape, to_shape)
+    if groups is None:
+        return None
+    one_mesh = src.mesh == dst.mesh
+    axis_cuts: tuple[AxisCuts, AxisCuts] = ({}, {})
+    if one_mesh:
+        axis_cuts = (axis_cuts[0], axis_cuts[0])
+    sides = [
+        _Side(src, shape, groups, 0, axis_cuts[0]),
+        _Side(dst, to_shape, groups, 1, axis_cuts[1]),
+    ]
+    cuts: list[set[int]] = [set() for _ in groups]
+    for side in sides:
+        side.add_dims(cuts)
+    if not _settle(sides, cuts):
+        return None
+    finer = [sorted(some, reverse=True) for some in cuts]
+    sizes: list[int] = []
+    for (old, new), some in zip(groups, finer):
+        one = len(old) == len(new) == 1
+        sizes += [shape[old[0]]] if one else [high // low for high, low in pairwise(some)]
+    layouts = [side.rewritten(finer) for side in sides]
+    if layouts[0] is None or layouts[1] is None:
+        return None
+    return Factored(tuple(sizes), layouts[0], layouts[1])
+
+
+Group = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _groups(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | None:
+    """The shortest runs of dims of equal product, left to right; None for tensors without elements."""
+    if math.prod(shape) != math.prod(to_shape) or 0 in shape:
+        return None
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(shape) or j < len(to_shape):
+        old, new = ([i], [j]) if i < len(shape) and j < len(to_shape) else ([], [])
+        if old:
+            i, j = i + 1, j + 1
+            a, b = shape[old[0]], to_shape[new[0]]
+            while a != b:
+                if a < b:
+                    a, i = a * shape[i], i + 1
+                    old.append(i - 1)
+                else:
+                    b, j = b * to_shape[j], j + 1
+                    new.append(j - 1)
+            groups.append((old, new))
+        else:  # dims of one element that are left over at the end
+            groups.append((list(range(i, len(shape))), list(range(j, len(to_shape)))))
+            break
+    return [(tuple(old), tuple(new)) for old, new in groups]
+
+
+class _Side:
+    """One shape with its layout, and the cuts of its axes."""
+
+    def __init__(
+        self, layout: Layout, shape: tuple[int, ...], groups: Sequence[Group], which: int, axis_cuts: AxisCuts
+    ) -> None:
+        self.layout, self.shape, self.axis_cuts = layout.canonical, shape, axis_cuts
+        self.groups = [group[which] for group in groups]
+        self.fixed = [len(old) == len(new) == 1 for old, new in groups]
+        for axis, size in zip(layout.mesh.axes, layout.mesh.shape):
+            axis_cuts.setdefault(axis, {1, size})
+
+    def add_dims(self, cuts: list[set[int]]) -> None:
+        """Add the suffix products of the dims."""
+        for group, found in zip(self.groups, cuts):
+            below = 1
+            for dim in reversed(group):
+                found.add(below)
+                below *= self.shape[dim]
+            found.add(below)
+
+    def settle(self, cuts: list[set[int]]) -> bool:
+        """Cut dims where axes are cut and axes where dims are; False if that is impossible."""
+        for group, found, fixed in zip(self.groups, cuts, self.fixed):
+            if fixed:
+                continue
+            below = math.prod(self.shape[dim] for dim in group)
+            for dim in group:
+                top = below
+                below //= self.shape[dim]
+                for axis in self.layout.dims[dim]:
+                    parts = self.layout.mesh.axis_size(axis)
+                    if top % parts or (top // parts) % below:
+                        return False
+                    bottom = top // parts
+                    for cut in [cut for cut in found if bottom < cut < top]:
+                        if top % cut:
+                            return False
+                        self.axis_cuts[axis].add(top // cut)
+                    found.update(top // part for part in self.axis_cuts[axis] if top % part == 0)
+                    if any(top % part for part in self.axis_cuts[axis]):
+                        return False
+                    top = bottom
+        return all(_divide(cut) for cut in self.axis_cuts.values())
+
+    def rewritten(self, finer: list[list[int]]) -> Layout | None:
+        """The layout on the finer shape, its axes cut into their parts."""
+        mesh, names = _cut_mesh(self.layout.mesh, self.axis_cuts)
+        dims: list[tuple[str, ...]] = []
+        for group, cuts, fixed in zip(self.groups, finer, self.fixed):
+            if fixed:
+                size = self.shape[group[0]]
+                entry = self.layout.dims[group[0]]
+                parts = tuple(self.layout.mesh.axis_size(axis) for axis in entry)
+                new = tuple(name for axis in entry for name in names[axis])
+                if not same_cuts(size, parts, tuple(mesh.axis_size(name) for name in new)):
+                    return None
+                dims.append(new)
+            else:
+                dims += self._entries(group, cuts, names, mesh)
+        partial = [(name, op) for axis, op in self.layout.partial for name in names[axis]]
+        return Layout(mesh, dims, partial)
+
+    def _entries(
+        self, group: tuple[int, ...], cuts: list[int], names: dict[str, tuple[str, ...]], mesh: Mesh
+    ) -> list[tuple[str, ...]]:
+        """Per finer dim of a group the parts of axes that split it."""
+        entries: dict[int, tuple[str, ...]] = {high: () for high, _ in pairwise(cuts)}
+        below = math.prod(self.shape[dim] for dim in group)
+        for dim in group:
+            top = below
+            below //= self.shape[dim]
+            for axis in self.layout.dims[dim]:
+                for name in names[axis]:
+                    high = min(cut for cut in cuts if cut >= top)
+                    entries[high] = (*entries[high], name)
+                    top //= mesh.axis_size(name)
+        return list(entries.values())
+
+
+def _settle(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
+    """Let cuts of dims and of axes carry over until nothing changes."""
+    while True:
+        before = [len(found) for found in cuts] + [
+            len(found) for side in sides for found in side.axis_cuts.values()
+        ]
+        if not all(side.settle(cuts) for side in sides):
+            return False
+        if not all(_divide(found) for found in cuts):
+            return False
+        after = [len(found) for found in cuts] + [
+            len(found) for side in sides for found in side.axis_cuts.values()
+        ]
+        if before == after:
+            return True
+
+
+def _divide(cuts: set[int]) -> bool:
+    return all(high % low == 0 for low, high in pairwise(sorted(cuts)))
+
+
+def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[str, ...]]]:
+    """The mesh with its axes cut into parts, and the parts' names per axis."""
+    sizes: list[int] = []
+    names: dict[str, tuple[str, ...]] = {}
+    for axis in mesh.axes:
+        parts = [high // low for low, high in pairwise(sorted(axis_cuts[axis]))] or [1]
+        names[axis] = (axis,) if len(parts) == 1 else tuple(f"{axis}.{k}" for k in range(len(parts)))
+        sizes += parts
+    if all(len(some) == 1 for some in names.values()):
+        return mesh, names
+    return Mesh(sizes, [name for some in names.values() for name in some], mesh.ranks), names

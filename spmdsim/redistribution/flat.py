@@ -1,0 +1,145 @@
+"""The direct exchange of a reshape whose cuts do not divide one another: runs of the row-major numbering.
+
+A rank's shard, before and after, is a set of element numbers. Each rank receives exactly the numbers of its target
+set that are not in its source set, so the bytes are minimal here too. Numbers are handled in granules: the longest
+blocks that no cut divides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from spmdsim.layout import Layout
+from spmdsim.redistribution.grid import Grid
+
+
+@dataclass(frozen=True, eq=False)
+class FlatTransfer:
+    """Elements that go from ``peer`` to a rank.
+
+    Attributes:
+        peer: the sending rank (it may be the receiver itself).
+        source: where they are in the peer's shard, as numbers of its row-major order.
+        target: where they go in the receiver's shard.
+    """
+
+    peer: int
+    source: np.ndarray
+    target: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return len(self.source)
+
+
+def flat_receives(
+    src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
+) -> tuple[FlatTransfer, ...]:
+    """What ``rank`` receives when a tensor of ``shape`` in ``src`` becomes one of ``to_shape`` in ``dst``.
+
+    Its own share is included, with itself as the peer. Of several ranks that hold the same elements the receivers
+    take turns.
+    """
+    return _flat_receives(src, dst, tuple(shape), tuple(to_shape), rank)
+
+
+def flat_sends(
+    src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
+) -> tuple[tuple[int, np.ndarray], ...]:
+    """What ``rank`` sends: per receiving rank, itself included, where the elements are in its shard."""
+    found = []
+    for peer in dst.mesh.rank_list:
+        for transfer in flat_receives(src, dst, shape, to_shape, peer):
+            if transfer.peer == rank:
+                found.append((peer, transfer.source))
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def flat_received(
+    src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Per position of the target's mesh, the elements received from other ranks, and from how many of them."""
+    received, messages = np.zeros(dst.mesh.size, np.int64), np.zeros(dst.mesh.size, np.int64)
+    for position, rank in enumerate(dst.mesh.rank_list):
+        others = [t for t in flat_receives(src, dst, shape, to_shape, rank) if t.peer != rank]
+        received[position], messages[position] = sum(t.count for t in others), len(others)
+    return received, messages
+
+
+@lru_cache(maxsize=2048)
+def _flat_receives(
+    src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...], rank: int
+) -> tuple[FlatTransfer, ...]:
+    if rank not in dst.mesh:
+        return ()
+    have, want = Grid(src.mesh, src.dims, shape), Grid(dst.mesh, dst.dims, to_shape)
+    grain = math.gcd(_grain(have), _grain(want))
+    position = dst.mesh.position(rank)
+    numbers = _numbers(want.box(position), to_shape, grain)
+    if not len(numbers):
+        return ()
+    holder, inside = _holders(have, numbers * grain, position, rank)
+    peers = have.ranks.rank[holder]
+    order = np.argsort(peers, kind="stable")
+    found, starts = np.unique(peers[order], return_index=True)
+    parts = np.split(order, starts[1:])
+    return tuple(
+        FlatTransfer(int(peer), _spread(inside[part] // grain, grain), _spread(part, grain))
+        for peer, part in zip(found, parts)
+    )
+
+
+def _grain(grid: Grid) -> int:
+    """The longest block of row-major numbers that no cut of a grid divides."""
+    grain, below = 0, 1
+    for size, cut in zip(reversed(grid.sizes), reversed(grid.cuts)):
+        grain = math.gcd(grain, *(below * edge for edge in cut.edges))
+        below *= size
+    return grain or 1
+
+
+def _numbers(box: Sequence[tuple[int, int]], shape: tuple[int, ...], grain: int) -> np.ndarray:
+    """The granules of a box, in its row-major order."""
+    out, below = np.zeros(1, np.int64), 1
+    parts = []
+    for size, (start, stop) in zip(reversed(shape), reversed(box)):
+        parts.append(np.arange(start, stop) * below)
+        below *= size
+    for part in reversed(parts):
+        out = (out[:, None] + part).ravel()
+    return out[::grain] // grain
+
+
+def _holders(have: Grid, elements: np.ndarray, position: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each element number a mesh position that holds it, and where it is in the shard there."""
+    index = np.unravel_index(elements, have.sizes) if have.sizes else ()
+    holder, inside = np.zeros(len(elements), np.int64), np.zeros(len(elements), np.int64)
+    cells = []
+    for coordinate, cut, offset in zip(index, have.cuts, have.offsets):
+        cell = np.searchsorted(cut.edge_array, coordinate, "right") - 1
+        start = cut.edge_array[cell]
+        inside = inside * (cut.edge_array[cell + 1] - start) + coordinate - start
+        holder += offset[cell]
+        cells.append(cell)
+    holder += have.copy_offsets[position % have.copies]
+    if rank in have.mesh:
+        own = have.mesh.position(rank)
+        mine = np.ones(len(elements), bool)
+        for cell, held in zip(cells, have.cells):
+            mine &= cell == held[own]
+        holder[mine] = own
+    return holder, inside
+
+
+def _spread(granules: np.ndarray, grain: int) -> np.ndarray:
+    """The element numbers of granules."""
+    if grain == 1:
+        return granules
+    return (granules[:, None] * grain + np.arange(grain)).ravel()
