@@ -30,7 +30,17 @@ def document(capsys, *arguments):
 
 def test_mindspore_json(capsys):
     found = document(
-        capsys, *"--device-matrix 2,1,2,2,1 --alias a,b,c,d,e --tensor-map b,d,e,c,a --shape 1,2,1,2,2".split()
+        capsys,
+        *[
+            "--device-matrix",
+            "2,1,2,2,1",
+            "--alias",
+            "a,b,c,d,e",
+            "--tensor-map",
+            "b,d,e,c,a",
+            "--shape",
+            "1,2,1,2,2",
+        ],
     )
     assert list(found) == KEYS
     assert found["device_matrix"] == [2, 1, 2, 2, 1] and found["alias_name"] == list("abcde")
@@ -50,7 +60,16 @@ def test_mindspore_json(capsys):
 
 
 def test_tuples_rank_order_and_tuple_order(capsys):
-    base = ["--device-matrix", "2,2,2", "--alias", "dp,sp,mp", "--tensor-map", "mp,(sp,dp)", "--shape", "32,784"]
+    base = [
+        "--device-matrix",
+        "2,2,2",
+        "--alias",
+        "dp,sp,mp",
+        "--tensor-map",
+        "mp,(sp,dp)",
+        "--shape",
+        "32,784",
+    ]
     found = document(capsys, *base)
     assert found["tensor_map"] == [0, [1, 2]] and found["ranks"][2]["slice"] == [[0, 16], [392, 588]]
     meshed = document(capsys, *base, "--tuple-order", "mesh")
@@ -79,11 +98,19 @@ def test_operator_json(capsys, repeat):
     assert found["outputs"][0]["ranks"][0]["local_shape"] == [16, 512]
 
 
+def test_operator_on_ranks_in_another_order(capsys):
+    found = document(capsys, *MATMUL, "--shard", "((2,2),(2,1))", "--ranks-order", "3,2,1,0")
+    assert found["inputs"][0]["rank_list"] == [3, 2, 1, 0]
+    assert found["collectives"][0]["groups"] == [[3, 2], [1, 0]]
+
+
 def test_out_shard_turns_all_reduce_into_reduce_scatter(capsys):
     found = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(8,1)")
     assert [c["collective"] for c in found["collectives"]] == ["reduce_scatter"]
     assert found["outputs"][0]["tensor_map"][0] == [2, 1]
-    assert [rank["slice"][0] for rank in found["outputs"][0]["ranks"]] == [[4 * i, 4 * i + 4] for i in range(8)]
+    assert [rank["slice"][0] for rank in found["outputs"][0]["ranks"]] == [
+        [4 * i, 4 * i + 4] for i in range(8)
+    ]
 
 
 def test_operator_with_layouts(capsys):
@@ -91,12 +118,23 @@ def test_operator_with_layouts(capsys):
     found = document(capsys, *MATMUL, *mesh, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
     assert found["inputs"][0]["tensor_map"] == [0, [1, 2]] and found["outputs"][0]["tensor_map"] == [0, -1]
     assert found["collectives"][0]["groups"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    own = document(capsys, *MATMUL, "--in-layouts", "a=2,b=2: a,b", "a=2,b=2: b,None", "--out-layout", "a=2,b=2: (a,b),-")
+    own = document(
+        capsys, *MATMUL, "--in-layouts", "a=2,b=2: a,b", "a=2,b=2: b,None", "--out-layout", "a=2,b=2: (a,b),-"
+    )
     assert [c["collective"] for c in own["collectives"]] == ["reduce_scatter"]
 
 
 def test_transposed_operator(capsys):
-    arguments = ["--op", "MatMul", "--shapes", "(8,16),(32,16)", "--shard", "((2,4),(1,4))", "--attr", "transpose_b=True"]
+    arguments = [
+        "--op",
+        "MatMul",
+        "--shapes",
+        "(8,16),(32,16)",
+        "--shard",
+        "((2,4),(1,4))",
+        "--attr",
+        "transpose_b=True",
+    ]
     found = document(capsys, *arguments)
     assert found["inputs"][1]["tensor_map"] == [0, 1] and found["outputs"][0]["shape"] == [8, 32]
 
@@ -114,29 +152,56 @@ def test_oneflow_json(capsys):
 
 
 def test_paddle_json(capsys):
-    found = document(capsys, *"--split embedding --size 8,8 --partitions 2 --padding-row".split())
+    found = document(capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"])
     assert [rank["weight_shape"] for rank in found["split"]["ranks"]] == [[5, 8], [5, 8]]
     assert [rank["part"] for rank in found["split"]["ranks"]] == [[0, 4], [4, 8]]
     assert [rank["padding_index"] for rank in found["split"]["ranks"]] == [4, 4]
-    column = document(capsys, *"--split linear --size 8,8 --axis 1 --partitions 4".split())
+    column = document(capsys, *["--split", "linear", "--size", "8,8", "--axis", "1", "--partitions", "4"])
     assert [c["collective"] for c in column["collectives"]] == ["all_gather"]
     assert column["inputs"][0]["ranks"][1]["slice"] == [[0, 8], [2, 4]]
-    assert document(capsys, *"--split linear --size 8,8 -n 4 --no-gather-out".split())["collectives"] == []
+    assert (
+        document(capsys, *["--split", "linear", "--size", "8,8", "-n", "4", "--no-gather-out"])["collectives"]
+        == []
+    )
 
 
 def test_any_mesh_uneven_and_chosen_ranks(capsys):
-    found = document(capsys, *"--mesh dp=2,tp=4 --dims dp,tp --shape 5,10 --rank 7 --rank 0".split())
+    found = document(
+        capsys, *["--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "5,10", "--rank", "7", "--rank", "0"]
+    )
     assert [rank["rank"] for rank in found["ranks"]] == [7, 0]
     assert found["ranks"][0]["slice"] == [[3, 5], [8, 10]] and found["ranks"][1]["local_shape"] == [3, 3]
     bare = document(capsys, "--mesh", "dp=2", "--dims", "dp")
     assert bare["shape"] is None and bare["ranks"][1]["slice"] is None
 
 
+def test_values_that_begin_with_a_minus(capsys):
+    assert document(capsys, "--device-matrix", "2,2", "--tensor-map=-1,0")["tensor_map"] == [-1, 0]
+    assert document(capsys, "--mesh", "a=2", "--dims=-,a")["tensor_map"] == [-1, 0]
+
+
 def test_text_teaches_the_steps(capsys):
     out = text(
-        capsys, *"--device-matrix 2,1,2,2,1 --alias a,b,c,d,e --tensor-map b,d,e,c,a --shape 1,2,1,2,2".split()
+        capsys,
+        *[
+            "--device-matrix",
+            "2,1,2,2,1",
+            "--alias",
+            "a,b,c,d,e",
+            "--tensor-map",
+            "b,d,e,c,a",
+            "--shape",
+            "1,2,1,2,2",
+        ],
     )
-    for words in ("1. number", "2. adjust", "3. compute", "slices", "rank:shard", "rows: dim 3, columns: dim 4"):
+    for words in (
+        "1. number",
+        "2. adjust",
+        "3. compute",
+        "slices",
+        "rank:shard",
+        "rows: dim 3, columns: dim 4",
+    ):
         assert words in out
     assert "stride[d] = device_matrix[e] * device_matrix[c] * device_matrix[a] = 1 * 2 * 2 = 4" in out
     assert "0*8 + 1*4 + 0*4 + 1*2 + 0*1" in out and "[0:1, 1:2, 0:1, 1:2, 0:1]" in out
@@ -154,12 +219,12 @@ def test_text_of_operators_and_splits(capsys):
     for words in ("all_reduce", "{0..3} {4..7}", "operand 1", "[588:784, 0:512]", "result"):
         assert words in out
     assert out.count("1. number") == 1
-    out = text(capsys, *"--split embedding --size 8,8 --partitions 2 --padding-row".split())
+    out = text(capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"])
     assert "[4, 8)" in out and "(5, 8)" in out and "all_reduce" in out
 
 
 def test_large_meshes_are_abbreviated(capsys):
-    arguments = "--mesh x=64,y=1024 --dims x,y --shape 640,10300".split()
+    arguments = ["--mesh", "x=64,y=1024", "--dims", "x,y", "--shape", "640,10300"]
     out = text(capsys, *arguments)
     assert len(out.splitlines()) < 200 and "65504 ranks in the middle are left out" in out
     assert "(63, 1023)" in out
@@ -173,11 +238,23 @@ MISTAKES = [
     (["--device-matrix", "2,2", "--alias", "a,a", "--tensor-map", "a,b"], "'a' is repeated"),
     (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,c"], "'c' is not found"),
     (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,a"], "more than once"),
-    (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4"], "tensors of 2 dims"),
-    (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4,5"], "dim 1 has size 5"),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4"],
+        "tensors of 2 dims",
+    ),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4,5"],
+        "dim 1 has size 5",
+    ),
     (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4,-4"], "not negative"),
-    (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--ranks-order", "0,1"], "has 2 ranks"),
-    (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--rank", "9"], "rank 9 is not in the mesh"),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--ranks-order", "0,1"],
+        "has 2 ranks",
+    ),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--rank", "9"],
+        "rank 9 is not in the mesh",
+    ),
     (["--device-matrix", "2,x", "--alias", "a,b", "--tensor-map", "a,b"], "should be integers"),
     (["--placement", "[[0,1],[2,3]]"], "--placement needs --sbp"),
     (["--placement", "[[0,1],[2,3]]", "--sbp", "B,B"], "--shape must be given"),
@@ -198,6 +275,7 @@ MISTAKES = [
     ([*MATMUL, "--in-layouts", "a=2: a,None"], "1 layouts were given for 2 shapes"),
     ([*MATMUL, "--in-layouts", "a=2: a,None", "a=2: a,None"], "'a'"),
     ([*MATMUL, "--shard", "((1,2),(2,1))", "--attr", "transpose_b"], "--attr is written like"),
+    ([*MATMUL, "--shard", "((1,2),(2,1))", "-n", "4", "--ranks-order", "1,0"], "--ranks-order has 2 ranks"),
     (["--shard", "((2,4),(4,1))"], "takes the cuts of one tensor"),
     (["--shard", "((2,3),)", "-n", "8"], "divide the 8 devices"),
     (["--mesh", "x=4000,y=4000", "--dims", "-", "--json"], "choose some with --rank"),

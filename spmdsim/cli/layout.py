@@ -19,6 +19,7 @@ examples:
 
 The derivation has three steps: number the device matrix, adjust the columns by the tensor map, compute the
 strides and every rank's shard number (`.shard` needs no adjusting). Then come the slices, and pictures.
+A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or --dims=-,dp.
 """
 
 
@@ -92,7 +93,9 @@ def _add_paddle_arguments(parser: argparse.ArgumentParser) -> None:
     )
     pd.add_argument("--size", metavar="N,M", help="shape of the weight")
     pd.add_argument("--axis", type=int, default=0, help="the weight dim that is split")
-    pd.add_argument("--partitions", type=int, metavar="P", help="number of parts (by default -n)")
+    pd.add_argument(
+        "--partitions", "--num-partitions", type=int, metavar="P", help="number of parts (by default -n)"
+    )
     pd.add_argument("--padding-row", action="store_true", help="tables end in a row of zeros for foreign ids")
     pd.add_argument("--no-gather-out", action="store_true", help="leave the result distributed")
 

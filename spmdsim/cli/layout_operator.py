@@ -144,8 +144,9 @@ def _layout(args: argparse.Namespace, text: str, ndim: int) -> Layout:
     return spelling.parse_layout(text, mesh, ndim)
 
 
-def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> int:
+def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> int | list[int]:
     from spmdsim.dialects.mindspore import check_cuts
+    from spmdsim.dialects.spelling import parse_order
     from spmdsim.rules import factor_cuts
 
     if not by_cuts:
@@ -153,10 +154,13 @@ def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> i
         if args.n not in (None, size):
             raise InputError(f"-n {args.n} was given, but the layouts are for {size} ranks")
         return int(size)
-    ranks = args.n or math.prod(factor_cuts(bound, given).values())
+    order = parse_order(args.ranks_order) if args.ranks_order else None
+    ranks = args.n or (math.prod(factor_cuts(bound, given).values()) if order is None else len(order))
+    if order is not None and len(order) != ranks:
+        raise InputError(f"-n {ranks} was given, but --ranks-order has {len(order)} ranks")
     if not args.allow_uneven:
         check_cuts(given, bound.shapes, ranks)
-    return int(ranks)
+    return int(ranks) if order is None else order
 
 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
