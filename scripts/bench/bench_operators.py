@@ -1,0 +1,163 @@
+"""MatMul against hand-written mpi4py and plain numpy, and the overhead of a small operator call.
+
+Run: mpirun -n 2 python scripts/bench/bench_operators.py [--size 4096]
+All ways of one strategy run interleaved in one job; the ratio to the hand-written way is what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from mpi4py import MPI
+from paired import paired
+
+import spmdsim.ops as ops
+from spmdsim import LockStep, Mesh, Tensor, world
+
+NUMPY = """
+import sys, time, numpy as np
+n = int(sys.argv[1])
+rng = np.random.default_rng(0)
+a, b = (rng.random((n, n), dtype=np.float32) for _ in range(2))
+c = np.empty_like(a)
+times = []
+for _ in range(6):
+    start = time.perf_counter()
+    np.matmul(a, b, out=c)
+    times.append(time.perf_counter() - start)
+print(sorted(times)[len(times) // 2])
+"""
+
+
+def strategies(n: int) -> None:
+    here = world()
+    comm, rank, size = here.comm, here.rank, here.size
+    mesh = Mesh((size,), ("tp",))
+    rng = np.random.default_rng(0)
+    whole = rng.random((n, n), dtype=np.float32)
+    rows = slice(rank * n // size, (rank + 1) * n // size)
+    part = np.ascontiguousarray(whole[rows])
+    across = np.ascontiguousarray(whole[:, rows])
+    out_rows = np.empty((rows.stop - rows.start, n), np.float32)
+    out_columns = np.empty((n, rows.stop - rows.start), np.float32)
+    out_whole, reduced = np.empty((n, n), np.float32), np.empty((n, n), np.float32)
+    gathered = np.empty((n, n), np.float32)
+    counts = [n * n // size] * size
+
+    x = {
+        "rows": Tensor.from_global(whole, mesh("tp", None), here),
+        "columns": Tensor.from_global(whole, mesh(None, "tp"), here),
+        "whole": Tensor.from_global(whole, mesh(None, None), here),
+    }
+
+    def by_hand_gather() -> None:
+        np.matmul(part, whole, out=out_rows)
+        comm.Allgather(out_rows, gathered)
+
+    def by_hand_reduce() -> None:
+        np.matmul(across, part, out=out_whole)
+        comm.Allreduce(out_whole, reduced)
+
+    def by_hand_scatter() -> None:
+        np.matmul(across, part, out=out_whole)
+        comm.Reduce_scatter(out_whole, out_rows, counts)
+
+    pairs = {
+        "row": (lambda: np.matmul(part, whole, out=out_rows), lambda: ops.matmul(x["rows"], x["whole"])),
+        "column": (
+            lambda: np.matmul(whole, across, out=out_columns),
+            lambda: ops.matmul(x["whole"], x["columns"]),
+        ),
+        "row, gathered": (by_hand_gather, lambda: ops.matmul(x["rows"], x["whole"]).to(mesh(None, None))),
+        "contraction, all_reduce": (
+            by_hand_reduce,
+            lambda: ops.matmul(x["columns"], x["rows"]).to(mesh(None, None)),
+        ),
+        "contraction, reduce_scatter": (
+            by_hand_scatter,
+            lambda: ops.matmul(x["columns"], x["rows"]).to(mesh("tp", None)),
+        ),
+    }
+    single = plain_numpy(n) if rank == 0 else 0.0
+    comm.Barrier()
+    if rank == 0:
+        print(f"matmul {n} x {n} float32 on {size} ranks, {MPI.get_vendor()[0]}; milliseconds (median)")
+        print(f"numpy, one process, all cores: {single * 1e3:.1f}")
+        print(f"{'strategy':30s} {'by hand':>10s} {'spmdsim':>10s} {'ratio':>7s} {'of numpy':>9s}")
+    for name, (hand, ours) in pairs.items():
+        times = paired(comm, {"hand": hand, "ours": ours}, seconds=6.0)
+        if rank == 0:
+            ratio = times["ours"] / times["hand"]
+            print(
+                f"{name:30s} {times['hand'] * 1e3:10.1f} {times['ours'] * 1e3:10.1f} {ratio:7.3f} "
+                f"{times['ours'] / single:9.2f}"
+            )
+
+
+def plain_numpy(n: int) -> float:
+    """Seconds of one product in a process of its own that may use every core."""
+    env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    # Not a rank of this job: it must not look like one.
+    env = {k: v for k, v in env.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))}
+    found = subprocess.run(
+        [sys.executable, "-c", NUMPY, str(n)], env=env, capture_output=True, text=True, check=True
+    )
+    return float(found.stdout)
+
+
+def overhead() -> None:
+    """Microseconds of a repeated small call with nothing to communicate, beside numpy's own."""
+    here = world() if MPI.COMM_WORLD.Get_size() > 1 else LockStep(1)
+    mesh = Mesh((here.size,), ("tp",))
+    a = Tensor.from_global(np.ones((8, 8), np.float32), mesh(None, None), here)
+    local = a.shards[0]
+    calls = {
+        "add": (lambda: local + local, lambda: ops.add(a, a)),
+        "matmul": (lambda: local @ local, lambda: ops.matmul(a, a)),
+    }
+    for name, (plain, ours) in calls.items():
+        base, cost = repeated(plain), repeated(ours)
+        if MPI.COMM_WORLD.Get_rank() == 0:
+            print(f"8 x 8 {name}: numpy {base:.2f} us, spmdsim {cost:.2f} us, overhead {cost - base:.2f} us")
+
+
+def repeated(call, rounds: int = 20000) -> float:
+    for _ in range(1000):
+        call()
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(rounds // 5):
+            call()
+        best = min(best, (time.perf_counter() - start) / (rounds // 5))
+    return best * 1e6
+
+
+def slices() -> None:
+    """Deriving who holds what on a mesh of a million ranks."""
+    mesh = Mesh((64, 128, 128), ("x", "y", "z"))
+    layout = mesh("x", ("z", "y"))
+    layout.all_bounds((4096, 4096))
+    start = time.perf_counter()
+    layout.all_bounds((1 << 20, 1 << 20))
+    everyone = time.perf_counter() - start
+    one = repeated(lambda: layout.bounds((1 << 20, 1 << 20), 777_777))
+    print(f"slices of {mesh.size:,} ranks: {everyone:.3f} s; of one rank: {one:.1f} us")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=4096)
+    args = parser.parse_args()
+    if MPI.COMM_WORLD.Get_size() > 1:
+        strategies(args.size)
+    overhead()
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        slices()
