@@ -60,9 +60,9 @@ TABLE = {
     # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
     # there the chunks are few and large.
     "MPICH": Tuning(
-        compose_all_reduce=((2, MIB), (4, 16 * MIB)),
-        compose_reduce_scatter=((2, 256 * KIB), (4, NEVER)),
-        chunk=((2, 4 * MIB), (4, 16 * MIB)),
+        compose_all_reduce=((2, MIB), (4, 32 * MIB)),
+        compose_reduce_scatter=((2, 256 * KIB), (4, 32 * MIB)),
+        chunk=((2, 4 * MIB), (4, 64 * MIB)),
         gather_reduce=64 * KIB,
         types=False,
         gather_types=False,
