@@ -1,0 +1,39 @@
+"""Networks: modules, layers, losses, optimisers. No communication in here: layouts decide it."""
+
+from spmdsim.nn.gradients import backward, clip, global_norm
+from spmdsim.nn.layers import (
+    GPT,
+    MLP,
+    Attention,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Sequential,
+    TransformerBlock,
+)
+from spmdsim.nn.module import Module, Normal, Parameter, Uniform, ones, zeros
+from spmdsim.nn.optimisers import SGD, Adam, Optimiser, sharded_over
+
+__all__ = [
+    "GPT",
+    "MLP",
+    "SGD",
+    "Adam",
+    "Attention",
+    "Embedding",
+    "LayerNorm",
+    "Linear",
+    "Module",
+    "Normal",
+    "Optimiser",
+    "Parameter",
+    "Sequential",
+    "TransformerBlock",
+    "Uniform",
+    "backward",
+    "clip",
+    "global_norm",
+    "ones",
+    "sharded_over",
+    "zeros",
+]

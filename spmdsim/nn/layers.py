@@ -1,0 +1,313 @@
+"""Layers. None of them communicates: what they do in parallel follows from the layouts they are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+from spmdsim.errors import LayoutError
+from spmdsim.layout import Layout
+from spmdsim.nn.module import Initialiser, Module, Normal, Parameter, ones, zeros
+from spmdsim.tensor import Tensor
+
+
+class Linear(Module):
+    """``x @ weight + bias``.
+
+    Args:
+        weight: layout of ``[n_in, n_out]``. Columns split: column-parallel; rows split: row-parallel; both:
+            2-D and 3-D.
+        n_in: width of the input.
+        n_out: width of the result.
+        bias: layout of the bias; that of the weight's columns if left out, no bias if False.
+        input: layout the input is brought into first.
+        output: layout the result is brought into.
+        initialiser: the weight's first values.
+        dtype: element type.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        weight: Layout,
+        bias: Layout | bool = True,
+        *,
+        input: Layout | None = None,
+        output: Layout | None = None,
+        initialiser: Initialiser | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.weight = Parameter((n_in, n_out), weight, initialiser, dtype)
+        self.bias: Parameter | None = None
+        if bias is not False:
+            layout = bias if isinstance(bias, Layout) else Layout(weight.mesh, (weight.dims[1],))
+            self.bias = Parameter((n_out,), layout, zeros, dtype)
+        self.input, self.output = input, output
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., n_in] -> [..., n_out]``."""
+        if self.input is not None:
+            x = x.to(self.input)
+        y = ops.matmul(x, self.weight.value)
+        if self.output is not None:
+            y = y.to(self.output)
+        if self.bias is None:
+            return y
+        return ops.add(y.to(y.layout.reduced), self.bias.value)
+
+
+class Embedding(Module):
+    """Rows of a table by id.
+
+    Args:
+        count: number of rows.
+        width: their length.
+        table: layout of ``[count, width]``: rows split is vocabulary-parallel, columns column-parallel.
+        output: layout the result is brought into.
+        initialiser: the table's first values.
+        dtype: element type.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        width: int,
+        table: Layout,
+        *,
+        output: Layout | None = None,
+        initialiser: Initialiser | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.table = Parameter((count, width), table, initialiser or Normal(0.02), dtype)
+        self.output = output
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """``[...] -> [..., width]``."""
+        y = ops.embedding(ids, self.table.value)
+        return y if self.output is None else y.to(self.output)
+
+
+class LayerNorm(Module):
+    """Rows with mean 0 and variance 1, scaled and shifted. The layout of scale and shift is given."""
+
+    def __init__(self, width: int, layout: Layout, epsilon: float = 1e-5, dtype: Any = np.float32) -> None:
+        self.scale = Parameter((width,), layout, ones, dtype)
+        self.shift = Parameter((width,), layout, zeros, dtype)
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., width] -> [..., width]``."""
+        return ops.layer_norm(x, self.scale.value, self.shift.value, self.epsilon)
+
+
+class Sequential(Module):
+    """Modules (or functions of a tensor) one after the other."""
+
+    def __init__(self, *steps: Module | Callable[[Tensor], Tensor]) -> None:
+        self.steps = list(steps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last step's result."""
+        for step in self.steps:
+            x = step(x)
+        return x
+
+
+class MLP(Module):
+    """Column-parallel, a function, row-parallel: one reduction forward, one backward.
+
+    Args:
+        width: input and output width.
+        hidden: width in between.
+        stream: layout of the input and the result, ``[batch, sequence, width]`` or ``[batch, width]``. Split
+            along the sequence over the tensor axis it gives sequence parallelism.
+        axis: the mesh axis that splits the hidden width (None: no tensor parallelism).
+        gathered: layout of the input of the products; the stream without ``axis`` if left out.
+        function: the function in between.
+        dtype: element type.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        stream: Layout,
+        axis: str | None,
+        *,
+        function: Callable[[Tensor], Tensor] = ops.gelu,
+        dtype: Any = np.float32,
+    ) -> None:
+        mesh = stream.mesh
+        self.up = Linear(width, hidden, mesh(None, axis), input=without(stream, axis), dtype=dtype)
+        self.down = Linear(hidden, width, mesh(axis, None), bias=mesh(None), output=stream, dtype=dtype)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., width] -> [..., width]``."""
+        return self.down(self.function(self.up(x)))
+
+
+def without(layout: Layout, axis: str | None) -> Layout:
+    """The layout with an axis no longer splitting anything."""
+    dims = [tuple(a for a in entry if a != axis) for entry in layout.dims]
+    return Layout(layout.mesh, dims)
+
+
+class Attention(Module):
+    """Multi-head self-attention with the heads split over an axis: no communication between the projections.
+
+    Args:
+        width: input and output width.
+        heads: number of heads; the axis' size must divide it.
+        stream: layout of input and result ``[batch, sequence, width]``.
+        axis: the mesh axis that splits the heads.
+        causal: whether a position sees only itself and earlier ones.
+        dtype: element type.
+
+    Raises:
+        LayoutError: heads that do not divide.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        stream: Layout,
+        axis: str | None,
+        *,
+        causal: bool = True,
+        dtype: Any = np.float32,
+    ) -> None:
+        parts = stream.mesh.axis_size(axis) if axis else 1
+        if width % heads or heads % parts:
+            raise LayoutError(
+                f"attention of width {width} with {heads} heads over {parts} ranks: heads must divide the width "
+                "and the ranks the heads"
+            )
+        mesh, gathered = stream.mesh, without(stream, axis)
+        self.q, self.k, self.v = (
+            Linear(width, width, mesh(None, axis), input=gathered, dtype=dtype) for _ in range(3)
+        )
+        self.out = Linear(width, width, mesh(axis, None), bias=mesh(None), output=stream, dtype=dtype)
+        self.gathered = gathered
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, sequence, width] -> [batch, sequence, width]``."""
+        x = x.to(self.gathered)
+        batch, length, width = x.shape
+        q, k, v = (self._split(layer(x)) for layer in (self.q, self.k, self.v))
+        scores = ops.einsum("bthd,bshd->bhts", q, k)
+        scores = ops.multiply(scores, (width // self.heads) ** -0.5)
+        if self.causal:
+            scores = ops.where(causal_mask(length, x), scores, -math.inf)
+        mixed = ops.einsum("bhts,bshd->bthd", ops.softmax(scores), v)
+        return self.out(ops.reshape(mixed, (batch, length, width)))
+
+    def _split(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        return ops.reshape(x, (batch, length, self.heads, width // self.heads))
+
+
+def causal_mask(length: int, like: Tensor) -> Tensor:
+    """``[length, length]``, true where the column is not later than the row."""
+
+    def block(index: tuple[slice, ...]) -> np.ndarray:
+        rows = np.arange(index[0].start, index[0].stop)[:, None]
+        return rows >= np.arange(index[1].start, index[1].stop)[None, :]
+
+    mesh = like.layout.mesh
+    return Tensor.from_global(block, mesh(None, None), like.world, shape=(length, length), dtype=bool)
+
+
+class TransformerBlock(Module):
+    """Attention and MLP, each after a layer norm and beside the stream (pre-norm).
+
+    With a stream that is split along the sequence over ``axis`` the reductions become reduce_scatters and
+    the copies all_gathers: sequence parallelism, by layout alone.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        stream: Layout,
+        axis: str | None,
+        *,
+        causal: bool = True,
+        dtype: Any = np.float32,
+    ) -> None:
+        vector = stream.mesh(None)
+        self.norm1 = LayerNorm(width, vector, dtype=dtype)
+        self.attention = Attention(width, heads, stream, axis, causal=causal, dtype=dtype)
+        self.norm2 = LayerNorm(width, vector, dtype=dtype)
+        self.mlp = MLP(width, hidden, stream, axis, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, sequence, width] -> [batch, sequence, width]``."""
+        x = ops.add(x, self.attention(self.norm1(x)))
+        return ops.add(x, self.mlp(self.norm2(x)))
+
+
+class GPT(Module):
+    """A small GPT: embedding, blocks, norm, and logits over the vocabulary.
+
+    Args:
+        vocabulary: number of tokens.
+        width: of the stream.
+        heads: per block.
+        blocks: number of blocks.
+        length: longest sequence.
+        stream: layout of ``[batch, sequence, width]``.
+        axis: the tensor-parallel axis; splits heads, hidden width and vocabulary.
+        tied: use the embedding as the output projection, too.
+        dtype: element type.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        heads: int,
+        blocks: int,
+        length: int,
+        stream: Layout,
+        axis: str | None,
+        *,
+        tied: bool = False,
+        dtype: Any = np.float32,
+    ) -> None:
+        mesh = stream.mesh
+        self.tokens = Embedding(vocabulary, width, mesh(axis, None), output=stream, dtype=dtype)
+        positions = Layout(mesh, (stream.dims[1], None))
+        self.positions = Parameter((length, width), positions, Normal(0.02), dtype)
+        self.blocks = [
+            TransformerBlock(width, heads, 4 * width, stream, axis, dtype=dtype) for _ in range(blocks)
+        ]
+        self.norm = LayerNorm(width, mesh(None), dtype=dtype)
+        self.gathered = without(stream, axis)
+        self.head = None if tied else Linear(width, vocabulary, mesh(None, axis), bias=False, dtype=dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """``[batch, sequence] -> [batch, sequence, vocabulary]``; the logits stay split over the vocabulary."""
+        length = ids.shape[1]
+        positions = self.positions.value
+        if length != positions.shape[0]:
+            positions = ops.slice_(positions, (0, 0), (length, positions.shape[1]))
+        x = ops.add(self.tokens(ids), positions)
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x).to(self.gathered)
+        if self.head is not None:
+            return self.head(x)
+        return ops.matmul(x, self.tokens.table.value, transpose_b=True)
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy of the next tokens."""
+        return ops.cross_entropy(self(ids), targets)

@@ -1,0 +1,174 @@
+"""Modules and parameters: declared without memory, filled shard by shard when a world is known."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.errors import WorldError
+from spmdsim.layout import Layout
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.random import normal_block, uniform_block
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+Index = tuple[slice, ...]
+#: Gives the block of a parameter at an index, from its shape, dtype and seed.
+Initialiser = Callable[[Index, tuple[int, ...], np.dtype, int], np.ndarray]
+
+
+def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+    """All zero."""
+    return np.zeros([p.stop - p.start for p in index], dtype)
+
+
+def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+    """All one."""
+    return np.ones([p.stop - p.start for p in index], dtype)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal numbers; with ``std=None`` of variance one over the number of rows (fan-in)."""
+
+    std: float | None = None
+
+    def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+        """The block at an index."""
+        block = normal_block(index, shape, dtype, seed)
+        block *= dtype.type(shape[0] ** -0.5 if self.std is None else self.std)
+        return block
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Numbers uniform in ``[-bound, bound)``; with ``bound=None`` one over the root of the fan-in."""
+
+    bound: float | None = None
+
+    def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+        """The block at an index."""
+        bound = shape[0] ** -0.5 if self.bound is None else self.bound
+        return np.asarray((uniform_block(index, shape, dtype, seed) * 2 - 1) * bound, dtype)
+
+
+class Parameter:
+    """A trainable tensor that takes no memory until a world is known.
+
+    Its values are keyed by the seed, its name and the global element index: the same model on any number of
+    ranks and in any layout has bit-identical global parameters, without communication.
+
+    Attributes:
+        shape: global shape.
+        layout: where it lives.
+        dtype: element type.
+        initialiser: its first values.
+        name: its path in the model, given by :meth:`Module.materialise`.
+        tensor: the tensor, once materialised.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        layout: Layout,
+        initialiser: Initialiser | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        layout.check_shape(shape)
+        self.shape = tuple(shape)
+        self.layout = layout
+        self.dtype = np.dtype(dtype)
+        self.initialiser: Initialiser = initialiser or Normal()
+        self.name = ""
+        self.tensor: Tensor | None = None
+
+    @property
+    def value(self) -> Tensor:
+        """The tensor.
+
+        Raises:
+            WorldError: the model was not given a world yet.
+        """
+        if self.tensor is None:
+            raise WorldError(
+                f"parameter {self.name or self.shape} has no values yet; call materialise(world)"
+            )
+        return self.tensor
+
+    @property
+    def grad(self) -> Tensor | None:
+        """Its gradient after ``backward()``."""
+        return self.value.grad
+
+    def materialise(self, world: World, seed: int = 0) -> None:
+        """Fill this rank's shard."""
+        key = (seed << 32) ^ zlib.crc32(self.name.encode())
+        self.tensor = Tensor.from_global(
+            lambda index: self.initialiser(index, self.shape, self.dtype, key),
+            self.layout,
+            world,
+            shape=self.shape,
+            dtype=self.dtype,
+            requires_grad=True,
+            name=self.name,
+        )
+
+    def assign(self, tensor: Tensor) -> None:
+        """Take new values, in the parameter's layout; no gradient is kept."""
+        fresh = tensor.detach().to(self.layout)
+        self.tensor = Tensor(fresh.world, fresh.meta, fresh.shards, requires_grad=True, name=self.name)
+
+
+class Module:
+    """Something with parameters and a ``forward``. Attributes that are parameters or modules are found."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Compute; defined by each module."""
+        raise TypeError(f"{type(self).__name__} defines no forward()")
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Run :meth:`forward`."""
+        return self.forward(*inputs, **options)
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their path; one that is used in several places is listed once."""
+        seen: set[int] = set()
+        for path, parameter in self._walk(prefix):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield path, parameter
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        for name, value in vars(self).items():
+            path = f"{prefix}{name}"
+            if isinstance(value, Parameter):
+                yield path, value
+            elif isinstance(value, Module):
+                yield from value._walk(f"{path}.")
+            elif isinstance(value, (list, tuple)):
+                for i, item in enumerate(value):
+                    if isinstance(item, Parameter):
+                        yield f"{path}.{i}", item
+                    elif isinstance(item, Module):
+                        yield from item._walk(f"{path}.{i}.")
+
+    def parameters(self) -> list[Parameter]:
+        """All parameters."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def materialise(self, world: World, seed: int = 0) -> Module:
+        """Fill the shards of all parameters that this process owns; returns the module."""
+        for path, parameter in self.named_parameters():
+            parameter.name = path
+            parameter.materialise(world, seed)
+        return self
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters():
+            parameter.value.grad = None

@@ -1,0 +1,148 @@
+"""Optimisers. Their state is laid out like the parameters, or split further (ZeRO), by layout alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.layout import Layout
+from spmdsim.nn.module import Parameter
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.meta import Meta
+
+#: From a parameter's layout to that of its optimiser state.
+StateLayout = Callable[[Parameter], Layout]
+
+
+def sharded_over(axis: str) -> StateLayout:
+    """Split the state (and with it the update) over an axis that replicates the parameter, as ZeRO does.
+
+    The first dim that divides is split further; parameters without such a dim keep their layout.
+    """
+
+    def layout(parameter: Parameter) -> Layout:
+        own = parameter.layout
+        if axis not in own.replicated_axes:
+            return own
+        for dim, (size, parts) in enumerate(zip(parameter.shape, own.parts)):
+            if size % (parts * own.mesh.axis_size(axis)) == 0:
+                dims = [(*e, axis) if d == dim else e for d, e in enumerate(own.dims)]
+                return Layout(own.mesh, dims)
+        return own
+
+    return layout
+
+
+class Optimiser:
+    """Base: walks the parameters, brings gradient and value into the state's layout, updates each shard."""
+
+    #: How many state tensors each parameter has.
+    slots = 0
+
+    def __init__(
+        self, parameters: Sequence[Parameter], rate: float, state_layout: StateLayout | None = None
+    ) -> None:
+        self.parameters = list(parameters)
+        self.rate = rate
+        self.state_layout = state_layout or (lambda parameter: parameter.layout)
+        self.state: dict[int, list[list[Any]]] = {}
+        self.count = 0
+
+    def step(self) -> None:
+        """One update of all parameters that have a gradient."""
+        self.count += 1
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                self._update(parameter, parameter.grad)
+
+    def _update(self, parameter: Parameter, gradient: Tensor) -> None:
+        layout = self.state_layout(parameter)
+        value, slope = parameter.value.detach().to(layout), gradient.to(layout)
+        world = value.world
+        if not world.has_data:
+            parameter.assign(value)
+            return
+        state = self.state.setdefault(
+            id(parameter), [[np.zeros_like(s) for s in value.shards] for _ in range(self.slots)]
+        )
+        shards, made = [], {}
+        for k, (old, change) in enumerate(zip(value.shards, slope.shards)):
+            # Replicas that share their arrays share the update, too.
+            key = (id(old), id(change))
+            if key not in made:
+                made[key] = k
+                shards.append(self.new_value(old, change, [slot[k] for slot in state]))
+            else:
+                for slot in state:
+                    slot[k] = slot[made[key]]
+                shards.append(shards[made[key]])
+        parameter.assign(Tensor(world, Meta.of(layout, value.shape, value.dtype), shards))
+
+    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+        """The updated shard; the state is changed in place."""
+        raise TypeError(f"{type(self).__name__} defines no new_value()")
+
+
+class SGD(Optimiser):
+    """Gradient descent with momentum (as MindSpore and PyTorch define it) and weight decay."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        rate: float = 0.01,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        state_layout: StateLayout | None = None,
+    ) -> None:
+        super().__init__(parameters, rate, state_layout)
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self.slots = 1 if momentum else 0
+
+    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+        """``value - rate * (momentum * velocity + gradient)``."""
+        kind = value.dtype.type
+        if self.weight_decay:
+            gradient = gradient + kind(self.weight_decay) * value
+        if self.momentum:
+            velocity = state[0]
+            velocity *= kind(self.momentum)
+            velocity += gradient
+            gradient = velocity
+        update = gradient * kind(self.rate)
+        return np.subtract(value, update, out=update)
+
+
+class Adam(Optimiser):
+    """Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    slots = 2
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        rate: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        state_layout: StateLayout | None = None,
+    ) -> None:
+        super().__init__(parameters, rate, state_layout)
+        self.betas, self.epsilon, self.weight_decay = betas, epsilon, weight_decay
+
+    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+        """One step with bias-corrected moments."""
+        kind = value.dtype.type
+        first, second = state
+        b1, b2 = (kind(b) for b in self.betas)
+        first *= b1
+        first += (1 - b1) * gradient
+        second *= b2
+        second += (1 - b2) * gradient * gradient
+        corrected1 = first / kind(1 - self.betas[0] ** self.count)
+        corrected2 = second / kind(1 - self.betas[1] ** self.count)
+        update = corrected1 / (np.sqrt(corrected2) + kind(self.epsilon))
+        if self.weight_decay:
+            update += kind(self.weight_decay) * value
+        return np.asarray(value - kind(self.rate) * update)
