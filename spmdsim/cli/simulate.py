@@ -1,0 +1,149 @@
+"""``spmdsim simulate script.py -n 64 [args...]``: run a per-rank MPI program on virtual ranks, and judge it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from spmdsim.errors import InputError
+
+HELP = "run an mpi4py program on virtual ranks, without MPI, and name its mistakes"
+DESCRIPTION = """\
+Run an ordinary mpi4py program on N virtual ranks in one process: no MPI and no mpi4py needed.
+Deadlocks, lost messages, mismatched collectives, wrong types and sends that only work because the
+library buffers are reported in one sentence each, with ranks and lines.
+"""
+EPILOG = """\
+Options stand before the script or right after it; everything else is the script's own (`--` ends ours).
+
+exit status: 0 nothing wrong, 1 something is wrong (with --strict also a warning),
+2 wrong arguments, or the program's own status if it leaves with one.
+
+examples:
+  spmdsim simulate ring.py -n 64
+  spmdsim simulate halo.py -n 16 --machine cluster --trace halo.json 1000
+"""
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-n", "--ranks", type=int, default=None, metavar="N", help="number of ranks (default 4)")
+    add("--strict", action="store_true", help="no send is buffered; warnings are errors")
+    add("--json", action="store_true", help="print the findings and the output as JSON")
+    add("--prefix", action="store_true", help="print each line after its rank, as [3] ...")
+    add("--only", type=int, default=None, metavar="RANK", help="print the lines of one rank only")
+    add("--seed", type=int, default=None, help="another legal order of the ranks and wildcards")
+    add("--machine", default=None, metavar="FILE", help="machine name or file, for modelled time")
+    add("--alpha", type=float, default=None, metavar="S", help="seconds per message")
+    add("--beta", type=float, default=None, metavar="S", help="seconds per byte")
+    add("--gamma", type=float, default=None, metavar="S", help="seconds per reduced byte")
+    add("--per-node", type=int, default=None, metavar="K", help="consecutive ranks that share a node")
+    add("--trace", default=None, metavar="FILE", help="write a timeline for ui.perfetto.dev")
+    add("--quiet", action="store_true", help="no findings and no summary, only the exit status")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command to ``spmdsim``."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help=HELP,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_options(parser)
+    parser.add_argument("script", help="the program: a Python file that imports mpi4py")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="args", help="its arguments")
+    parser.set_defaults(run=run)
+
+
+def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our options that stand right after the script, and the script's own arguments.
+
+    >>> split_rest(["-n", "64", "--strict", "input.txt", "-n", "3"])
+    (['-n', '64', '--strict'], ['input.txt', '-n', '3'])
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    _add_options(parser)
+    known = {name: action for action in parser._actions for name in action.option_strings}
+    position = 0
+    while position < len(rest):
+        word, equals, _ = rest[position].partition("=")
+        if rest[position] == "--":
+            return list(rest[:position]), list(rest[position + 1 :])
+        if word not in known:
+            break
+        takes_value = known[word].nargs != 0 and not equals
+        position += 2 if takes_value else 1
+    return list(rest[:position]), list(rest[position:])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the script; the exit status tells whether something is wrong."""
+    ours, arguments = split_rest(args.rest)
+    if ours:
+        parser = argparse.ArgumentParser(prog="spmdsim simulate", add_help=False)
+        _add_options(parser)
+        parser.parse_args(ours, namespace=args)
+    from spmdsim.simulate import simulate
+
+    real = sys.stdout
+
+    def emit(rank: int, line: str) -> None:
+        if not args.json and args.only in (None, rank):
+            real.write(f"[{rank}] {line}\n" if args.prefix else f"{line}\n")
+
+    report = simulate(
+        args.script,
+        4 if args.ranks is None else args.ranks,
+        *arguments,
+        machine=_machine(args),
+        strict=args.strict,
+        seed=args.seed,
+        trace=args.trace is not None,
+        check=False,
+        emit=emit,
+        ranks_per_node=args.per_node,
+    )
+    real.flush()
+    if args.trace is not None:
+        _write(args.trace, report.trace)
+    if args.json:
+        print(json.dumps(report.to_dict(), indent=2))
+    elif not args.quiet:
+        _tell(report)
+    return int(report.exit_code)
+
+
+def _machine(args: argparse.Namespace) -> Any:
+    """The machine that the options describe: numbers go before what a file says."""
+    given = (args.alpha, args.beta, args.gamma)
+    if given == (None, None, None):
+        return args.machine
+    from dataclasses import replace
+
+    from spmdsim.simulate.timing import speeds_of
+
+    names = ("alpha", "beta", "gamma")
+    chosen = {name: value for name, value in zip(names, given) if value is not None}
+    return replace(speeds_of(args.machine), **chosen)
+
+
+def _write(path: str, content: Any) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as stream:
+            json.dump(content, stream)
+    except OSError as error:
+        raise InputError(f"cannot write the trace {path}: {error.strerror}") from None
+
+
+def _tell(report: Any) -> None:
+    """Findings on stderr, so that the program's own output stays as it is."""
+    for problem in report.problems:
+        print(problem, file=sys.stderr)
+        for line in problem.details:
+            print(f"  {line}", file=sys.stderr)
+    print(str(report).splitlines()[-1], file=sys.stderr)

@@ -1,0 +1,120 @@
+"""The numbers of the MPI interface, and the exception an MPI call raises."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+ANY_SOURCE = -1
+ANY_TAG = -1
+PROC_NULL = -2
+ROOT = -4
+UNDEFINED = -32766
+TAG_UB_VALUE = 2**31 - 1
+
+IDENT, CONGRUENT, SIMILAR, UNEQUAL = 0, 1, 2, 3
+CART, GRAPH, DIST_GRAPH = 1, 2, 3
+COMM_TYPE_SHARED = 0
+ORDER_C, ORDER_F = 0, 1
+THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = 0, 1, 2, 3
+TAG_UB, HOST, IO, WTIME_IS_GLOBAL, UNIVERSE_SIZE, APPNUM = 0, 1, 2, 3, 4, 5
+
+ERROR_TEXTS = {
+    "SUCCESS": "no error",
+    "ERR_BUFFER": "invalid buffer",
+    "ERR_COUNT": "invalid count",
+    "ERR_TYPE": "invalid datatype",
+    "ERR_TAG": "invalid tag",
+    "ERR_COMM": "invalid communicator",
+    "ERR_RANK": "invalid rank",
+    "ERR_REQUEST": "invalid request",
+    "ERR_ROOT": "invalid root",
+    "ERR_GROUP": "invalid group",
+    "ERR_OP": "invalid reduce operation",
+    "ERR_TOPOLOGY": "invalid topology",
+    "ERR_DIMS": "invalid dimension argument",
+    "ERR_ARG": "invalid argument",
+    "ERR_UNKNOWN": "unknown error",
+    "ERR_TRUNCATE": "message truncated",
+    "ERR_OTHER": "known error not in list",
+    "ERR_INTERN": "internal error",
+    "ERR_IN_STATUS": "error code in status",
+    "ERR_PENDING": "pending request",
+}
+ERROR_CODES = {name: number for number, name in enumerate(ERROR_TEXTS)}
+SUCCESS = 0
+
+
+class Exception(RuntimeError):
+    """An MPI call refused its arguments; it has an error class as in MPI.
+
+    Args:
+        name: the error class, such as ``ERR_RANK``, or its number.
+        reason: what conflicts and what would be right.
+    """
+
+    def __init__(self, name: str | int = 0, reason: str = "") -> None:
+        names = list(ERROR_TEXTS)
+        self.error_name = names[name] if isinstance(name, int) else name
+        self.ob_ierr = ERROR_CODES[self.error_name]
+        super().__init__(self.ob_ierr)
+        self.reason = reason
+
+    def Get_error_code(self) -> int:
+        """Number of the error."""
+        return self.ob_ierr
+
+    def Get_error_class(self) -> int:
+        """Number of the error class."""
+        return self.ob_ierr
+
+    def Get_error_string(self) -> str:
+        """The error class in words, and what was wrong."""
+        return str(self)
+
+    error_code = property(Get_error_code)
+    error_class = property(Get_error_class)
+    error_string = property(Get_error_string)
+
+    def __int__(self) -> int:
+        return self.ob_ierr
+
+    def __eq__(self, other: object) -> bool:
+        return int(other) == self.ob_ierr if isinstance(other, int | Exception) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.ob_ierr)
+
+    def __str__(self) -> str:
+        text = f"MPI_{self.error_name}: {ERROR_TEXTS[self.error_name]}"
+        return f"{text}: {self.reason}" if self.reason else text
+
+
+MPIError = Exception
+PythonException = builtins.Exception
+
+
+class _InPlace(int):
+    """The type of IN_PLACE and BOTTOM: single values that are compared by identity."""
+
+    name: str
+
+    def __new__(cls, number: int, name: str) -> _InPlace:
+        """Make the one value of that name."""
+        value = super().__new__(cls, number)
+        value.name = name
+        return value
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> Any:
+        return (_named, (self.name,))
+
+
+IN_PLACE = _InPlace(-1, "IN_PLACE")
+BOTTOM = _InPlace(0, "BOTTOM")
+
+
+def _named(name: str) -> _InPlace:
+    return IN_PLACE if name == "IN_PLACE" else BOTTOM
