@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
+from typing import TYPE_CHECKING
 
 from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.dialects.paddle.splitting import SplitLayout
+    from spmdsim.layout import Layout
+
+Shape = tuple[int, ...]
 
 EXAMPLES = """\
 examples:
@@ -103,6 +111,7 @@ def _add_paddle_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Derive what was asked for and print it."""
     from spmdsim.cli import layout_show
+    from spmdsim.cli.layout_operator import derive
 
     given = [
         name for name in ("split", "op", "shard", "placement", "device_matrix", "mesh") if getattr(args, name)
@@ -115,13 +124,13 @@ def run(args: argparse.Namespace) -> int:
     if args.split:
         return layout_show.show_split(_split(args), args)
     if args.op:
-        return layout_show.show_operator(_operator(args), args)
+        return layout_show.show_operator(derive(args), args)
     shape = None if args.shape is None else _shape(args.shape)
     layout, names = _tensor(args, shape)
     return layout_show.show_layout(layout, shape, args, names)
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _shape(text: str) -> Shape:
     from spmdsim.dialects.spelling import parse_ints
 
     shape = parse_ints(text, "a shape")
@@ -130,68 +139,88 @@ def _shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _tensor(args: argparse.Namespace, shape: tuple[int, ...] | None):  # type: ignore[no-untyped-def]
+def _tensor(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, dict[str, str]]:
     """The layout, and names for its axes where it has none of its own."""
+    if args.shard:
+        return _from_cuts(args, shape)
+    if args.placement:
+        return _from_sbp(args, shape), {}
+    if args.device_matrix:
+        return _from_tensor_map(args, shape), {}
+    return _from_mesh(args, shape), {}
+
+
+def _from_cuts(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, dict[str, str]]:
+    from spmdsim.dialects.mindspore import from_cuts
+    from spmdsim.dialects.spelling import parse_tuples
+
+    cuts = parse_tuples(args.shard, "--shard")
+    if len(cuts) != 1:
+        raise InputError(
+            f"--shard without --op takes the cuts of one tensor, but got {cuts}; name the operator"
+        )
+    layout = from_cuts(cuts[0], args.n or math.prod(cuts[0]), args.repeat)
+    return _checked(layout, shape, args), {axis: axis[1:] for axis in layout.mesh.axes}
+
+
+def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     from spmdsim.dialects import spelling
-    from spmdsim.dialects.mindspore import check_even, from_cuts
     from spmdsim.dialects.oneflow import check_sizes, placement
 
-    ndim = None if shape is None else len(shape)
-    if args.shard:
-        cuts = spelling.parse_tuples(args.shard, "--shard")
-        if len(cuts) != 1:
-            raise InputError(
-                f"--shard without --op takes the cuts of one tensor, but got {cuts}; name the operator"
-            )
-        pieces = 1
-        for cut in cuts[0]:
-            pieces *= cut
-        layout = from_cuts(cuts[0], args.n or pieces, args.repeat)
-        names = {axis: axis[1:] for axis in layout.mesh.axes}
-    elif args.placement:
-        if args.sbp is None:
-            raise InputError("--placement needs --sbp, one entry per mesh axis")
-        if shape is None:
-            raise InputError("--sbp has one entry per mesh axis, so --shape must be given")
-        layout, names = (
-            spelling.parse_oneflow(args.placement, args.sbp, len(shape), sort_ranks=args.sort_ranks),
-            {},
-        )
-        check_sizes(placement("cpu", spelling.parse_nested(args.placement, "--placement")), args.sbp, shape)
-    elif args.device_matrix:
-        if args.tensor_map is None:
-            raise InputError("--device-matrix needs --tensor-map, one entry per dim")
-        layout, names = (
-            spelling.parse_mindspore(
-                args.device_matrix,
-                args.alias,
-                args.tensor_map,
-                ranks_order=args.ranks_order,
-                tuple_order=args.tuple_order,
-                ndim=ndim,
-            ),
-            {},
-        )
-    else:
-        if args.dims is None:
-            raise InputError("--mesh needs --dims, one entry per dim")
-        layout, names = (
-            spelling.parse_layout(args.dims, spelling.parse_mesh(args.mesh, args.ranks_order), ndim),
-            {},
-        )
-    if shape is not None and (args.device_matrix or args.shard) and not args.allow_uneven:
-        check_even(layout, shape)
+    if args.sbp is None:
+        raise InputError("--placement needs --sbp, one entry per mesh axis")
+    if shape is None:
+        raise InputError("--sbp has one entry per mesh axis, so --shape must be given")
+    layout = spelling.parse_oneflow(args.placement, args.sbp, len(shape), sort_ranks=args.sort_ranks)
+    check_sizes(placement("cpu", spelling.parse_nested(args.placement, "--placement")), args.sbp, shape)
+    return layout
+
+
+def _from_tensor_map(args: argparse.Namespace, shape: Shape | None) -> Layout:
+    from spmdsim.dialects.spelling import parse_mindspore
+
+    if args.tensor_map is None:
+        raise InputError("--device-matrix needs --tensor-map, one entry per dim")
+    layout = parse_mindspore(
+        args.device_matrix,
+        args.alias,
+        args.tensor_map,
+        ranks_order=args.ranks_order,
+        tuple_order=args.tuple_order,
+        ndim=None if shape is None else len(shape),
+    )
+    return _checked(layout, shape, args)
+
+
+def _from_mesh(args: argparse.Namespace, shape: Shape | None) -> Layout:
+    from spmdsim.dialects.spelling import parse_layout, parse_mesh
+
+    if args.dims is None:
+        raise InputError("--mesh needs --dims, one entry per dim")
+    mesh = parse_mesh(args.mesh, args.ranks_order)
+    layout = parse_layout(args.dims, mesh, None if shape is None else len(shape))
     if shape is not None:
         layout.check_shape(shape)
-    return layout, names
+    return layout
 
 
-def _split(args: argparse.Namespace):  # type: ignore[no-untyped-def]
+def _checked(layout: Layout, shape: Shape | None, args: argparse.Namespace) -> Layout:
+    """MindSpore's sizes are even unless the user says otherwise."""
+    from spmdsim.dialects.mindspore import check_even
+
+    if shape is not None:
+        layout.check_shape(shape)
+        if not args.allow_uneven:
+            check_even(layout, shape)
+    return layout
+
+
+def _split(args: argparse.Namespace) -> SplitLayout:
     from spmdsim.dialects.paddle import split_layout
 
     if args.size is None:
         raise InputError("--split needs --size, the shape of the weight")
-    return split_layout(
+    made: SplitLayout = split_layout(
         _shape(args.size),
         args.split,
         args.axis,
@@ -200,9 +229,4 @@ def _split(args: argparse.Namespace):  # type: ignore[no-untyped-def]
         padding_row=args.padding_row,
         world_size=args.n,
     )
-
-
-def _operator(args: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from spmdsim.cli.layout_operator import derive
-
-    return derive(args)
+    return made

@@ -1,0 +1,54 @@
+"""The examples in the docstrings of layouts and their spellings."""
+
+from __future__ import annotations
+
+import doctest
+from importlib import import_module
+
+import pytest
+
+MODULES = [
+    "layout.explain",
+    "layout.layout",
+    "layout.mesh",
+    "draw.layout",
+    "cli.layout_show",
+    "dialects.even",
+    "dialects.jax",
+    "dialects.literals",
+    "dialects.mindspore",
+    "dialects.mindspore.cuts",
+    "dialects.mindspore.forms",
+    "dialects.mindspore.layout",
+    "dialects.nested",
+    "dialects.oneflow",
+    "dialects.oneflow.placements",
+    "dialects.oneflow.sbp",
+    "dialects.oneflow.tensors",
+    "dialects.paddle",
+    "dialects.paddle.process_mesh",
+    "dialects.paddle.splitting",
+    "dialects.spelling",
+    "dialects.torch",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    result = doctest.testmod(import_module(f"spmdsim.{name}"))
+    assert result.attempted > 0 and result.failed == 0
+
+
+def test_dialects_are_found_lazily():
+    import spmdsim.dialects as dialects
+
+    for name in dialects.DIALECTS:
+        assert name in dir(dialects) and getattr(dialects, name).__name__ == f"spmdsim.dialects.{name}"
+    with pytest.raises(AttributeError, match="no attribute 'caffe'"):
+        _ = dialects.caffe
+    for name in ("mindspore", "oneflow", "paddle"):
+        package = getattr(dialects, name)
+        assert all(getattr(package, public) is not None for public in package.__all__)
+        assert set(package.__all__) <= set(dir(package))
+        with pytest.raises(AttributeError):
+            _ = package.nothing
