@@ -1,0 +1,99 @@
+"""What is known and set before numpy and MPI are loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from spmdsim.errors import WorldError
+from spmdsim.launch import environment, start
+from spmdsim.launch.checks import check_size
+from spmdsim.launch.environment import Launched, blas_threads, detect, mpi_settings, prepare
+
+
+@pytest.mark.parametrize(
+    "variables, expected",
+    [
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "3",
+                "OMPI_COMM_WORLD_SIZE": "8",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+                "PMIX_RANK": "3",
+            },
+            Launched("Open MPI", 3, 8, 4),
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}, Launched("MPICH", 0, 2, 2)),
+        (
+            {
+                "SLURM_PROCID": "5",
+                "SLURM_STEP_NUM_TASKS": "6",
+                "SLURM_NTASKS": "6",
+                "SLURM_STEP_TASKS_PER_NODE": "3(x2)",
+            },
+            Launched("Slurm", 5, 6, 3),
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "6", "SLURM_JOB_ID": "1"}, None),  # a batch script
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),  # an interactive shell
+        ({}, None),
+    ],
+)
+def test_launchers_are_recognised(variables, expected):
+    assert detect(variables) == expected
+
+
+def test_threads_fill_the_cores_once(monkeypatch):
+    monkeypatch.setattr(environment, "cores", lambda: 8)
+    ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    environ = dict(ranks)
+    prepare(environ)
+    assert {environ[name] for name in environment.THREAD_VARIABLES} == {"2"}
+    assert [blas_threads(8, 2), blas_threads(3, 8), blas_threads(1, 8)] == [1, 2, 8]
+
+
+def test_the_users_own_settings_stay():
+    environ = {"PMI_RANK": "0", "PMI_SIZE": "64", "MPI_LOCALNRANKS": "64", "OMP_NUM_THREADS": "3"}
+    before = dict(environ)
+    prepare(environ)
+    assert environ == before
+
+
+def test_nothing_is_set_outside_a_launcher():
+    environ: dict[str, str] = {}
+    assert prepare(environ) is None
+    assert environ == {}
+
+
+def test_networks_are_left_alone_where_there_are_several_machines():
+    one = mpi_settings(Launched("Open MPI", 0, 8, 8), 2)
+    several = mpi_settings(Launched("Open MPI", 0, 16, 8), 2)
+    assert one["OMPI_MCA_mtl"] == "^ofi"
+    assert several == {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    assert mpi_settings(Launched("Open MPI", 0, 16, 8), 64) == {}
+
+
+def test_a_launcher_of_another_mpi_is_noticed():
+    check_size(8, "Open MPI", Launched("Open MPI", 0, 8, 8))
+    check_size(1, "Open MPI", None)
+    with pytest.raises(WorldError, match=r"MPICH\) started 8 ranks, but MPI \(Open MPI.* sees 1"):
+        check_size(1, "Open MPI", Launched("MPICH", 2, 8, 8))
+
+
+def test_a_rank_starts_no_ranks(monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(WorldError, match="already"):
+        start(2, [sys.executable, "-c", ""])
+
+
+def test_the_command_line_starts_without_numpy_and_mpi():
+    code = (
+        "import sys; from spmdsim.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(sorted({'numpy', 'mpi4py', 'rich'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "usage: spmdsim" in result.stdout
+    assert result.stdout.endswith("[]\n")

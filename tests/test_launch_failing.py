@@ -1,0 +1,119 @@
+"""A failure on one rank ends the job: in seconds, with one traceback, the rank named and its exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from spmdsim.errors import SpmdError
+from spmdsim.launch.mpi import find_launcher
+
+RANKS = 3
+
+PROGRAM = """\
+import os, signal, sys, threading, time
+from mpi4py import MPI
+comm, case = MPI.COMM_WORLD, sys.argv[1]
+print(f"rank {comm.rank} says {case}")
+if case == "everywhere":
+    raise ValueError("broken everywhere")
+if case == "everywhere_exit":
+    sys.exit(7)
+if case == "everywhere_mistake":
+    from spmdsim.errors import InputError
+    raise InputError("no such file")
+if comm.rank == 1:
+    if case == "raise":
+        raise ValueError("broken on one")
+    if case == "exit":
+        sys.exit(5)
+    if case == "interrupt":
+        raise KeyboardInterrupt
+    if case == "thread":
+        threading.Thread(target=lambda: 1 / 0).start()
+comm.Barrier()
+if case == "thread":
+    time.sleep(30)
+"""
+
+
+def launch(tmp_path, *arguments, options=()):
+    """Run the program on ranks; what it printed, its exit code and its seconds."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    command = [sys.executable, "-m", "spmdsim", "launch", "-n", str(RANKS), *options, str(script), *arguments]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    begin = time.monotonic()
+    result = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=60, env=environ, cwd=tmp_path
+    )
+    return result, time.monotonic() - begin
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _mpi():
+    """These tests start ranks themselves."""
+    try:
+        find_launcher()
+    except SpmdError as error:
+        pytest.skip(f"no ranks can be started: {error}")
+
+
+@pytest.mark.parametrize(
+    "case, code, text",
+    [
+        ("raise", 1, "ValueError: broken on one"),
+        ("exit", 5, "\nsys.exit(5)\n"),
+        ("interrupt", 130, "\nKeyboardInterrupt\n"),
+        ("thread", 1, "ZeroDivisionError"),
+    ],
+)
+def test_one_rank_ends_all(tmp_path, case, code, text):
+    result, seconds = launch(tmp_path, case)
+    assert result.returncode == code
+    assert result.stderr.count(text) == 1
+    assert f"rank 1 of {RANKS}" in result.stderr
+    assert "bootstrap.py" not in result.stderr
+    assert seconds < 20  # a few seconds on a quiet machine
+
+
+@pytest.mark.parametrize(
+    "case, code, text",
+    [
+        ("everywhere", 1, "ValueError: broken everywhere"),
+        ("everywhere_exit", 7, ""),
+        ("everywhere_mistake", 2, "program.py: error: no such file\n"),
+    ],
+)
+def test_what_all_ranks_have_is_said_once(tmp_path, case, code, text):
+    result, _ = launch(tmp_path, case)
+    assert result.returncode == code
+    assert text == "" or result.stderr.count(text) == 1
+    assert "stopped" not in result.stderr
+    assert result.stdout.count("says") == RANKS
+
+
+def test_logs_per_rank_and_the_end_of_the_failed_one(tmp_path):
+    result, _ = launch(tmp_path, "raise", options=["--log-dir", "logs"])
+    assert result.returncode == 1
+    assert "rank 1 failed with exit code 1; end of" in result.stderr
+    assert "| ValueError: broken on one" in result.stderr
+    assert result.stdout == "rank 0 says raise\n"
+    for rank in range(RANKS):
+        log = (tmp_path / "logs" / f"worker_{rank}.log").read_text(errors="replace")
+        assert log.startswith(f"rank {rank} says raise\n")
+
+
+def test_a_script_that_is_not_there(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "spmdsim", "launch", "-n", "2", str(tmp_path / "none.py")],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("spmdsim launch: error: there is no script")
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,161 @@
+"""Tests on many ranks: failures are agreed on and named, nobody hangs, rank 0 alone reports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from spmdsim.errors import SpmdError
+from spmdsim.launch.mpi import find_launcher
+
+pytest.importorskip("pytest_mpi")
+
+RANKS = 3
+
+CONFTEST = """\
+def pytest_addoption(parser, pluginmanager):
+    if not pluginmanager.has_plugin("spmdsim"):
+        pluginmanager.import_plugin("spmdsim.testing.plugin")
+"""
+
+FAILING = """\
+import sys
+import pytest
+from mpi4py import MPI
+
+pytestmark = pytest.mark.mpi
+RANK = MPI.COMM_WORLD.rank
+
+@pytest.fixture
+def bad_setup():
+    assert RANK != 2, "setup of two"
+
+@pytest.fixture
+def bad_teardown():
+    yield
+    assert RANK != 1, "teardown of one"
+
+def test_fine():
+    assert MPI.COMM_WORLD.allreduce(1) == 3
+
+def test_one_rank():
+    assert RANK != 1, "one is bad"
+
+def test_all_ranks():
+    assert False, "all are bad"
+
+def test_exit():
+    if RANK == 0:
+        sys.exit(3)
+
+def test_setup(bad_setup):
+    MPI.COMM_WORLD.Barrier()
+
+def test_teardown(bad_teardown):
+    pass
+
+@pytest.mark.ranks(1, 2, 3)
+def test_sizes(mpi_comm):
+    assert mpi_comm.allreduce(1) == mpi_comm.size
+    assert not (mpi_comm.size == 3 and mpi_comm.rank == 2), "two of three"
+
+def test_still_in_step():
+    assert MPI.COMM_WORLD.allreduce(RANK) == 3
+"""
+
+
+def run_ranks(folder, text, *options):
+    """Run a test file on ranks."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(text)
+    pytest_command = ["-m", "pytest", "-q", "--with-mpi", "-p", "no:cacheprovider", *options, "test_it.py"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run(
+        [sys.executable, "-m", "spmdsim", "launch", "-n", str(RANKS), *pytest_command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=100,
+        cwd=folder,
+        env=environ,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _mpi():
+    """These tests start ranks themselves."""
+    try:
+        find_launcher()
+    except SpmdError as error:
+        pytest.skip(f"no ranks can be started: {error}")
+
+
+def test_failures_are_agreed_on_and_reported_once(tmp_path):
+    result = run_ranks(tmp_path, FAILING, "--junitxml=junit.xml", "--color=no")
+    output = result.stdout
+    assert result.returncode == 1
+    assert len(re.findall(r"4 failed, 5 passed, 2 errors in ", output)) == 1
+    assert "test_one_rank (call) failed on ranks [1] of 3" in output
+    assert "test_all_ranks (call) failed on ranks [0, 1, 2] of 3" in output
+    assert "test_exit (call) failed on ranks [0] of 3" in output
+    assert "test_setup (setup) failed on ranks [2] of 3" in output
+    assert "test_teardown (teardown) failed on ranks [1] of 3" in output
+    assert "test_sizes[3ranks] (call) failed on ranks [2] of 3" in output
+    assert "AssertionError: one is bad" in result.stderr  # at once, not only at the end
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("errors")) == ("4", "2")
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        (
+            "    assert rank != 1, 'one is bad'\n    MPI.COMM_WORLD.Barrier()",
+            ["AssertionError: one is bad", "ranks [0, 2] of 3 did not come"],
+        ),
+        (
+            "    if rank != 1: MPI.COMM_WORLD.Barrier()",
+            ["ranks [0, 2] of 3 did not come within 1 s to where ranks [1] wait"],
+        ),
+        (
+            "    if rank == 1: raise KeyboardInterrupt\n    MPI.COMM_WORLD.Barrier()",
+            ["rank 1 of 3: KeyboardInterrupt"],
+        ),
+        (
+            "    MPI.COMM_WORLD.recv(source=(rank + 1) % 3)",
+            ["rank 0 of 3", "test_it did not end within 2 s", "test_it.py:6 in test_it"],
+        ),
+    ],
+    ids=["failing", "hanging", "interrupted", "all_hanging"],
+)
+def test_nobody_waits_for_ever(tmp_path, body, expected):
+    text = (
+        "import pytest\nfrom mpi4py import MPI\n"
+        "@pytest.mark.mpi\ndef test_it():\n    rank = MPI.COMM_WORLD.rank\n" + body
+    )
+    result = run_ranks(tmp_path, text, "--mpi-deadline=1")
+    assert result.returncode not in (0, 1)
+    for line in expected:
+        assert line in result.stderr
+
+
+def test_ranks_that_collect_different_tests(tmp_path):
+    text = (
+        "import pytest\nfrom mpi4py import MPI\npytestmark = pytest.mark.mpi\n"
+        "def test_all(): pass\n"
+        "if MPI.COMM_WORLD.rank == 2:\n    def test_extra(): pass\n"
+    )
+    result = run_ranks(tmp_path, text, "--color=no")
+    assert result.returncode == 2
+    assert "rank 2 has tests that others lack, such as test_it.py::test_extra" in result.stdout
+
+
+def test_without_mpirun_the_plugin_does_nothing(pytestconfig):
+    if pytestconfig.getoption("--with-mpi"):
+        pytest.skip("this is mpirun")
+    assert not pytestconfig.pluginmanager.has_plugin("spmdsim-ranks")
