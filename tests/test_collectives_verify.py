@@ -1,0 +1,336 @@
+"""Verification: each kind of mistake is found and named, and agrees with what happens when a schedule runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from collectives_reference import expected, make_inputs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spmdsim.collectives import (
+    Move,
+    Schedule,
+    algorithms,
+    combine,
+    copy,
+    from_function,
+    make_schedule,
+    recv,
+    recv_reduce,
+    schedule_of,
+    send,
+)
+from spmdsim.collectives.lockstep import run_lock_step
+from spmdsim.collectives.verification import reduction_trees, verify
+from spmdsim.errors import ScheduleError
+
+Generator = Callable[..., Iterator[Any]]
+
+
+def findings(function: Generator, size: int, collective: str = "all_reduce", **facts: Any) -> list[str]:
+    schedule = make_schedule(from_function(function, collective, **facts), size)
+    return [str(f) for f in verify(schedule).findings]
+
+
+def ring(rank: int, size: int, rounds: int | None = None) -> Iterator[Any]:
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for i in range(size - 1 if rounds is None else rounds):
+        yield [send(right, (rank - i) % size), recv_reduce(left, (rank - 1 - i) % size)]
+    for i in range(size - 1):
+        yield [send(right, (rank + 1 - i) % size), recv(left, (rank - i) % size)]
+
+
+def test_a_right_one_has_no_findings() -> None:
+    for size in range(1, 10):
+        assert findings(ring, size) == []
+
+
+def test_adds_twice() -> None:
+    def too_long(rank: int, size: int) -> Iterator[Any]:
+        return ring(rank, size, rounds=size)
+
+    assert "round 3: rank 2 adds rank 2 twice to chunk 2" in findings(too_long, 4)
+
+
+def test_nobody_receives() -> None:
+    def forgets(rank: int, size: int) -> Iterator[Any]:
+        for number, moves in enumerate(ring(rank, size)):
+            yield moves[:1] if (rank, number) == (2, 1) else moves
+
+    assert findings(forgets, 4)[0] == "round 1: rank 1 sends chunk 0 to rank 2: nobody receives this message"
+
+
+def test_nobody_sends() -> None:
+    def forgets(rank: int, size: int) -> Iterator[Any]:
+        for number, moves in enumerate(ring(rank, size)):
+            yield moves[1:] if (rank, number) == (1, 2) else moves
+
+    assert (
+        findings(forgets, 4)[0] == "round 2: rank 2 waits for chunk 3 from rank 1: nobody sends this message"
+    )
+
+
+def test_deadlock_names_the_cycle() -> None:
+    def sends_first(rank: int, size: int) -> Iterator[Any]:
+        if rank not in (2, 5):
+            return
+        other = 7 - rank
+        yield [send(other, 0)]
+        yield [recv(other, 0)]
+
+    found = findings(sends_first, 6)
+    assert found == ["round 0: ranks wait for each other: 2 → 5 → 2 (rank 2: send to 5: chunk 0)"]
+
+
+def test_order_of_blocking_calls_that_works() -> None:
+    """Without an odd-even order these two rounds would wait for each other."""
+
+    def ordered(rank: int, size: int) -> Iterator[Any]:
+        moves = [send(1 - rank, 0), recv(1 - rank, 1)]
+        yield [moves[rank]]
+        yield [moves[1 - rank]]
+        yield [combine(1, 0, left=rank == 1)]
+
+    verdict = verify(make_schedule(from_function(ordered, chunks="1"), 2))
+    assert verdict.ok and verdict.steps == 2
+
+
+def test_idle_rounds_may_be_left_out() -> None:
+    def gather_then_tell(rank: int, size: int) -> Iterator[Any]:
+        for other in range(1, size):
+            if rank in (0, other):
+                yield [recv_reduce(other, 0)] if rank == 0 else [send(0, 0)]
+        for other in range(1, size):
+            if rank in (0, other):
+                yield [send(other, 0)] if rank == 0 else [recv(0, 0)]
+
+    verdict = verify(make_schedule(from_function(gather_then_tell), 5))
+    assert verdict.ok and not verdict.aligned
+    assert (verdict.steps, verdict.depth, verdict.in_order) == (8, 4, True)
+
+
+def test_wrong_chunk() -> None:
+    def shifted(rank: int, size: int) -> Iterator[Any]:
+        for number, moves in enumerate(ring(rank, size)):
+            if (rank, number) == (1, 0):
+                moves[0] = send(2, 0)
+            yield moves
+
+    assert findings(shifted, 4)[0] == "round 0: rank 1 sends chunk 0 to rank 2, which expects chunk 1"
+
+
+def test_holds_not() -> None:
+    def early(rank: int, size: int) -> Iterator[Any]:
+        right, left = (rank + 1) % size, (rank - 1) % size
+        for i in range(size - 1):
+            yield [send(right, (rank - i - 1) % size), recv(left, (rank - i - 2) % size)]
+
+    found = findings(early, 4, "all_gather")
+    assert found[0] == "round 0: rank 0 sends chunk 3, which it does not hold"
+
+
+def test_end_states() -> None:
+    def nothing(rank: int, size: int) -> Iterator[Any]:
+        yield [copy(0, 0)]
+
+    assert findings(nothing, 3)[0] == "at the end: rank 0 lacks the contribution of ranks 1, 2 in chunk 0"
+    assert findings(nothing, 3, "broadcast")[0] == "round 0: rank 1 uses chunk 0, which it does not hold"
+    assert findings(lambda rank, size: iter(()), 3, "broadcast") == [
+        "at the end: rank 1 has no chunk 0",
+        "at the end: rank 2 has no chunk 0",
+    ]
+    assert findings(nothing, 2, "exscan")[0] == (
+        "at the end: rank 1 lacks the contribution of rank 0 in chunk 0"
+    )
+
+    def swaps(rank: int, size: int) -> Iterator[Any]:
+        yield [copy([0, 1], [1, 0])]
+
+    found = findings(swaps, 1, chunks="2")
+    assert found[0] == "at the end: rank 0 has the data of chunk 1 in the place of chunk 0"
+
+    def whole_sum(rank: int, size: int) -> Iterator[Any]:
+        yield [send(1 - rank, 0), recv_reduce(1 - rank, 0)]
+
+    assert findings(whole_sum, 2, "scan") == [
+        "at the end: rank 0 has rank 1 in chunk 0, which does not belong there"
+    ]
+
+
+def test_barrier_needs_word_from_everyone() -> None:
+    def half(rank: int, size: int) -> Iterator[Any]:
+        yield [send((rank + 1) % size, ()), recv((rank - 1) % size, ())]
+
+    assert findings(half, 2, "barrier") == []
+    assert findings(half, 3, "barrier")[0] == "at the end: rank 0 leaves without having heard from rank 1"
+
+
+def test_form_of_rounds() -> None:
+    def single(rank: int, size: int) -> Iterator[Any]:
+        yield send(1 - rank, 0)
+
+    assert findings(single, 2)[0] == (
+        "round 0: rank 0 yields a single move (send to 1: chunk 0); a round is a list of moves: yield [...]"
+    )
+
+    def outside(rank: int, size: int) -> Iterator[Any]:
+        yield [send(rank + 1, 0), recv(rank, 0), recv(1, -2), "hello", copy([0, 1], 0)]
+
+    found = findings(outside, 2)
+    assert "round 0: rank 1 wants to send to 2: chunk 0, but ranks are 0 ... 1" in found
+    assert "round 0: rank 0 sends a message to itself (recv from 0: chunk 0)" in found
+    assert "round 0: rank 0: there is no chunk -2 (recv from 1: chunk -2)" in found
+    assert "round 0: rank 0 has 'hello' in its round instead of a move" in found
+
+    def fails(rank: int, size: int) -> Iterator[Any]:
+        yield []
+        raise KeyError("x")
+
+    assert findings(fails, 2)[0].startswith("round 1: rank 0 fails: KeyError: 'x' (line ")
+
+    def endless(rank: int, size: int) -> Iterator[Any]:
+        while True:
+            yield []
+
+    assert "does not end" in findings(endless, 2)[0]
+
+    def reduces(rank: int, size: int) -> Iterator[Any]:
+        yield [send(1 - rank, 0), recv_reduce(1 - rank, 0)]
+
+    found = findings(reduces, 2, "all_gather")
+    assert found[0] == "round 0: rank 0 reduces, but all_gather reduces nothing"
+
+
+def test_one_port() -> None:
+    def star(rank: int, size: int) -> Iterator[Any]:
+        if rank == 0:
+            yield [recv_reduce(r, 0) for r in range(1, size)]
+            yield [send(r, 0) for r in range(1, size)]
+        else:
+            yield [send(0, 0)]
+            yield [recv(0, 0)]
+
+    assert findings(star, 4) == [
+        "round 0: rank 0 receives 3 messages at once, but has one port",
+        "round 1: rank 0 sends 3 messages at once, but has one port",
+    ]
+    assert findings(star, 4, ports="n-1") == []
+
+
+def test_different_trees_on_different_ranks_are_a_warning() -> None:
+    def own_first(rank: int, size: int) -> Iterator[Any]:
+        others = [r for r in range(size) if r != rank]
+        for i in range(1, size):
+            yield [send((rank + i) % size, 0), recv((rank - i) % size, 1 + (rank - i) % size)]
+        yield [combine(1 + r, 0, left=False) for r in others]
+
+    verdict = verify(make_schedule(from_function(own_first, chunks="1"), 3))
+    assert verdict.ok and not verdict.same_tree
+    assert "may differ between ranks" in str(verdict.findings[0])
+
+
+def test_declared_order_is_checked() -> None:
+    found = findings(ring, 4, in_order=True)
+    assert found == ["operands are not combined in rank order, although the algorithm declares it"]
+
+
+def test_trees_as_values() -> None:
+    trees = reduction_trees(schedule_of("all_reduce", "ring", 3))
+    assert trees == {0: ((1, 2), 0), 1: ((2, 0), 1), 2: ((0, 1), 2)}
+    trees = reduction_trees(schedule_of("all_reduce", "ring_openmpi", 3))
+    assert trees == {0: ((0, 1), 2), 1: ((1, 2), 0), 2: ((2, 0), 1)}
+    for name in ("recursive_doubling", "reduce_broadcast"):
+        assert reduction_trees(schedule_of("all_reduce", name, 6)) == {0: (((0, 1), (2, 3)), (4, 5))}
+
+
+def test_a_ring_of_256_ranks_takes_seconds() -> None:
+    start = time.process_time()
+    assert verify(schedule_of("all_reduce", "ring", 256)).ok
+    assert time.process_time() - start < 3.0
+
+
+def mutated(schedule: Schedule, rounds: list[list[list[Move]]]) -> Schedule:
+    """A schedule with other rounds; any number of ports."""
+
+    def replay(rank: int, size: int) -> Iterator[Any]:
+        return iter(rounds[rank])
+
+    chunks = tuple(str(level) for level in schedule.levels)
+    made = from_function(replay, schedule.collective.name, chunks=chunks, ports="99")
+    return make_schedule(made, schedule.size)
+
+
+def runs_right(schedule: Schedule) -> bool:
+    """Run it on numbers that show every wrong contribution, and look at the result."""
+    count = schedule.chunk_count
+    counter = iter(range(schedule.size))
+
+    def make(length: int) -> Any:
+        return 5 ** next(counter) + 10**8 * np.arange(length)
+
+    size = schedule.size
+    length = {"all_gather": count // size, "all_to_all": size}.get(schedule.collective.name, count)
+    inputs = make_inputs(schedule, 0, np.zeros)
+    inputs = [None if given is None else make(length) for given in inputs]
+    try:
+        outputs = run_lock_step(schedule, inputs)
+    except (ScheduleError, KeyError):
+        return False
+    pairs = zip(outputs, expected(schedule, inputs))
+    return all(want is None or np.array_equal(np.asarray(got), want) for got, want in pairs)
+
+
+NAMES = [
+    a for a in algorithms() if a.collective.name not in ("barrier", "exscan") and a.name != "pipelined_chain"
+]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_mutations(data: st.DataObject) -> None:
+    """A damaged schedule is refused exactly if it gives wrong results or never ends."""
+    chosen = data.draw(st.sampled_from([a for a in NAMES if a.fits(6)]))
+    size = data.draw(st.sampled_from([s for s in range(2, 7) if chosen.fits(s)]))
+    schedule = make_schedule(chosen, size)
+    rounds = [[list(moves) for moves in schedule.rounds(rank)] for rank in range(size)]
+    for _ in range(data.draw(st.integers(1, 2))):
+        places = [(r, i) for r in range(size) for i in range(len(rounds[r])) if rounds[r][i]]
+        if not places:
+            break
+        rank, number = data.draw(st.sampled_from(places))
+        moves = rounds[rank][number]
+        index = data.draw(st.integers(0, len(moves) - 1))
+        kind = data.draw(st.sampled_from(["drop", "twice", "peer", "chunk", "kind", "split", "swap", "idle"]))
+        move = moves[index]
+        if kind == "drop":
+            moves.pop(index)
+        elif kind == "twice":
+            moves.append(move)
+        elif kind == "peer" and move.peer >= 0 and size > 2:
+            others = [p for p in range(size) if p not in (rank, move.peer)]
+            moves[index] = move._replace(peer=data.draw(st.sampled_from(others)))
+        elif kind == "chunk" and len(move.chunks) == 1:
+            other = data.draw(st.integers(0, schedule.chunk_count - 1))
+            moves[index] = move._replace(chunks=(other,))
+        elif kind == "kind" and move.receives and schedule.collective.reduces:
+            moves[index] = move._replace(kind="recv" if move.kind == "reduce" else "reduce")
+        elif kind == "split":
+            rounds[rank][number : number + 1] = [moves[:index], moves[index:]]
+        elif kind == "swap":
+            other = data.draw(st.integers(0, len(rounds[rank]) - 1))
+            rounds[rank][number], rounds[rank][other] = rounds[rank][other], moves
+        elif kind == "idle":
+            rounds[rank].insert(number, [])
+    damaged = mutated(schedule, rounds)
+    verdict = verify(damaged)
+    right = runs_right(damaged)
+    if verdict.ok:
+        assert right, "accepted although it goes wrong"
+    elif right:
+        # Only what may be repaired later is refused on sight.
+        early = ("which expects", "twice", "names a chunk", "does not hold")
+        assert any(word in str(verdict.findings[0]) for word in early), str(verdict)
