@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 STARTERS = ("/launch/abort.py", "/launch/bootstrap.py", "/cli/main.py", "runpy.py", "<frozen runpy>")
 """Files whose frames say nothing at the top of a traceback."""
 
+FORWARD_SECONDS = 0.2
+"""Given to the launcher to pass on what was printed: some drop it when the job is aborted right after."""
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -115,6 +118,7 @@ def kill(code: int) -> NoReturn:
     sys.stderr.flush()
     comm = active_world()
     if comm is not None:
+        time.sleep(FORWARD_SECONDS)
         comm.Abort(code)
     os._exit(code)
 

@@ -13,6 +13,8 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from spmdsim.launch.abort import FORWARD_SECONDS
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -144,5 +146,6 @@ class Agreement:
         """End all ranks now."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(FORWARD_SECONDS)
         self.comm.Abort(code)
         raise SystemExit(code)

@@ -170,8 +170,8 @@ class RankSession:
         yield
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """An interrupt or ``pytest.exit`` on one rank ends all of them."""
-        if not self.leaving:
+        """An interrupt or ``pytest.exit`` on one rank ends all of them; what was agreed on needs no force."""
+        if not self.leaving and not excinfo.errisinstance(pytest.Session.Interrupted):
             self.say(f"rank {self.rank} of {self.size}: {excinfo.exconly()}")
             self.agreement.abort(130 if excinfo.errisinstance(KeyboardInterrupt) else ABORTED)
 
