@@ -116,6 +116,8 @@ def _medians(samples: Iterable[Sample]) -> list[Sample]:
 def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
     """Ranges of indices with the least criterion, by dynamic programming over the cuts."""
     count = len(data)
+    # The last line goes on for ever: one that does not grow would promise that any size takes as long.
+    flat_end = {start for start in range(1, count - _LEAST + 1) if fit_line(data[start:])[1] == 0}
     costs = {
         (start, stop): _squared_error(data[start:stop])
         for start in range(count)
@@ -127,6 +129,8 @@ def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
         row: dict[int, tuple[float, int]] = {}
         for start, (error, _start) in table[-1].items():
             for stop in range(start + _LEAST, count + 1):
+                if stop == count and start in flat_end:
+                    continue
                 total = error + costs[start, stop]
                 if stop not in row or total < row[stop][0]:
                     row[stop] = (total, start)

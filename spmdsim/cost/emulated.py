@@ -32,7 +32,7 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
         sum(machine.copy_seconds(items * itemsize) for items in _copied(schedule, rank, count))
         for rank in range(min(schedule.size, _LOOKED_AT))
     )
-    return rounds + copies
+    return rounds + copies + machine.call_seconds
 
 
 @lru_cache(maxsize=1024)

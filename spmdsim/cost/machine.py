@@ -42,6 +42,7 @@ class Machine:
         copy_pieces: the same for local copies; they replace ``beta_memory`` there.
         measured: measured times; they decide over the formulas for their collective and group size.
         memory_bytes: memory of one rank, 0 when unknown.
+        call_seconds: what an emulated collective costs besides its rounds.
 
     >>> machine = Machine("toy", alpha=1e-6, beta=1e-9)
     >>> f"{machine.seconds('all_gather', 4, 3000):.1e}"
@@ -62,6 +63,7 @@ class Machine:
     copy_pieces: tuple[Piece, ...] = ()
     measured: tuple[Measurement, ...] = ()
     memory_bytes: int = 0
+    call_seconds: float = 0.0
     _table: MeasuredTable = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -69,7 +71,7 @@ class Machine:
         _check_numbers(self)
         object.__setattr__(self, "_table", MeasuredTable(self.measured))
         facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
-        levels = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes)
+        levels = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes, self.call_seconds)
         pieces = (self.pieces, self.reduce_pieces, self.copy_pieces)
         object.__setattr__(self, "_hash", hash((facts, levels, pieces, self.measured)))
 
@@ -302,7 +304,9 @@ def _check_numbers(machine: Machine) -> None:
     """Refuse numbers that no machine has."""
     links = [("intra", machine.intra)] if machine.intra else []
     links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
-    values = [(key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory")]
+    values = [
+        (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
+    ]
     values += [(f"{where} alpha", link.alpha) for where, link in links if link]
     values += [(f"{where} beta", link.beta) for where, link in links if link]
     values += [

@@ -17,7 +17,7 @@ from typing import Any
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
 from spmdsim.errors import InputError
 
-_NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory")
+_NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
 _PIECES = ("pieces", "reduce_pieces", "copy_pieces")
 _KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "measured")

@@ -1,0 +1,126 @@
+"""``spmdsim collective calibrate``: fit a machine file to the machine at hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.cost.calibrate import Calibration, Fit
+
+EXAMPLES = """\
+examples:
+  spmdsim collective calibrate -o lab.json               starts two ranks, measures, fits, writes
+  mpirun -n 2 spmdsim collective calibrate -o lab.json   the same under your own launcher
+  mpirun -n 64 spmdsim collective calibrate -o lab.json  over nodes: also the links between nodes
+  spmdsim collective predict all_reduce -n 2 --machine lab.json
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "calibrate",
+        help="fit alpha, beta and gamma to this machine; writes a machine file",
+        description="Measure messages, reductions, copies and the library's own collectives on real ranks, fit a "
+        "machine to them, and say how well it fits.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="machine file to write")
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks to start outside mpirun (2)")
+    parser.add_argument("--name", default="this machine", help="name kept in the file")
+    parser.add_argument("-e", "--end", default="64M", help="largest message (64M)")
+    parser.add_argument("--no-native", action="store_true", help="do not measure the library's collectives")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, fit, print, write."""
+    from spmdsim.cli.collective_common import parse_bytes
+    from spmdsim.launch import launched, start_self
+
+    largest = parse_bytes(args.end)
+    if largest < 1024:
+        raise InputError(f"--end is {largest}; fitting needs sizes up to 1K at least")
+    if not launched():
+        return start_self(args.ranks, sys.argv[1:])
+    from spmdsim.cli.collective_measure import communicator, noise_note
+    from spmdsim.cli.output import emit_json, remark, say
+    from spmdsim.cost.machine_file import machine_to_json, save_machine
+
+    comm = communicator()
+    if comm.Get_size() < 2:
+        raise InputError("calibration needs two ranks at least: messages go from one to the other")
+    found, inside = _measure(comm, largest, args)
+    note = noise_note(comm)
+    notes: dict[str, Any] = {"ranks": comm.Get_size(), **found.notes()} | ({"note": note} if note else {})
+    if args.output and comm.Get_rank() == 0:
+        save_machine(found.machine, args.output, notes)
+    if args.json:
+        emit_json(json.loads(machine_to_json(found.machine, notes)))
+    else:
+        _print(found, inside)
+        if args.output:
+            say(f"wrote {args.output}")
+    if note:
+        remark(note)
+    return 0
+
+
+def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibration, Fit | None]:
+    """All measurements; the second result is the fit inside a node, where there are several nodes."""
+    from spmdsim.cli import collective_samples as samples
+    from spmdsim.cost import Link
+    from spmdsim.cost.calibrate import calibrate, fit_pieces
+
+    near, far, per_node = samples.pairs(comm)
+    outer = far or near
+    if outer is None:
+        raise InputError("calibration needs two ranks at least: messages go from one to the other")
+    found = calibrate(
+        args.name,
+        samples.exchanges(comm, outer, largest),
+        samples.local_times(comm, largest, "reduce"),
+        samples.local_times(comm, largest, "copy"),
+        min(comm.allgather(samples.flops_per_second())),
+        [] if args.no_native else samples.native_table(comm, largest),
+    )
+    machine = replace(found.machine, call_seconds=max(comm.allgather(samples.call_seconds(comm))))
+    if far is None or near is None:
+        return replace(found, machine=machine), None
+    inside = fit_pieces(samples.exchanges(comm, near, largest))
+    link = Link(inside.pieces[0].alpha, inside.pieces[-1].beta)
+    return replace(found, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
+
+
+def _print(found: Calibration, inside: Fit | None) -> None:
+    from spmdsim.cli.output import console, say, table
+
+    rows = []
+    kinds = [("message", found.messages), ("reduction", found.reductions), ("copy", found.copies)]
+    if inside is not None:
+        kinds.insert(1, ("message inside a node", inside))
+    for what, fit in kinds:
+        for piece in fit.pieces:
+            limit = "any" if piece.limit == float("inf") else f"{piece.limit:,.0f}"
+            speed = f"{1e-9 / piece.beta:.3g}" if piece.beta else "-"
+            rows.append((what, limit, f"{piece.alpha * 1e6:.3g}", speed))
+    columns = ("of", "up to bytes", "alpha (us)", "1/beta (GB/s)")
+    console().print(table(columns, rows, "fitted lines: seconds = alpha + bytes * beta", columns[1:]))
+    for what, fit in kinds:
+        say(
+            f"{what}: fit error {fit.median_error:.1%} in the median, {fit.largest_error:.1%} at most, "
+            f"{len(fit.errors)} sizes"
+        )
+    machine = found.machine
+    say(f"arithmetic: {machine.flops / 1e9:.3g} Gflop/s per rank in float32")
+    say(f"an emulated collective costs {machine.call_seconds * 1e6:.2g} us besides its rounds")
+    if machine.measured:
+        say(f"measured times of the library's own calls: {len(machine.measured)}")

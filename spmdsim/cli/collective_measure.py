@@ -1,0 +1,234 @@
+"""What the measuring commands share: ranks, patterns whose sums are exact, the library's own calls, timing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from spmdsim.collectives import Schedule
+from spmdsim.collectives.execution import execute
+from spmdsim.collectives.program import program_for
+from spmdsim.errors import InputError
+
+Array = np.ndarray
+#: Input values repeat with this period; small whole numbers add up without rounding in every type.
+PERIOD = 7
+#: Batches a measurement is cut into; the median of their means is what is reported.
+BATCHES = 5
+
+
+def noise_note(comm: Any) -> str:
+    """A remark if ranks of this node share cores; empty if each can have its own. All ranks call it."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    everywhere = comm.allgather((platform.node(), frozenset(allowed)))
+    # Launchers may bind each rank to one core: what counts is the cores of all of them together.
+    here = [cores for node, cores in everywhere if node == platform.node()]
+    cores = len(frozenset().union(*here))
+    if len(here) <= cores:
+        return ""
+    return f"times are noise: {len(here)} ranks share {cores} cores; compare counts and predictions instead"
+
+
+class CommTransport:
+    """Messages of emulated collectives over a communicator.
+
+    Args:
+        comm: with mpi4py's upper-case calls.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.irecv: Callable[[Array, int, int], Any] = comm.Irecv
+        self.isend: Callable[[Array, int, int], Any] = comm.Isend
+
+    def wait_all(self, requests: Sequence[Any]) -> None:
+        """Wait until all requests are done."""
+        if requests:
+            type(requests[0]).Waitall(requests)
+
+
+# ------------------------------------------------------------------------------ data whose results are known
+
+
+@dataclass(frozen=True)
+class Case:
+    """One collective on one size.
+
+    Attributes:
+        collective: such as ``all_reduce``.
+        size: number of ranks.
+        rank: this one.
+        count: elements as the collective counts them; a multiple of ``size`` where blocks are equal.
+        dtype: element type.
+    """
+
+    collective: str
+    size: int
+    rank: int
+    count: int
+    dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Message size as the collective counts it."""
+        return self.count * self.dtype.itemsize
+
+    @property
+    def block(self) -> int:
+        """Elements of one rank's block."""
+        return self.count // self.size
+
+    @property
+    def input_count(self) -> int:
+        """Elements this rank gives."""
+        if self.collective in ("all_gather", "gather"):
+            return self.block
+        if self.collective in ("broadcast", "scatter"):
+            return self.count if self.rank == 0 else 0
+        return 0 if self.collective == "barrier" else self.count
+
+    @property
+    def output_count(self) -> int:
+        """Elements this rank gets."""
+        if self.collective in ("reduce_scatter", "scatter"):
+            return self.block
+        if self.collective in ("reduce", "gather"):
+            return self.count if self.rank == 0 else 0
+        if self.collective == "barrier" or (self.collective == "exscan" and self.rank == 0):
+            return 0
+        return self.count
+
+    @cached_property
+    def given(self) -> Array:
+        """This rank's input."""
+        pattern = (np.arange(PERIOD) + 3 * self.rank) % PERIOD + 1
+        return np.resize(pattern.astype(self.dtype), self.input_count)
+
+    def wrong(self, result: Array) -> int:
+        """Elements of the result that are not what they should be."""
+        return sum(
+            self._wrong_piece(result[start:stop], ranks, first)
+            for start, stop, ranks, first in self._pieces()
+        )
+
+    def _pieces(self) -> list[tuple[int, int, range, int]]:
+        """Pieces of the output: start, stop, the ranks whose inputs are added, where these inputs start."""
+        n, r, block, every = self.size, self.rank, self.block, range(self.size)
+        one = {
+            "all_reduce": (every, 0),
+            "reduce": (every, 0),
+            "reduce_scatter": (every, r * block),
+            "broadcast": (range(1), 0),
+            "scatter": (range(1), r * block),
+            "scan": (range(r + 1), 0),
+            "exscan": (range(r), 0),
+        }
+        if self.collective in one:
+            ranks, first = one[self.collective]
+            return [(0, self.output_count, ranks, first)] if self.output_count else []
+        if self.collective in ("all_gather", "gather") and self.output_count:
+            return [(s * block, (s + 1) * block, range(s, s + 1), 0) for s in range(n)]
+        if self.collective == "all_to_all":
+            return [(s * block, (s + 1) * block, range(s, s + 1), r * block) for s in range(n)]
+        return []
+
+    def _wrong_piece(self, piece: Array, ranks: range, first: int) -> int:
+        index = np.arange(first, first + PERIOD)
+        pattern = sum((index + 3 * rank) % PERIOD + 1 for rank in ranks)
+        expected = np.asarray(pattern).astype(self.dtype)
+        whole = len(piece) // PERIOD * PERIOD
+        found = int(np.count_nonzero(piece[:whole].reshape(-1, PERIOD) != expected))
+        return found + int(np.count_nonzero(piece[whole:] != expected[: len(piece) - whole]))
+
+
+def case_for(collective: str, comm: Any, nbytes: int, dtype: np.dtype) -> Case:
+    """The case whose size is nearest below ``nbytes``; at least one element, or one per rank."""
+    size = comm.Get_size()
+    count = max(nbytes // dtype.itemsize, 1)
+    if collective in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
+        count = max(count // size, 1) * size
+    if collective == "barrier":
+        count = 0
+    return Case(collective, size, comm.Get_rank(), count, dtype)
+
+
+# ------------------------------------------------------------------------------ running and timing
+
+
+def native_call(case: Case, comm: Any, result: Array) -> Callable[[], object]:
+    """The library's own call for a case, into ``result``.
+
+    Raises:
+        InputError: a collective MPI does not have.
+    """
+    given = case.given
+    if case.collective == "broadcast":
+        result[: case.input_count] = given
+        return lambda: comm.Bcast(result, 0)
+    root = {"reduce": comm.Reduce, "gather": comm.Gather, "scatter": comm.Scatter}
+    if case.collective == "reduce":
+        return lambda: comm.Reduce(given, result, root=0)
+    if case.collective in root:
+        send = given if case.input_count else None
+        receive = result if case.output_count else None
+        return lambda: root[case.collective](send, receive, root=0)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: comm.Allreduce(given, result),
+        "all_gather": lambda: comm.Allgather(given, result),
+        "reduce_scatter": lambda: comm.Reduce_scatter_block(given, result),
+        "all_to_all": lambda: comm.Alltoall(given, result),
+        "scan": lambda: comm.Scan(given, result),
+        "exscan": lambda: comm.Exscan(given, result if case.output_count else np.empty_like(given)),
+        "barrier": comm.Barrier,
+    }
+    if case.collective not in calls:
+        raise InputError(f"MPI has no call for {case.collective}")
+    return calls[case.collective]
+
+
+def emulated_call(schedule: Schedule, case: Case, comm: Any, result: Array) -> Callable[[], object]:
+    """An emulated algorithm for a case, into ``result``."""
+    program = program_for(schedule, case.rank, case.count)
+    transport, given = CommTransport(comm), case.given
+    work = np.empty(program.work_count, case.dtype)
+    return lambda: execute(program, transport, given, result, work=work)
+
+
+def seconds_per_call(call: Callable[[], object], comm: Any, warmup: int, iterations: int) -> float:
+    """Mean time of a call, averaged over ranks: the median over a few batches.
+
+    Args:
+        call: what to time; all ranks do it.
+        comm: the ranks that take part.
+        warmup: calls before the clock starts.
+        iterations: timed calls, all batches together.
+    """
+    for _ in range(warmup):
+        call()
+    batches = min(BATCHES, iterations)
+    means = []
+    for batch in range(batches):
+        times = iterations // batches + (batch < iterations % batches)
+        comm.Barrier()
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        means.append((time.perf_counter() - start) / times)
+    return median(float(np.mean(one)) for one in zip(*comm.allgather(means)))
+
+
+def communicator() -> Any:
+    """The communicator of all ranks that the launcher started."""
+    from spmdsim.worlds import MPIWorld, world
+
+    found = world()
+    if not isinstance(found, MPIWorld):
+        raise InputError("this needs MPI ranks: run it under mpirun, or give --ranks N")
+    return found.comm

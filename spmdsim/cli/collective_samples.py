@@ -1,0 +1,132 @@
+"""The measurements a machine is fitted to: exchanges between two ranks, local loops, the library's collectives."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from spmdsim.cli.collective_measure import (
+    CommTransport,
+    case_for,
+    native_call,
+    seconds_per_call,
+)
+from spmdsim.collectives.execution import execute
+from spmdsim.collectives.program import INPUT, OUTPUT, Place, Program, Step
+from spmdsim.cost import Measurement
+from spmdsim.cost.calibrate import Sample
+
+#: Collectives whose native calls are measured for the table of the machine file.
+NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+#: Rounds in one run of the exchange, so that the cost of a call does not hide that of a round.
+ROUNDS = 4
+#: Repetitions of a measurement; the median counts.
+REPEATS = 7
+
+
+def sample_sizes(largest: int) -> list[int]:
+    """0 and two sizes per doubling from 64 bytes to the largest; all multiples of 8."""
+    sizes, size = [0], 64.0
+    while size <= largest * 1.001:
+        sizes.append(int(size) // 8 * 8)
+        size *= 2**0.5
+    return sizes
+
+
+def repetitions(nbytes: int) -> int:
+    """How often to repeat what moves this many bytes: the same on all ranks, and never long."""
+    return max(3, min(400, (32 << 20) // max(nbytes, 1)))
+
+
+def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
+    """A pair of ranks on one node, a pair on two nodes, and how many ranks share the first node."""
+    names = comm.allgather(platform.node())
+    near = [rank for rank, name in enumerate(names) if name == names[0]]
+    far = [rank for rank, name in enumerate(names) if name != names[0]]
+    return (0, near[1]) if len(near) > 1 else None, (0, far[0]) if far else None, len(near)
+
+
+def exchanges(comm: Any, pair: tuple[int, int], largest: int) -> list[Sample]:
+    """Bytes and seconds of a round in which two ranks send to each other, as emulated algorithms do."""
+    samples: list[Sample] = []
+    for nbytes in sample_sizes(largest):
+        seconds = 0.0
+        comm.Barrier()
+        if comm.Get_rank() in pair:
+            seconds = _exchange_seconds(comm, sum(pair) - comm.Get_rank(), nbytes)
+        samples.append((nbytes, max(comm.allgather(seconds))))
+    return samples
+
+
+def _exchange_seconds(comm: Any, peer: int, nbytes: int) -> float:
+    here, there = Place(INPUT, 0, nbytes), Place(OUTPUT, 0, nbytes)
+    step = Step((), ((peer, there),), ((peer, here),), ())
+    program = Program((step,) * ROUNDS, (), nbytes, nbytes, 0, False, 0)
+    given, result = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    transport = CommTransport(comm)
+    return _per_call(lambda: execute(program, transport, given, result), repetitions(nbytes)) / ROUNDS
+
+
+def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
+    """Bytes and seconds of reductions or copies, done by all ranks at once since they share the memory."""
+    samples: list[Sample] = []
+    for nbytes in sample_sizes(largest)[1:]:
+        one, two, out = (np.ones(nbytes // 4, np.float32) for _ in range(3))
+
+        def reduce(a: Any = one, b: Any = two, c: Any = out) -> None:
+            np.add(a, b, out=c)
+
+        def copy(a: Any = one, c: Any = out) -> None:
+            c[...] = a
+
+        comm.Barrier()
+        seconds = _per_call(reduce if what == "reduce" else copy, repetitions(nbytes))
+        samples.append((nbytes, median(comm.allgather(seconds))))
+    return samples
+
+
+def call_seconds(comm: Any) -> float:
+    """What an emulated collective costs besides its rounds: binding its arrays."""
+    nothing = Program((), (), 0, 0, 0, False, 0)
+    transport, empty = CommTransport(comm), np.empty(0, np.float32)
+    return _per_call(lambda: execute(nothing, transport, empty, empty), 200)
+
+
+def flops_per_second() -> float:
+    """Arithmetic speed of one rank on a float32 matrix product."""
+    n = 512
+    a, b, c = (np.ones((n, n), np.float32) for _ in range(3))
+    return 2 * n**3 / _per_call(lambda: np.matmul(a, b, out=c), 4)
+
+
+def _per_call(call: Callable[[], object], times: int) -> float:
+    """Median over repeated loops of the mean time of a call."""
+    means = []
+    for repeat in range(REPEATS + 1):
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        if repeat:  # the first loop warms caches and connections up
+            means.append((time.perf_counter() - start) / times)
+    return max(median(means), 1e-9)
+
+
+def native_table(comm: Any, largest: int) -> list[Measurement]:
+    """Times of the library's own collectives over all ranks, two sizes per factor of four."""
+    rows = []
+    for name in NATIVE:
+        nbytes = 8
+        while nbytes <= largest:
+            case = case_for(name, comm, nbytes, np.dtype(np.float32))
+            result = np.zeros(case.output_count, case.dtype)
+            times = max(10, repetitions(nbytes) // 4)
+            seconds = seconds_per_call(native_call(case, comm, result), comm, 3, times)
+            rows.append(Measurement(name, "native", comm.Get_size(), case.nbytes, max(seconds, 1e-9)))
+            nbytes *= 2
+    # Small sizes may round to the same case; the table keeps one row per size.
+    return list({(row.collective, row.nbytes): row for row in rows}.values())
