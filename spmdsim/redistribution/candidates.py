@@ -16,7 +16,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.price import largest, machine_on, price_step
+from spmdsim.redistribution.price import largest, price_step
 from spmdsim.redistribution.search import Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import exchange_traffic
@@ -181,12 +181,10 @@ class _Finder:
         return search(self.src, dst, self.shape, self.itemsize, self.machine, limit, bound)
 
     def _worth(self, paths: Paths, found: list[Candidate]) -> Iterator[Found]:
-        """The reduced states from which an exchange, if only of one empty message, may beat what is found so far."""
-        model = machine_on(self.machine, self.src.mesh)
-        least = model.seconds("exchange", 2, 0, messages=1)
+        """The reduced states from which an exchange may still beat what is found so far."""
         for mid in sorted(paths.reduced, key=lambda one: one.seconds):
             best = min((one.seconds for one in found), default=float("inf"))
-            if self.everything or mid.seconds + least < best * (1 - 1e-9):
+            if self.everything or mid.seconds < best * (1 - 1e-9):
                 yield mid
 
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:

@@ -30,12 +30,18 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Slicing:
-    """How one rank slices: the part of its source it keeps, or None for all of it."""
+    """How one rank slices: the part of its source it keeps, or None for all of it.
+
+    An empty shard is made of nothing: its dims may be longer than those of an empty source.
+    """
 
     index: Index | None
+    empty: tuple[int, ...] | None = None
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
         """The slice of an array."""
+        if self.empty is not None:
+            return np.empty(self.empty, array.dtype)
         return contiguous(array if self.index is None else array[self.index])
 
 
@@ -44,8 +50,8 @@ def slicing(step: Step, rank: int) -> Slicing:
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
     if source == target:
         return Slicing(None)
-    if any(start == stop for start, stop in target):  # an empty shard may lie outside of the source box
-        target = tuple((base, base + stop - start) for (start, stop), (base, _) in zip(target, source))
+    if any(start == stop for start, stop in target):
+        return Slicing(None, tuple(stop - start for start, stop in target))
     return Slicing(within(target, source))
 
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.collectives.lockstep import run_lock_step
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.flat import flat_receives
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
 from spmdsim.worlds.base import World
+from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
 from spmdsim.worlds.reduce_ops import check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
@@ -62,7 +64,17 @@ class LockStep(World):
         return program
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
-        raise WorldError(f"no algorithm {algorithm!r} for {step.collective}")
+        """Every group's schedule, all its ranks in this process."""
+        results, dtype = list(self._programs[step, shards[0].dtype].outside), shards[0].dtype
+        for members in step.src.mesh.groups(*step.axes):
+            parts = {rank: emulation(step, algorithm, rank, dtype) for rank in members}
+            inputs = [parts[rank].pack(contiguous(shards[rank])) for rank in members]
+            one = parts[members[0]]
+            outputs = run_lock_step(one.schedule, inputs, one.function(dtype), one.sizes)
+            for rank, vector in zip(members, outputs):
+                assert vector is not None  # for the type checker: all ranks of these collectives have output
+                results[rank] = parts[rank].unpack(vector)
+        return results
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ def _slices(step: Step) -> Program:
     def run(shards: Shards, results: Shards) -> None:
         made: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
         for rank, job in jobs:
-            key = (id(shards[rank]), str(job.index))
+            key = (id(shards[rank]), str(job))
             found = made.get(key)
             if found is None:
                 found = made[key] = job(shards[rank])

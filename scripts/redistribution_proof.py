@@ -1,0 +1,172 @@
+"""Prove by exhaustion that any layout reaches any layout, exactly and at the lower bound.
+
+Every ordered pair of layouts on all meshes of some ranks (within a mesh and between two), tensors of one to three
+dims, axes of a tuple in every order, pending sources, even, uneven and tiny sizes. Each pair is planned and run in
+lock step on asymmetric integers. Checked for each:
+
+* every rank holds exactly the right elements in the end, and after the way back the original ones;
+* the direct exchange moves the lower bound on every rank (where nothing is pending);
+* the plan that was chosen is not slower than any other that was considered, by bytes and on a modelled laptop;
+* no step holds more than the larger of source and target shard;
+* the bytes counted while running are the bytes planned.
+
+    python scripts/redistribution_proof.py               # ranks 4, 6 and 8; some minutes
+    python scripts/redistribution_proof.py --ranks 4     # seconds
+    python scripts/redistribution_proof.py --sample 2000 # that many pairs per number of ranks
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from spmdsim.cost.machine import Machine
+from spmdsim.layout import Layout
+from spmdsim.redistribution import Plan, plan
+from spmdsim.redistribution.bound import lower_bounds
+from spmdsim.redistribution.every import every_layout, every_mesh
+from spmdsim.redistribution.exchange import receives
+from spmdsim.redistribution.price import largest
+from spmdsim.trace import record
+from spmdsim.worlds.lockstep import LockStep
+
+Shape = tuple[int, ...]
+
+#: Even, uneven and tiny sizes per number of dims.
+SHAPES: dict[int, list[Shape]] = {
+    1: [(48,), (13,), (3,)],
+    2: [(24, 48), (7, 13), (1, 5)],
+    3: [(8, 24, 12), (5, 3, 7), (1, 2, 3)],
+}
+#: One in so many pairs is also compared with all its alternatives.
+COMPARED = 4
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the proof and print what was counted; 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 6, 8])
+    parser.add_argument("--sample", type=int, help="check only so many pairs per number of ranks")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    counts: Counter[str] = Counter()
+    start = time.perf_counter()
+    for size in options.ranks:
+        pairs = list(every_pair(size))
+        if options.sample:
+            pairs = random.Random(options.seed).sample(pairs, min(options.sample, len(pairs)))
+        world = LockStep(size)
+        for number, (src, dst, shape) in enumerate(pairs):
+            check_pair(world, src, dst, shape, number, counts)
+            if number % 500 == 499:
+                print(f"{size} ranks: {number + 1} of {len(pairs)} pairs", end="\r", file=sys.stderr)
+        print(f"{size} ranks: {len(pairs)} pairs, {time.perf_counter() - start:.0f} s in all")
+    for what, count in sorted(counts.items()):
+        print(f"  {count:9d}  {what}")
+    failed = sum(count for what, count in counts.items() if what.startswith("FAILED"))
+    print("all hold" if not failed else f"{failed} checks FAILED")
+    return 1 if failed else 0
+
+
+def every_pair(size: int) -> Iterator[tuple[Layout, Layout, Shape]]:
+    """All ordered pairs of layouts over all meshes of ``size`` ranks, for all shapes."""
+    meshes = every_mesh(size)
+    for ndim, shapes in SHAPES.items():
+        sources = [layout for mesh in meshes for layout in every_layout(mesh, ndim, partial=True)]
+        targets = [layout for mesh in meshes for layout in every_layout(mesh, ndim)]
+        for shape in shapes:
+            for src in sources:
+                for dst in targets:
+                    yield src, dst, shape
+
+
+def check_pair(
+    world: LockStep, src: Layout, dst: Layout, shape: Shape, number: int, counts: Counter[str]
+) -> None:
+    """Check one pair and count what held."""
+    pieces, whole = contributions(src, shape, number)
+    shards = [pieces[contribution(src, rank)][src.slices(shape, rank)] for rank in range(world.size)]
+    found = plan(src, dst, shape, np.int64)
+    with record() as trace:
+        after = run(world, found, shards)
+    note(counts, "the target holds the right elements", holds(after, whole, dst, shape), found)
+    received = np.zeros(world.size, np.int64)
+    for event in trace.events:
+        received += np.array(event.nbytes)
+    planned = [found.nbytes(rank) for rank in range(world.size)]
+    note(counts, "bytes counted are bytes planned", received.tolist() == planned, found)
+    note(counts, "the busiest rank is priced", found.max_nbytes == max(planned), found)
+    limit = max(largest(src, shape), largest(dst, shape))
+    small = all(largest(step.dst, shape) <= limit for step in found.steps)
+    note(counts, "no step needs more memory than source or target", small, found)
+    if not src.partial:
+        check_moves(world, found, shards, after, counts)
+    if number % COMPARED == 0:
+        for machine in (None, Machine.laptop()):
+            chosen = plan(src, dst, shape, np.int64, machine)
+            others = [one.seconds for one in chosen.alternatives if one.allowed]
+            fastest = chosen.seconds <= min(others) * (1 + 1e-9) + 1e-15
+            note(counts, "the chosen plan is the fastest considered", fastest, chosen)
+            right = holds(run(world, chosen, shards), whole, dst, shape)
+            note(counts, "the fastest plan brings the right elements", right, chosen)
+
+
+def check_moves(world: LockStep, found: Plan, shards: list, after: list, counts: Counter[str]) -> None:
+    """What holds where values only move: the bound is reached, and the way back is the identity."""
+    src, dst, shape = found.src, found.dst, found.shape
+    direct = [
+        sum(t.count for t in receives(src, dst, shape, rank) if t.peer != rank) for rank in range(world.size)
+    ]
+    bound = lower_bounds(src, dst, shape).tolist()
+    note(counts, "the direct exchange is at the lower bound on every rank", direct == bound, found)
+    note(counts, "the chosen plan is at the lower bound", found.max_nbytes == 8 * max(bound), found)
+    back = run(world, plan(dst, src, shape, np.int64), after)
+    same = all(np.array_equal(a, b) for a, b in zip(back, shards))
+    note(counts, "there and back is the identity", same, found)
+
+
+def contributions(src: Layout, shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Different integers for every pending contribution, and their sum."""
+    count = src.mesh.axis_size(*src.partial_axes)
+    pieces = np.random.default_rng(seed).integers(-1000, 1000, (count, *shape))
+    return pieces, pieces.sum(axis=0)
+
+
+def contribution(src: Layout, rank: int) -> int:
+    """Which contribution a rank holds."""
+    coords = dict(zip(src.mesh.axes, src.mesh.coords(rank)))
+    number = 0
+    for axis in src.partial_axes:
+        number = number * src.mesh.axis_size(axis) + coords[axis]
+    return number
+
+
+def run(world: LockStep, found: Plan, shards: list) -> list:
+    """Run the steps of a plan."""
+    for step in found.steps:
+        shards = world.run(step, shards)
+    return shards
+
+
+def holds(shards: list, whole: np.ndarray, layout: Layout, shape: Shape) -> bool:
+    """Whether every rank's shard is its slice of the whole."""
+    return all(
+        np.array_equal(shards[rank], whole[layout.slices(shape, rank)]) for rank in layout.mesh.rank_list
+    )
+
+
+def note(counts: Counter[str], what: str, good: bool, found: Plan) -> None:
+    """Count a check; print the first failures."""
+    counts[what if good else f"FAILED: {what}"] += 1
+    if not good and counts[f"FAILED: {what}"] <= 3:
+        print(f"FAILED: {what}\n{found}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Any layout to any layout: the right data, at the lower bound, and the wrong version is noticed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from scripts import redistribution_proof as proof
+from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.bound import lower_bounds
+from spmdsim.redistribution.every import every_layout, every_mesh
+from spmdsim.redistribution.exchange import receives, sends
+from spmdsim.redistribution.step import overlap
+from spmdsim.redistribution.traffic import exchange_traffic
+from spmdsim.worlds.lockstep import LockStep
+
+#: Meshes with other sizes, orders and subsets of eight ranks.
+ODD_MESHES = [
+    Mesh((2, 2), ("a", "b"), ranks=[7, 2, 0, 5]),
+    Mesh((4,), ("x",), ranks=[4, 5, 6, 7]),
+    Mesh((2, 4), ("a", "b"), ranks=[0, 4, 1, 5, 2, 6, 3, 7]),
+    Mesh((3,), ("x",), ranks=[1, 3, 6]),
+    Mesh((2, 3), ("a", "b")),
+    Mesh((3, 2), ("a", "b")),
+    Mesh((1, 4, 1), ("a", "b", "c")),
+    Mesh((1,), ("one",), ranks=[5]),
+    Mesh((8,), ("all",)),
+    Mesh((2, 2, 2), ("a", "b", "c")),
+]
+
+
+def odd_pairs(count: int, seed: int) -> list[tuple[Layout, Layout, tuple[int, ...]]]:
+    choose = random.Random(seed)
+    found = []
+    for _ in range(count):
+        shape = choose.choice([(), (6,), (16, 8), (7, 5), (1, 3), (0, 4), (4, 6, 5)])
+        src, dst = choose.choice(ODD_MESHES), choose.choice(ODD_MESHES)
+        sources = every_layout(src, len(shape), partial=choose.random() < 0.3)
+        found.append((choose.choice(sources), choose.choice(every_layout(dst, len(shape))), shape))
+    return found
+
+
+def check(pairs: list, size: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    with LockStep(size) as world:
+        for number, (src, dst, shape) in enumerate(pairs):
+            proof.check_pair(world, src, dst, shape, number, counts)
+    return counts
+
+
+@pytest.mark.parametrize("size,sample", [(4, 3474), (6, 1500), (8, 4000)])
+def test_layouts_of_all_meshes_reach_each_other(size: int, sample: int) -> None:
+    pairs = list(proof.every_pair(size))
+    if sample < len(pairs):
+        pairs = random.Random(size).sample(pairs, sample)
+    counts = check(pairs, size)
+    assert not [what for what in counts if what.startswith("FAILED")]
+    assert counts["the target holds the right elements"] == min(sample, len(pairs))
+    assert counts["the direct exchange is at the lower bound on every rank"] > sample // 2
+
+
+def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
+    pairs = [(src, dst, shape) for src, dst, shape in odd_pairs(2500, 1)]
+    counts: Counter[str] = Counter()
+    world = LockStep(8)
+    for number, (src, dst, shape) in enumerate(pairs):
+        pieces, whole = proof.contributions(src, shape, number)
+        nothing = np.zeros((0,) * len(shape), np.int64)
+        shards = [
+            pieces[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
+            for r in range(8)
+        ]
+        found = plan(src, dst, shape, np.int64)
+        after = proof.run(world, found, shards)
+        proof.note(counts, "right", proof.holds(after, whole, dst, shape), found)
+        if not src.partial:
+            bound = 8 * max(lower_bounds(src, dst, shape).tolist(), default=0)
+            proof.note(counts, "at the bound", found.max_nbytes == bound, found)
+    assert counts["right"] == len(pairs) and not counts["FAILED: at the bound"]
+    assert counts["at the bound"] > 1000
+
+
+def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
+    choose = random.Random(5)
+    layouts = [layout for mesh in [*every_mesh(8), *ODD_MESHES] for layout in every_layout(mesh, 2)]
+    for shape in [(16, 8), (7, 5), (1, 3)]:
+        for _ in range(300):
+            src, dst = choose.choice(layouts), choose.choice(layouts)
+            got = sorted((t.peer, r, t.box) for r in range(8) for t in receives(src, dst, shape, r))
+            given = sorted((r, t.peer, t.box) for r in range(8) for t in sends(src, dst, shape, r))
+            assert got == given
+            traffic = exchange_traffic(src, dst, shape)
+            for position, rank in enumerate(dst.mesh.rank_list):
+                mine = receives(src, dst, shape, rank)
+                others = [t for t in mine if t.peer != rank]
+                assert traffic.received[position] == sum(t.count for t in others)
+                assert traffic.messages[position] == len(others)
+                assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in mine)
+                assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(mine, 2))
+
+
+def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:
+    mesh = Mesh((2, 4), ("a", "b"))
+    src, dst = mesh("a", None), Mesh((4,), ("x",), ranks=[8, 9, 10, 11])(None, None)
+    served = Counter(t.peer for rank in (8, 9, 10, 11) for t in receives(src, dst, (8, 8), rank))
+    assert served == dict.fromkeys(range(8), 1)
+
+
+def test_a_wrong_step_is_noticed() -> None:
+    mesh = Mesh((2, 2), ("a", "b"))
+    src, dst, shape = mesh("a", "b"), mesh("b", "a"), (4, 4)
+    pieces, whole = proof.contributions(src, shape, 0)
+    shards = [pieces[0][src.slices(shape, rank)] for rank in range(4)]
+    assert not proof.holds(shards, whole, dst, shape)
+    found = plan(src, dst, shape, np.int64)
+    assert proof.holds(proof.run(LockStep(4), found, shards), whole, dst, shape)
+
+
+@pytest.mark.parametrize("op,fold", [("sum", np.sum), ("max", np.max), ("min", np.min), ("prod", np.prod)])
+def test_pending_values_of_every_reduction(op: str, fold: object) -> None:
+    mesh = Mesh((2, 4), ("a", "b"))
+    world = LockStep(8)
+    for number, src in enumerate(every_layout(mesh, 2, partial=True, op=op)):
+        if not src.partial:
+            continue
+        shape = (5, 6)
+        pieces, _ = proof.contributions(src, shape, number)
+        pieces = pieces % 7 + 1
+        whole = fold(pieces, axis=0)  # type: ignore[operator]
+        shards = [pieces[proof.contribution(src, rank)][src.slices(shape, rank)] for rank in range(8)]
+        for dst in every_layout(mesh, 2):
+            after = proof.run(world, plan(src, dst, shape, np.int64), shards)
+            assert proof.holds(after, whole, dst, shape), (src, dst)
+
+
+def test_a_reduction_may_leave_other_axes_pending() -> None:
+    mesh = Mesh((2, 2, 2), ("a", "b", "c"))
+    src, shape = mesh(None, "c", partial=("a", "b")), (6, 4)
+    pieces, _ = proof.contributions(src, shape, 3)
+    shards = [pieces[proof.contribution(src, rank)][src.slices(shape, rank)] for rank in range(8)]
+    for dst in (mesh(None, "c", partial="b"), mesh("a", "c", partial="b"), mesh("c", None, partial="b")):
+        found = plan(src, dst, shape, np.int64)
+        after = proof.run(LockStep(8), found, shards)
+        left = pieces[0:2] + pieces[2:4]  # summed over a, still one per coordinate on b
+        for rank in range(8):
+            assert np.array_equal(after[rank], left[mesh.coords(rank)[1]][dst.slices(shape, rank)]), (
+                found.trace
+            )
