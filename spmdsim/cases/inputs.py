@@ -86,6 +86,21 @@ def digits() -> Source:
     Raises:
         InputError: scikit-learn is not installed.
     """
+    path = digits_file()
+
+    def read(index: Index) -> np.ndarray:
+        rows, columns = index
+        return _digit_rows(path, rows.start, rows.stop)[:, columns]
+
+    return Source("handwritten digits", (1797, 64), np.dtype(np.float32), read)
+
+
+def digits_file() -> Path:
+    """Where scikit-learn keeps its digits: a line per image, 64 pixels from 0 to 16 and the label.
+
+    Raises:
+        InputError: scikit-learn is not installed.
+    """
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
@@ -94,12 +109,7 @@ def digits() -> Source:
     path = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
         raise InputError(f"scikit-learn's digits are not where they were: there is no {str(path)!r}")
-
-    def read(index: Index) -> np.ndarray:
-        rows, columns = index
-        return _digit_rows(path, rows.start, rows.stop)[:, columns]
-
-    return Source("handwritten digits", (1797, 64), np.dtype(np.float32), read)
+    return path
 
 
 @lru_cache(maxsize=32)

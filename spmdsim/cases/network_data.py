@@ -1,0 +1,105 @@
+"""Images and labels: MNIST's IDX files, or the handwritten digits that scikit-learn ships, enlarged."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spmdsim.cases.inputs import Source, digits, digits_file
+from spmdsim.errors import InputError
+from spmdsim.tensor.files import open_array
+
+#: Mean and deviation of MNIST's pixels, as the tutorial normalises them.
+MEAN, DEVIATION = 0.1307, 0.3081
+SIDE = 28
+
+
+@dataclass(frozen=True)
+class Images:
+    """A labelled set of 28 x 28 images.
+
+    Attributes:
+        name: shown to the user.
+        pixels: ``[count, 784]``, normalised.
+        labels: ``[count]``, 0..9.
+    """
+
+    name: str
+    pixels: Source
+    labels: Source
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return self.pixels.shape[0]
+
+
+def load(path: str | None) -> Images:
+    """The images in a folder with MNIST's files (``DATA_PATH`` if None), or handwritten digits if there is none.
+
+    Raises:
+        InputError: a folder without the files, or files of another shape.
+    """
+    found = path or os.environ.get("DATA_PATH")
+    return mnist(Path(found)) if found else enlarged_digits()
+
+
+def mnist(folder: Path) -> Images:
+    """``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not, in a folder or in ``train/``."""
+    images = open_array(_find(folder, "train-images", "idx3-ubyte"))
+    labels = open_array(_find(folder, "train-labels", "idx1-ubyte"))
+    if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
+        raise InputError(
+            f"MNIST has images of 28 x 28 with one label each, but {str(folder)!r} has images of shape "
+            f"{images.shape} and labels of shape {labels.shape}"
+        )
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        rows, columns = index
+        block = images.read((rows, slice(0, SIDE), slice(0, SIDE))).reshape(-1, SIDE * SIDE)[:, columns]
+        return _normalised(block.astype(np.float32) / np.float32(255))
+
+    pixels = Source(folder.name, (images.shape[0], SIDE * SIDE), np.dtype(np.float32), read)
+    known = Source("labels", labels.shape, np.dtype(np.int64), lambda i: labels.read(i).astype(np.int64))
+    return Images(f"MNIST in {folder}", pixels, known)
+
+
+def _find(folder: Path, name: str, kind: str) -> Path:
+    for place in (folder, folder / "train"):
+        for separator in ("-", "."):
+            for suffix in ("", ".gz"):
+                path = place / f"{name}{separator}{kind}{suffix}"
+                if path.is_file():
+                    return path
+    raise InputError(f"there is no {name}-{kind} (or .gz) in {str(folder)!r}")
+
+
+def _normalised(pixels: np.ndarray) -> np.ndarray:
+    return (pixels - np.float32(MEAN)) / np.float32(DEVIATION)
+
+
+def enlarged_digits() -> Images:
+    """Scikit-learn's 8 x 8 digits, every pixel three times as wide and high, in a border of two pixels."""
+    small = digits()
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        rows, columns = index
+        block = small.read((rows, slice(0, 64))).reshape(-1, 8, 8)
+        large = np.pad(block.repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
+        return _normalised(large.reshape(-1, SIDE * SIDE)[:, columns])
+
+    pixels = Source("digits", (small.shape[0], SIDE * SIDE), np.dtype(np.float32), read)
+    labels = Source("labels", (small.shape[0],), np.dtype(np.int64), digit_labels)
+    return Images("scikit-learn's handwritten digits, enlarged to 28 x 28", pixels, labels)
+
+
+def digit_labels(index: tuple[slice, ...]) -> np.ndarray:
+    """The labels of scikit-learn's digits."""
+    with gzip.open(digits_file(), "rt") as lines:
+        wanted = itertools.islice(lines, index[0].start, index[0].stop)
+        return np.array([int(float(line.rsplit(",", 1)[1])) for line in wanted], np.int64)

@@ -1,0 +1,173 @@
+"""``spmdsim train``: the tutorial's network, trained on all ranks, beside the single process if asked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spmdsim.cases.network import Network
+    from spmdsim.cases.network_data import Images
+    from spmdsim.worlds.base import World
+
+EXAMPLES = """\
+examples:
+  mpirun -n 8 spmdsim train                         the simple strategies on handwritten digits
+  spmdsim train -n 8 --strategies advanced --compare
+  spmdsim train -n 8 --data ~/mnist --epochs 10     MNIST's IDX files (or DATA_PATH)
+  spmdsim train --world lockstep -n 8 --compare     without MPI
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a network laid out over the ranks",
+        description="Train the 784-512-512-10 network of the operator-level parallel tutorial.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-n", type=int, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
+    parser.add_argument("--world", choices=("mpi", "lockstep"), help="lockstep needs no MPI")
+    parser.add_argument("--strategies", choices=("simple", "advanced", "data"), default="simple")
+    parser.add_argument("--data", metavar="FOLDER", help="folder with MNIST's IDX files")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="stop after so many steps")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rate", type=float, default=1e-2, help="learning rate")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--every", type=int, default=10, metavar="STEPS", help="print every so many steps")
+    parser.add_argument("--compare", action="store_true", help="train in one process beside it and compare")
+    parser.add_argument("--log-dir", metavar="DIR", help="one log per rank: DIR/worker_N.log")
+    parser.add_argument("--json", action="store_true", help="losses and verdict for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; 0 unless a comparison fails."""
+    from spmdsim.launch import launched, start_self
+
+    if args.world != "lockstep" and not launched() and (args.n or args.world == "mpi"):
+        return start_self(args.n or os.cpu_count() or 1, sys.argv[1:], args.log_dir)
+    from spmdsim.cases.network import Network
+    from spmdsim.cases.network_data import load
+    from spmdsim.worlds import LockStep, world
+
+    here = LockStep(args.n or 8) if args.world == "lockstep" else world(args.n)
+    images = load(args.data)
+    network = Network(args.strategies, here.size, args.batch, args.dtype)
+    network.materialise(here, args.seed)
+    if not args.json:
+        _introduce(args, here, images, network)
+    report = _train(args, here, images, network)
+    if args.json:
+        from spmdsim.cli import output
+
+        output.emit_json(report)
+    return 0 if report["ok"] else 1
+
+
+def _introduce(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
+    from spmdsim.cli import output
+
+    output.say(
+        f"{images.name}: {images.count} images; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
+        f"on {world.size} ranks ({type(world).__name__})"
+    )
+    mesh = network.input_layout.mesh
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {"input x": ((args.batch, 784), network.input_layout)}
+    shapes |= {f"{name}_weight": (p.shape, p.layout) for name, p in network.named_parameters()}
+    rows = [
+        [rank, mesh.coords(rank), *[_slices(layout.bounds(shape, rank)) for shape, layout in shapes.values()]]
+        for rank in range(world.size)
+    ]
+    title = f"device {mesh.axes} and slices"
+    output.console().print(output.table(("rank", "device", *shapes), rows, title=title))
+
+
+def _slices(bounds: Any) -> str:
+    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
+
+
+def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
+    import numpy as np
+
+    from spmdsim.cases.network_reference import Reference
+    from spmdsim.cli import output
+
+    dtype = np.dtype(args.dtype)
+    reference = None
+    if args.compare:
+        reference = Reference([p.value.full() for p in network.parameters()], args.rate)
+    losses, differences, count = [], [], 0
+    for epoch in range(args.epochs):
+        for i in range(images.count // args.batch):
+            if args.steps is not None and count >= args.steps:
+                break
+            rows = slice(i * args.batch, (i + 1) * args.batch)
+            loss = _step(args, world, images, network, rows, dtype)
+            losses.append(loss)
+            if reference is not None:
+                x = images.pixels.read((rows, slice(0, 784))).astype(dtype)
+                differences.append(abs(loss - reference.step(x, images.labels.read((rows,)))))
+            if i % args.every == 0 and not args.json:
+                beside = f", one process differs by {differences[-1]:.1e}" if differences else ""
+                output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{beside}")
+            count += 1
+    report: dict[str, Any] = {
+        "ranks": world.size,
+        "strategies": args.strategies,
+        "losses": losses,
+        "ok": True,
+    }
+    if reference is not None:
+        report |= _compare(args, network, reference, losses, differences, dtype)
+    return report
+
+
+def _step(
+    args: argparse.Namespace, world: World, images: Images, network: Network, rows: slice, dtype: Any
+) -> float:
+    import spmdsim.ops as ops
+    from spmdsim import nn
+    from spmdsim.layout import Mesh
+    from spmdsim.tensor import Tensor
+
+    def pixels(index: tuple[slice, ...]) -> Any:
+        return images.pixels.read((slice(rows.start + index[0].start, rows.start + index[0].stop), index[1]))
+
+    def labels(index: tuple[slice, ...]) -> Any:
+        return images.labels.read((slice(rows.start + index[0].start, rows.start + index[0].stop),))
+
+    everyone = Mesh((world.size,), ("dp",))
+    x = Tensor.from_global(pixels, network.input_layout, world, shape=(args.batch, 784), dtype=dtype)
+    y = Tensor.from_global(labels, everyone("dp"), world, shape=(args.batch,), dtype="int64")
+    network.zero_grad()
+    loss = ops.cross_entropy(network(x), y)
+    nn.backward(loss)
+    nn.SGD(network.parameters(), args.rate).step()
+    return float(loss.item())
+
+
+def _compare(
+    args: argparse.Namespace, network: Network, reference: Any, losses: Any, differences: Any, dtype: Any
+) -> dict[str, Any]:
+    from spmdsim.cli import output
+    from spmdsim.tensor.check import check, tolerance
+
+    # Each step adds rounding of its own: the allowance grows with the number of steps.
+    depth = 784 * max(1, len(losses))
+    verdicts = [check(p.value, w, depth=depth) for p, w in zip(network.parameters(), reference.weights)]
+    allowed, why = tolerance(dtype, max(losses, default=0.0), depth)
+    ok = all(verdicts) and max(differences, default=0.0) <= allowed
+    if not args.json:
+        output.say(
+            f"largest difference of a loss: {max(differences, default=0.0):.1e} <= {allowed:.1e} ({why})",
+            *[f"{name}: {verdict}" for (name, _), verdict in zip(network.named_parameters(), verdicts)],
+            "the run equals the single process" if ok else "the run DIFFERS from the single process",
+        )
+    return {"max_loss_difference": max(differences, default=0.0), "tolerance": allowed, "ok": bool(ok)}
