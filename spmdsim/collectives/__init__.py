@@ -6,6 +6,8 @@ from that one declaration. Nothing here knows MPI or a world.
 
 from __future__ import annotations
 
+# Before the function of the same name, which would else be replaced by the package when it is first imported.
+import spmdsim.collectives.algorithms  # noqa: F401
 from spmdsim.collectives.algorithm import (
     Algorithm,
     Formula,

@@ -63,8 +63,8 @@ class World:
             step: the collective and its two layouts.
             shards: one array per owned rank, in the order of ``ranks``; a rank outside the source mesh
                 holds an array whose dims are all zero. They are not changed.
-            algorithm: an emulated algorithm for this call, such as ``"ring"``; what :meth:`use` says if left
-                out.
+            algorithm: an emulated algorithm for this call, such as ``"ring"``, ``"auto"`` for the cheapest one in
+                the cost model, ``"native"`` for the world's own collective; what :meth:`use` says if left out.
 
         Returns:
             One C-contiguous array per owned rank. They may be the inputs, or views of them.
@@ -75,6 +75,8 @@ class World:
         """
         if algorithm is None and self.algorithms:
             algorithm = self.algorithms.get(step.collective)
+        if algorithm is not None:
+            algorithm = self._algorithm(step, shards[0].dtype, algorithm)
         if not recorder.recording():
             return self._run(step, shards, algorithm)
         start = time.perf_counter()
@@ -86,7 +88,7 @@ class World:
         raise NotImplementedError  # pragma: no cover
 
     def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
-        elements = self._received(step, algorithm)
+        elements = self._received(step, dtype, algorithm)
         recorder.emit(
             CollectiveEvent(
                 operator=recorder.current_operator(),
@@ -104,8 +106,27 @@ class World:
             )
         )
 
-    def _received(self, step: Step, algorithm: str | None) -> tuple[int, ...]:
-        return received_counts(step, self.ranks)
+    def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
+        """The algorithm that runs this step: ``"auto"`` decided, None for steps that none can run."""
+        if algorithm == "native" or step.collective not in EMULATED:
+            return None
+        size = step.src.mesh.axis_size(*step.axes)
+        if size == 1 or algorithm != "auto":
+            return algorithm if size > 1 else None
+        from spmdsim.worlds.emulated import cheapest, message_bytes
+
+        # Rank 0 of the mesh has the largest shard: all ranks must decide by the same size.
+        nbytes = message_bytes(step, step.src.mesh.rank_at(0), dtype.itemsize)
+        machine: Any = self.machine
+        return cheapest(step.collective, size, nbytes, machine)
+
+    def _received(self, step: Step, dtype: np.dtype, algorithm: str | None) -> tuple[int, ...]:
+        if algorithm is None:
+            return received_counts(step, self.ranks)
+        from spmdsim.worlds.emulated import emulation
+
+        mesh = step.src.mesh
+        return tuple(emulation(step, algorithm, r, dtype).received if r in mesh else 0 for r in self.ranks)
 
     # -- what a step must fulfil --------------------------------------------------------------------
 
@@ -141,7 +162,8 @@ class World:
     def use(self, **algorithms: str | None) -> Restore:
         """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``.
 
-        ``None`` or ``"native"`` goes back to the world's own collective. The choice holds from now on; as a
+        Options of an algorithm follow a colon, ``"hierarchical:group=4"``; ``"auto"`` takes the cheapest one in
+        the world's cost model for each call. ``None`` or ``"native"`` goes back to the world's own collective. The choice holds from now on; as a
         context manager, ``with world.use(...):``, only inside the block.
 
         Raises:

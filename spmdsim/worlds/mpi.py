@@ -17,10 +17,12 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.worlds.base import World
+from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.fingerprint import check_mode
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.mpi_check import Call, Checker, deadline_seconds
 from spmdsim.worlds.mpi_comms import Comms
+from spmdsim.worlds.mpi_messages import run_schedule
 from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import exchange_traffic, group_traffic, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
@@ -134,12 +136,18 @@ class MPIWorld(World):
         return program
 
     def _derive(self, program: Program, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
-        program.run, program.types = self._program(step, dtype)
+        if algorithm is None:
+            program.run, program.types = self._program(step, dtype)
+        elif self.rank in step.src.mesh:
+            part = emulation(step, algorithm, self.rank, dtype)
+            program.run = run_schedule(part, self._comms.of(tuple(sorted(part.members))))
+        else:
+            program.run = _nothing(step, dtype)
         return program.run
 
     def _program(self, step: Step, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
         if self.rank not in step.src.mesh and self.rank not in step.dst.mesh:
-            return (lambda array: np.zeros((0,) * len(step.shape_after), dtype)), []
+            return _nothing(step, dtype), []
         if step.collective == "slice":
             return slicing(step, self.rank), []
         if step.collective == "fill":
@@ -192,6 +200,11 @@ class MPIWorld(World):
 
 
 _launched: MPIWorld | None = None
+
+
+def _nothing(step: Step, dtype: np.dtype) -> Run:
+    """What a rank outside of the meshes gets."""
+    return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
 
 
 def _free(program: Program) -> None:

@@ -19,6 +19,7 @@ from spmdsim.layout import Bounds
 from spmdsim.redistribution.step import Step, overlap
 from spmdsim.worlds import mpi_types
 from spmdsim.worlds.local_steps import Index, contiguous, within
+from spmdsim.worlds.mpi_messages import _parts
 from spmdsim.worlds.mpi_types import element, flat_offset, subarray, words
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.tuning import Tuning
@@ -334,9 +335,3 @@ def _messages(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
         return out
 
     return run
-
-
-def _parts(array: np.ndarray) -> list[np.ndarray]:
-    """Views of at most :data:`~spmdsim.worlds.mpi_types.MAX_COUNT` elements."""
-    flat, step = array.reshape(-1), mpi_types.MAX_COUNT
-    return [words(flat[start : start + step]) for start in range(0, flat.size, step)]

@@ -1,0 +1,185 @@
+"""A step of a world run by an emulated algorithm: the group's boxes as the vectors that schedules work on.
+
+The same schedule that the collectives room verifies, prices and draws moves the data. Names are those of the
+algorithms, with options after a colon, as in ``"ring"`` or ``"hierarchical:group=4"``; ``"auto"`` takes the
+cheapest one in the world's cost model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from spmdsim.collectives import Schedule, schedule_of
+from spmdsim.collectives.partition import cut
+from spmdsim.collectives.program import Program, compile_program
+from spmdsim.errors import ScheduleError
+from spmdsim.layout import Bounds
+from spmdsim.redistribution.step import Step, overlap
+from spmdsim.worlds.local_steps import Index, within
+from spmdsim.worlds.reduce_ops import check_reduce, ufunc
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """One rank's part of a step that a schedule runs.
+
+    Args:
+        schedule: the algorithm on the group; its ranks are the members' places in it.
+        sizes: elements of each chunk.
+        members: the world ranks of the group, in its order.
+        me: this rank's place in it.
+        gives: the boxes of the source that make up the rank's input vector, one after the other; None for all.
+        takes: the boxes of the target that its output vector fills.
+        target: shape of the target shard.
+        op: the reduction, or None.
+    """
+
+    schedule: Schedule
+    sizes: tuple[int, ...]
+    members: tuple[int, ...]
+    me: int
+    gives: tuple[Index, ...] | None
+    takes: tuple[Index, ...] | None
+    target: tuple[int, ...]
+    op: str | None
+
+    @property
+    def program(self) -> Program:
+        """The rank's rounds."""
+        return _program(self.schedule, self.me, self.sizes)
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        """The input vector."""
+        if self.gives is None:
+            return array.reshape(-1)
+        parts = [array[index].reshape(-1) for index in self.gives]
+        return np.concatenate(parts) if parts else np.empty(0, array.dtype)
+
+    def unpack(self, vector: np.ndarray) -> np.ndarray:
+        """The target shard from the output vector."""
+        if self.takes is None:
+            result = vector.reshape(self.target)
+        else:
+            result, start = np.empty(self.target, vector.dtype), 0
+            for index in self.takes:
+                piece = result[index]
+                piece[...] = vector[start : start + piece.size].reshape(piece.shape)
+                start += piece.size
+        if self.op == "avg":
+            result /= len(self.members)
+        return result
+
+    def function(self, dtype: np.dtype) -> np.ufunc:
+        """What combines two operands."""
+        return np.add if self.op is None else ufunc(self.op, dtype)
+
+    @property
+    def received(self) -> int:
+        """Elements that the rank's messages bring it."""
+        return sum(p.stop - p.start for step in self.program.steps for _, p in step.receives)
+
+
+@lru_cache(maxsize=4096)
+def _program(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> Program:
+    return compile_program(schedule, rank, sizes)
+
+
+@lru_cache(maxsize=8192)
+def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
+    """This rank's part of a step run by an algorithm.
+
+    Raises:
+        ScheduleError: no such algorithm, or one that does not fit the group's size.
+    """
+    if step.op is not None:
+        check_reduce(step.op, dtype)
+    members = step.group(rank)
+    me, size = members.index(rank), len(members)
+    before = [step.src.bounds(step.shape, m) for m in members]
+    after = [step.dst.bounds(step.shape, m) for m in members]
+    source, target = before[me], after[me]
+    name, options = _parsed(algorithm)
+    schedule = schedule_of(step.collective, name, size, **options)
+    each = schedule.chunk_count // size
+    gives: list[Index] | None = None
+    takes: list[Index] | None = None
+    if step.collective == "all_reduce":
+        sizes: Sequence[int] = schedule.chunk_elements(_volume(target))
+    elif step.collective == "reduce_scatter":
+        sizes = [part for box in after for part in cut(_volume(box), each)]
+        gives = [_part(box, source) for box in after]
+    elif step.collective == "all_gather":
+        sizes = [part for box in before for part in cut(_volume(box), each)]
+        takes = [_part(box, target) for box in before]
+    else:
+        shared = [[overlap(a, b) for b in after] for a in before]
+        sizes = [_volume(box) if box else 0 for row in shared for box in row]
+        gives = [_part(box, source) for box in shared[me] if box]
+        takes = [_part(row[me], target) for row in shared if row[me]]
+    return Emulation(
+        schedule,
+        tuple(sizes),
+        members,
+        me,
+        None if gives is None else tuple(gives),
+        None if takes is None else tuple(takes),
+        tuple(stop - start for start, stop in target),
+        step.op,
+    )
+
+
+def _volume(box: Bounds) -> int:
+    return math.prod(stop - start for start, stop in box)
+
+
+def _part(box: Bounds | None, outer: Bounds) -> Index:
+    if not box or _volume(box):
+        return within(box or (), outer)
+    return tuple(slice(0, stop - start) for start, stop in box)
+
+
+def _parsed(algorithm: str) -> tuple[str, dict[str, Any]]:
+    """``"name:option=value,..."`` as name and options.
+
+    >>> _parsed("hierarchical:group=4")
+    ('hierarchical', {'group': 4})
+    """
+    name, _, text = algorithm.partition(":")
+    options: dict[str, Any] = {}
+    for item in filter(None, text.split(",")):
+        key, sign, value = item.partition("=")
+        if not sign:
+            raise ScheduleError(f"an algorithm's option is written name=value, but got {item!r}")
+        options[key.strip()] = int(value) if value.strip().lstrip("-").isdigit() else value.strip()
+    return name.strip(), options
+
+
+@lru_cache(maxsize=4096)
+def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
+    """The algorithm that the cost model gives the least time.
+
+    Args:
+        collective: what is done.
+        size: ranks of the group.
+        nbytes: message size as the collective counts it.
+        machine: the world's cost model; a flat one with typical figures if it has no alpha and beta.
+    """
+    from spmdsim.cost.machine import Machine
+    from spmdsim.cost.predict import predict
+
+    if not isinstance(machine, Machine):
+        machine = Machine("typical", alpha=2e-6, beta=1e-10, gamma=2e-11)
+    found = predict(collective, machine, [size], [nbytes])
+    return found.points[0].best
+
+
+def message_bytes(step: Step, rank: int, itemsize: int) -> int:
+    """The size of a step as its collective counts it: a rank's vector, its blocks, or all blocks together."""
+    layout = step.dst if step.collective == "all_gather" else step.src
+    return _volume(layout.bounds(step.shape, rank)) * itemsize

@@ -1,0 +1,73 @@
+"""Emulated algorithms over MPI: point-to-point messages of numpy arrays of any element type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.collectives.execution import execute
+from spmdsim.worlds import mpi_types
+from spmdsim.worlds.emulated import Emulation
+from spmdsim.worlds.mpi_types import element, words
+from spmdsim.worlds.pool import empty
+
+#: All messages of schedules; messages of a pair of ranks keep their order.
+TAG = 77_015
+
+
+class Messages:
+    """The transport of schedules: ranks are places in a group, messages go over its communicator.
+
+    Args:
+        comm: the communicator.
+        numbers: the rank in it of each place; in its own order if left out.
+    """
+
+    def __init__(self, comm: MPI.Comm, numbers: Sequence[int] | None = None) -> None:
+        self.comm = comm
+        self.numbers = range(comm.Get_size()) if numbers is None else numbers
+
+    def irecv(self, buffer: np.ndarray, source: int, tag: int) -> Any:
+        """Start to receive into a contiguous array."""
+        peer, kind = self.numbers[source], element(buffer.dtype.itemsize)[1]
+        if buffer.size <= mpi_types.MAX_COUNT:
+            return self.comm.Irecv([words(buffer), buffer.size, kind], peer, tag)
+        return [self.comm.Irecv([part, kind], peer, tag) for part in _parts(buffer)]
+
+    def isend(self, buffer: np.ndarray, dest: int, tag: int) -> Any:
+        """Start to send a contiguous array."""
+        peer, kind = self.numbers[dest], element(buffer.dtype.itemsize)[1]
+        if buffer.size <= mpi_types.MAX_COUNT:
+            return self.comm.Isend([words(buffer), buffer.size, kind], peer, tag)
+        return [self.comm.Isend([part, kind], peer, tag) for part in _parts(buffer)]
+
+    def wait_all(self, requests: Sequence[Any]) -> None:
+        """Wait for all messages."""
+        flat: list[MPI.Request] = []
+        for request in requests:
+            flat += request if isinstance(request, list) else [request]
+        MPI.Request.Waitall(flat)
+
+
+def _parts(array: np.ndarray) -> list[np.ndarray]:
+    """Views of at most :data:`~spmdsim.worlds.mpi_types.MAX_COUNT` elements."""
+    flat, most = array.reshape(-1), mpi_types.MAX_COUNT
+    return [words(flat[start : start + most]) for start in range(0, flat.size, most)]
+
+
+def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
+    """This rank's part of a step by an emulated algorithm, over the communicator of its group."""
+    places = sorted(part.members)
+    messages = Messages(comm, [places.index(rank) for rank in part.members])
+    program = part.program
+
+    def run(array: np.ndarray) -> np.ndarray:
+        given = part.pack(array)
+        result = empty((program.output_count,), array.dtype)
+        execute(program, messages, given, result, part.function(array.dtype), TAG)
+        return part.unpack(result)
+
+    return run
