@@ -153,6 +153,8 @@ class RankOutput:
 
     def write(self, text: str) -> int:
         """Collect text of the running rank; a finished line is passed on."""
+        if not text:
+            return 0
         rank = self._scheduler.current.rank
         if "\n" not in text:
             self._partial[rank] = self._partial.get(rank, "") + text

@@ -12,6 +12,7 @@ from spmdsim.simulate.problems import ERROR, Problem
 if TYPE_CHECKING:
     from spmdsim.simulate.collectives import Call, Meeting
 
+# How a fact is told when the calls stand at different lines.
 _PHRASES = {
     "root": "with root {}",
     "op": "with op {}",
@@ -44,10 +45,13 @@ def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any])
         groups.setdefault(_key(value), []).append(rank)
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     usual, others = ordered[0], ordered[1:]
-    phrases = [f"{_who(shared, ranks)} {_what(shared, meeting, fact, ranks)}" for ranks in others[:3]]
-    if len(others) > 3:
-        phrases.append(f"{sum(map(len, others[3:]))} more ranks differ")
-    text = f"{' and '.join(phrases)}, where {_who(shared, usual)} {_what(shared, meeting, fact, usual)}"
+    if fact != "call" and len({call.site for call in meeting.present()}) == 1:
+        text = _at_one_line(shared, meeting, fact, ordered)
+    else:
+        phrases = [_differs(shared, meeting, fact, ranks) for ranks in others[:3]]
+        if len(others) > 3:
+            phrases.append(f"{sum(map(len, others[3:]))} more ranks differ")
+        text = f"{' and '.join(phrases)}, where {_differs(shared, meeting, fact, usual)}"
     named = [group[0] for group in [*others, usual]]
     behind = lag(shared, meeting)
     ranks = tuple(sorted(shared.ranks[rank] for group in others for rank in group))
@@ -64,22 +68,40 @@ def _who(shared: Any, ranks: Sequence[int]) -> str:
 
 
 def _place(shared: Any, meeting: Meeting, rank: int) -> Any:
-    call = meeting.calls[rank]
-    assert call is not None
+    call: Any = meeting.calls[rank]
     return place_of(shared.ranks[rank], call.name, call.site)
 
 
+def _at_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
+    """All ranks make the call at the same line: say what each passes."""
+    place = _place(shared, meeting, groups[0][0])
+    shown = sorted(groups if len(groups) <= 5 else groups[:5], key=lambda ranks: ranks[0])
+    each = [
+        f"{_who(shared, ranks)} {'passes' if len(ranks) == 1 else 'pass'} {_value(meeting, fact, ranks)}"
+        for ranks in shown
+    ]
+    more = sum(map(len, groups[5:])) if len(groups) > 5 else 0
+    rest = f", and {more} more ranks differ" if more else ""
+    return f"the ranks do not agree on the {fact} of {place}: {', '.join(each)}{rest}"
+
+
+def _value(meeting: Meeting, fact: str, ranks: Sequence[int]) -> Any:
+    call: Any = meeting.calls[ranks[0]]
+    return call.op if fact == "op" else call.facts.get(fact)
+
+
+def _differs(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
+    return f"{_who(shared, ranks)} {_what(shared, meeting, fact, ranks)}"
+
+
 def _what(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
-    call = meeting.calls[ranks[0]]
-    assert call is not None
+    call: Any = meeting.calls[ranks[0]]
     verb = "calls" if len(ranks) == 1 else "call"
     place = _place(shared, meeting, ranks[0])
     if fact == "call":
         return f"{verb} {place}"
-    value = call.facts.get(fact)
-    if fact == "op":
-        value = call.op
-    return f"{verb} {call.name} {_PHRASES[fact].format(value)} at {place.where}"
+    value = _PHRASES[fact].format(_value(meeting, fact, ranks))
+    return f"{verb} {call.name} {value} at {place.where}"
 
 
 def compare_blocks(shared: Any, calls: list[Call]) -> Problem | None:
