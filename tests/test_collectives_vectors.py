@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spmdsim.collectives import schedule_of
+from spmdsim.collectives import Schedule, schedule_of
 from spmdsim.collectives.algorithms.all_reduce_trees import bit_tree_depth, double_tree_parents
 from spmdsim.collectives.counts import count
 from spmdsim.collectives.matching import match
@@ -16,6 +17,7 @@ from spmdsim.collectives.table import Table
 from spmdsim.collectives.verification import verify
 
 DATA = json.loads((Path(__file__).parent / "vectors" / "collectives.json").read_text())
+Row = dict[str, Any]
 
 OUR_NAME = {
     ("allreduce", "rabenseifner_halffold"): "rabenseifner_half_fold",
@@ -33,18 +35,19 @@ OUR_NAME = {
 }
 
 
-def schedule_for(row):
-    name = OUR_NAME.get((row["collective"], row["algorithm"]), row["algorithm"])
+def schedule_for(row: Row) -> Schedule:
+    key = (str(row["collective"]), str(row["algorithm"]))
+    name = OUR_NAME.get(key, key[1])
     return schedule_of(row["collective"], name, row["n"], **row.get("params", {}))
 
 
-def label(row):
+def label(row: Row) -> str:
     options = "".join(f"-{k}{v}" for k, v in row.get("params", {}).items())
     return f"{row['collective']}-{row['algorithm']}-{row['n']}-{row['message_bytes']}{options}"
 
 
 @pytest.mark.parametrize("row", DATA["vectors"] + DATA["hierarchical"], ids=label)
-def test_counts(row):
+def test_counts(row: Row) -> None:
     schedule = schedule_for(row)
     counted = count(schedule, row["message_bytes"])
     assert counted.steps == row["steps"]
@@ -63,10 +66,12 @@ def test_counts(row):
         assert counted.bytes_combined.tolist() == row["local_reduce_bytes_per_rank"]
 
 
-@pytest.mark.parametrize("row", DATA["vectors"] + DATA["hierarchical"], ids=label)
-def test_reduction_facts(row):
-    if row["message_bytes"] not in (1000, 0):
-        pytest.skip("facts of the tree do not depend on the size")
+# Facts of the reduction tree do not depend on the size.
+ONE_SIZE = [row for row in DATA["vectors"] + DATA["hierarchical"] if row["message_bytes"] in (0, 1000)]
+
+
+@pytest.mark.parametrize("row", ONE_SIZE, ids=label)
+def test_reduction_facts(row: Row) -> None:
     verdict = verify(schedule_for(row))
     assert verdict.ok, str(verdict)
     if row.get("order_preserving") is not None:
@@ -78,11 +83,11 @@ def test_reduction_facts(row):
 
 
 @pytest.mark.parametrize("row", DATA["hierarchical"], ids=label)
-def test_traffic_inside_and_between_groups(row):
+def test_traffic_inside_and_between_groups(row: Row) -> None:
     schedule, group = schedule_for(row), row["params"]["group"]
     sizes = schedule.chunk_elements(row["message_bytes"])
     inside, between = [0] * row["n"], [0] * row["n"]
-    largest = {True: {}, False: {}}
+    largest: dict[bool, dict[int, int]] = {True: {}, False: {}}
     table = Table(schedule)
     assert not match(table).findings
     for rank, rounds in enumerate(table.rounds):
@@ -103,7 +108,7 @@ def test_traffic_inside_and_between_groups(row):
 
 
 @pytest.mark.parametrize("row", DATA["double_binary_tree"], ids=lambda row: f"n{row['n']}")
-def test_double_binary_tree(row):
+def test_double_binary_tree(row: Row) -> None:
     n = row["n"]
     parents = [double_tree_parents(rank, n) for rank in range(n)]
     assert [p[0] for p in parents] == row["tree0_parent"]

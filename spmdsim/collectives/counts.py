@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,8 @@ class Counts:
         bytes_sent, bytes_received: per rank.
         bytes_reduced: per rank, reduced as messages arrive.
         bytes_combined: per rank, reduced in local moves.
-        critical_bytes: sum over steps of the largest message.
+        critical_bytes: sum over steps of the most bytes one rank sends or receives (with one port: the
+            largest message).
         critical_reduced_bytes: sum over steps of the most bytes a rank reduces from messages.
         empty_messages: messages without data, all ranks together.
         peak_bytes: per rank, all chunks it ever holds plus the most it must receive aside before reducing.
@@ -107,7 +109,7 @@ class _Tally:
                 "bytes_reduced", "bytes_combined",
             )
         }  # fmt: skip
-        self.largest: dict[int, int] = defaultdict(int)
+        self.moved: dict[tuple[int, int, str], int] = defaultdict(int)
         self.reduced: dict[tuple[int, int], int] = defaultdict(int)
         self.empty = 0
         self.held = [set(schedule.starts_with(r)) | set(schedule.ends_with(r)) for r in range(n)]
@@ -126,7 +128,7 @@ class _Tally:
                 per_rank["bytes_sent"][rank] += size
                 self.empty += size == 0
                 step = next(self.sent_in[rank, move.peer])
-                self.largest[step] = max(self.largest[step], size)
+                self.moved[step, rank, "sent"] += size
                 continue
             self.held[rank].update(move.chunks)
             if move.kind == COMBINE:
@@ -135,6 +137,7 @@ class _Tally:
                 per_rank["messages_received"][rank] += 1
                 per_rank["bytes_received"][rank] += size
                 step = next(self.received_in[move.peer, rank])
+                self.moved[step, rank, "received"] += size
                 if move.kind == REDUCE:
                     reduced += size
                     self.reduced[step, rank] += size
@@ -142,15 +145,20 @@ class _Tally:
         self.aside[rank] = max(self.aside[rank], reduced)
 
     def result(self, steps: int) -> Counts:
-        most: dict[int, int] = defaultdict(int)
-        for (step, _), reduced in self.reduced.items():
-            most[step] = max(most[step], reduced)
         held = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
         return Counts(
             steps=steps,
             **self.per_rank,
-            critical_bytes=sum(self.largest.values()),
-            critical_reduced_bytes=sum(most.values()),
+            critical_bytes=_sum_of_most(self.moved),
+            critical_reduced_bytes=_sum_of_most(self.reduced),
             empty_messages=self.empty,
             peak_bytes=np.array(held, np.int64) + np.array(self.aside, np.int64),
         )
+
+
+def _sum_of_most(by_place: Mapping[tuple[Any, ...], int]) -> int:
+    """Sum over steps of the largest number; the step comes first in a key."""
+    most: dict[int, int] = defaultdict(int)
+    for place, number in by_place.items():
+        most[place[0]] = max(most[place[0]], number)
+    return sum(most.values())

@@ -23,7 +23,7 @@ class Facts:
         verdict: the result of verification.
         counts: counted with messages of ``unit`` bytes, a size that divides into equal chunks.
         unit: bytes that stand for m in ``counts``.
-        beta: critical path, sum over rounds of the largest message, times m.
+        beta: critical path, sum over rounds of the most bytes one rank sends or receives, times m.
         gamma: likewise of the bytes reduced, local reductions of the busiest rank included, times m.
         bound: the lower bound of the collective.
     """

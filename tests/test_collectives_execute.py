@@ -1,0 +1,203 @@
+"""One rank's program over a transport: real concurrency, memory in place, work memory used again."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
+from spmdsim.collectives.execution import execute, rounds_of
+from spmdsim.collectives.lockstep import exchange
+from spmdsim.collectives.program import OUTPUT, compile_program, program_for
+from spmdsim.errors import ScheduleError
+
+
+class Rendezvous:
+    """A transport between threads that never buffers: a send is done when its receive has taken the data.
+
+    Buffers of messages on the way are watched: a send buffer that changes before the wait is over is an error.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.mail: dict[tuple[int, int], queue.Queue[Any]] = {
+            (s, d): queue.Queue() for s in range(size) for d in range(size)
+        }
+
+    def end(self, rank: int) -> End:
+        return End(self, rank)
+
+
+class End:
+    """One rank's end of the transport."""
+
+    def __init__(self, net: Rendezvous, rank: int) -> None:
+        self.net, self.rank = net, rank
+        self.posted: list[str] = []
+
+    def irecv(self, buffer: Any, source: int, tag: int) -> Any:
+        assert buffer.flags.c_contiguous and buffer.flags.writeable and 0 <= tag < 2**29
+        self.posted.append("recv")
+        return ("recv", buffer, source)
+
+    def isend(self, buffer: Any, dest: int, tag: int) -> Any:
+        assert buffer.flags.c_contiguous
+        self.posted.append("send")
+        taken = threading.Event()
+        self.net.mail[self.rank, dest].put((buffer, buffer.copy(), taken))
+        return ("send", buffer, taken)
+
+    def wait_all(self, requests: Sequence[Any]) -> None:
+        for kind, buffer, other in requests:
+            if kind == "recv":
+                sent, original, taken = self.net.mail[other, self.rank].get(timeout=20)
+                np.testing.assert_array_equal(sent, original)
+                buffer[...] = sent
+                taken.set()
+        for kind, _, taken in requests:
+            if kind == "send":
+                assert taken.wait(20)
+
+
+def run_threads(schedule: Schedule, inputs: list[Any], count: int) -> list[Any]:
+    net = Rendezvous(schedule.size)
+    outputs: list[Any] = [None] * schedule.size
+    errors: list[BaseException] = []
+
+    def one(rank: int) -> None:
+        try:
+            program = program_for(schedule, rank, count)
+            result = np.empty(program.output_count, inputs[rank].dtype)
+            given = inputs[rank] if program.input_count else None
+            execute(program, net.end(rank), given, result)
+            outputs[rank] = result
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(schedule.size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not errors, errors[0]
+    return outputs
+
+
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_threads_without_buffering(size: int) -> None:
+    rng = np.random.default_rng(6)
+    inputs = [rng.integers(0, 99, 50) for _ in range(size)]
+    total = np.sum(inputs, axis=0)
+    for chosen in algorithms("all_reduce"):
+        if chosen.fits(size):
+            for got in run_threads(make_schedule(chosen, size), inputs, 50):
+                np.testing.assert_array_equal(got, total)
+    for chosen in algorithms("all_to_all"):
+        outputs = run_threads(make_schedule(chosen, size), [a[: 5 * size] for a in inputs], 5 * size)
+        for rank, got in enumerate(outputs):
+            np.testing.assert_array_equal(got, np.concatenate([a[5 * rank : 5 * rank + 5] for a in inputs]))
+
+
+def test_receives_are_posted_before_sends() -> None:
+    net, inputs = Rendezvous(2), [np.arange(4), np.arange(4)]
+    program = program_for(schedule_of("all_reduce", "ring", 2), 0, 4)
+    end = net.end(0)
+    for receives, sends in rounds_of(program, inputs[0], np.empty(4, int), np.add):
+        requests = [end.irecv(b, p, 0) for p, b in receives] + [end.isend(b, p, 0) for p, b in sends]
+        assert end.posted[-2:] == ["recv", "send"] and len(requests) == 2
+
+
+def run_in_place(schedule: Schedule, buffers: list[Any], views: Any) -> None:
+    runs = []
+    for rank in range(schedule.size):
+        count = len(buffers[rank])
+        program = compile_program(schedule, rank, schedule.chunk_elements(count))
+        given, result = views(rank, program)
+        runs.append(rounds_of(program, given, result, np.add))
+    exchange(runs)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 8])
+def test_in_place(size: int) -> None:
+    rng = np.random.default_rng(7)
+    vectors = [rng.integers(0, 99, 4 * size) for _ in range(size)]
+    total = np.sum(vectors, axis=0)
+    for chosen in algorithms("all_reduce"):
+        if not chosen.fits(size):
+            continue
+        buffers = [v.copy() for v in vectors]
+        run_in_place(make_schedule(chosen, size), buffers, lambda r, p, b=buffers: (b[r], b[r]))
+        for buffer in buffers:
+            np.testing.assert_array_equal(buffer, total, err_msg=chosen.name)
+    for chosen in algorithms("all_gather"):
+        if not chosen.fits(size):
+            continue
+        buffers = [np.full(4 * size, -1) for _ in range(size)]
+        for rank, buffer in enumerate(buffers):
+            buffer[4 * rank : 4 * rank + 4] = vectors[rank][:4]
+        run_in_place(
+            make_schedule(chosen, size),
+            buffers,
+            lambda r, p, b=buffers: (b[r][4 * r : 4 * r + 4], b[r]),
+        )
+        for buffer in buffers:
+            np.testing.assert_array_equal(buffer, np.concatenate([v[:4] for v in vectors]))
+    for name in ("pairwise", "bruck"):
+        buffers = [v.copy() for v in vectors]
+        run_in_place(schedule_of("all_to_all", name, size), buffers, lambda r, p, b=buffers: (b[r], b[r]))
+        for rank, buffer in enumerate(buffers):
+            np.testing.assert_array_equal(
+                buffer, np.concatenate([v[4 * rank : 4 * rank + 4] for v in vectors])
+            )
+    for name in ("ring", "butterfly"):
+        buffers = [v.copy() for v in vectors]
+        run_in_place(
+            schedule_of("reduce_scatter", name, size), buffers, lambda r, p, b=buffers: (b[r], b[r][:4])
+        )
+        for rank, buffer in enumerate(buffers):
+            np.testing.assert_array_equal(buffer[:4], total[4 * rank : 4 * rank + 4])
+
+
+def test_nothing_is_copied_that_need_not_be() -> None:
+    """Ring all_reduce: chunks are reduced from the input straight into the output; nothing is packed or copied."""
+    program = program_for(schedule_of("all_reduce", "ring", 4), 1, 4000)
+    actions = [a for step in program.steps for a in (*step.packs, *step.actions)]
+    assert len(actions) == 3 and all(a.second is not None and a.target.array == OUTPUT for a in actions)
+    assert program.finish == () and program.work_count == 1000
+    program = program_for(schedule_of("all_reduce", "rabenseifner", 8), 1, 8000)
+    assert not any(step.packs for step in program.steps)
+    program = program_for(schedule_of("all_to_all", "pairwise", 4), 1, 4000)
+    assert program.work_count == 0 and len(program.finish) == 1
+    program = program_for(schedule_of("broadcast", "binomial", 4), 1, 4000)
+    assert program.work_count == 0 and program.finish == ()
+
+
+def test_programs_are_remembered() -> None:
+    one = program_for(schedule_of("all_reduce", "ring", 4), 1, 4000)
+    assert program_for(schedule_of("all_reduce", "ring", 4), 1, 4000) is one
+    assert program_for(schedule_of("all_reduce", "ring", 4), 2, 4000) is not one
+
+
+def test_work_memory_is_used_again() -> None:
+    schedule = schedule_of("all_reduce", "ring", 2)
+    work = [np.full(8, -7), np.full(8, -7)]
+    outputs = [np.empty(6, int), np.empty(6, int)]
+    exchange(
+        [rounds_of(program_for(schedule, r, 6), np.arange(6), outputs[r], np.add, work[r]) for r in range(2)]
+    )
+    np.testing.assert_array_equal(outputs[1], 2 * np.arange(6))
+    assert (work[0] != -7).any()
+
+
+def test_wrong_lengths_are_named() -> None:
+    program = program_for(schedule_of("all_reduce", "ring", 2), 0, 6)
+    with pytest.raises(ScheduleError, match=r"the input has 5 elements of int64.*needed are 6"):
+        next(iter(rounds_of(program, np.arange(5), np.empty(6, int), np.add)))
+    with pytest.raises(ScheduleError, match=r"the output has 6 elements of float64.*needed are 6 of int64"):
+        next(iter(rounds_of(program, np.arange(6), np.empty(6), np.add)))
+    with pytest.raises(ScheduleError, match="the input is missing; 6 elements are needed"):
+        next(iter(rounds_of(program, None, np.empty(6), np.add)))

@@ -1,0 +1,197 @@
+"""GOAL out and in, MSCCL XML run by a small interpreter."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import defaultdict, deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
+from spmdsim.collectives.counts import count
+from spmdsim.collectives.goal import GoalOperation, goal_of, read_goal
+from spmdsim.collectives.msccl import msccl_xml
+from spmdsim.errors import InputError, ScheduleError
+
+RING_OF_TWO = """\
+num_ranks 2
+
+rank 0 {
+l1: send 4b to 1 tag 0
+l2: recv 4b from 1 tag 0
+l3: send 4b to 1 tag 1
+l3 requires l1
+l3 requires l2
+l4: recv 4b from 1 tag 1
+l4 requires l1
+l4 requires l2
+}
+"""
+
+
+def test_goal_text() -> None:
+    text = goal_of(schedule_of("all_reduce", "ring", 2), 8).to_text()
+    assert text.startswith(RING_OF_TWO)
+
+
+def test_goal_counts_and_round_trip() -> None:
+    for chosen in algorithms():
+        size = 6 if chosen.fits(6) else 8
+        schedule = make_schedule(chosen, size)
+        program = goal_of(schedule, 1200, time_per_byte=2.0)
+        assert read_goal(program.to_text()) == program
+        counted = count(schedule, 1200)
+        for rank, operations in enumerate(program.ranks):
+            sends = [one for one in operations if one.kind == "send"]
+            assert len(sends) == counted.messages_sent[rank]
+            assert sum(one.amount for one in sends) == counted.bytes_sent[rank]
+            busy = sum(one.amount for one in operations if one.kind == "calc")
+            assert busy == 2 * (counted.bytes_reduced[rank] + counted.bytes_combined[rank])
+
+
+def test_goal_input_as_others_write_it() -> None:
+    text = """
+    num_ranks 3
+    /* two messages
+       and a pause */
+    rank 0 { a: send 16b to 2 tag 7 cpu 1 nic 2
+      b: calc 100 cpu 1   // busy
+      b irequires a }
+    rank 2 {
+      recv 16b from 0 tag 7
+    }
+    """
+    program = read_goal(text)
+    assert program.ranks[0] == [
+        GoalOperation("send", 16, 2, 7, cpu=1, nic=2),
+        GoalOperation("calc", 100, cpu=1, irequires=(0,)),
+    ]
+    assert program.ranks[1] == []
+    assert program.ranks[2] == [GoalOperation("recv", 16, 0, 7)]
+    assert read_goal(program.to_text()) == program
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank 0 { }", "starts with: num_ranks N"),
+        ("num_ranks 1\nrank 0 {\nfoo\n}", "line 3: 'foo' is no operation"),
+        (
+            "num_ranks 1\nrank 0 {\nl1: calc 5\nl1 requires l2\n}",
+            "line 4: rank 0 has no operation labelled l2",
+        ),
+        ("num_ranks 1\nrank 1 {}", "line 2: rank 1 of 1 ranks"),
+        ("num_ranks 1\nrank 0 {\nsend 4b to 3\n}", "line 3: rank 0 names rank 3 of 1 ranks"),
+        ("num_ranks 1\nrank 0 {", "line 2: the braces of rank 0 do not close"),
+        ("num_ranks 1\n\nrink 0 {}", "line 3: expected: rank R"),
+    ],
+)
+def test_goal_errors_name_the_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_goal(text)
+
+
+def test_goal_in_the_event_simulator() -> None:
+    """The published example: dissemination over 16 ranks, one byte, ends after 22 us."""
+    from spmdsim.cost.loggops import simulate_program
+    from spmdsim.cost.program import Program
+
+    schedule = schedule_of("barrier", "dissemination", 16)
+    goal = goal_of(schedule, 0)
+    for operations in goal.ranks:
+        for i, one in enumerate(operations):
+            operations[i] = GoalOperation(one.kind, 1, one.peer, one.tag, requires=one.requires)
+    program = goal.fill(Program(16))
+    assert simulate_program(program).makespan == 22000
+
+
+def attributes(step: ET.Element) -> dict[str, Any]:
+    return {k: int(v) if v.lstrip("-").isdigit() else v for k, v in step.attrib.items()}
+
+
+def interpret(text: str, inputs: list[Any], op: Any = np.add) -> list[dict[str, Any]]:
+    """Run MSCCL XML: threadblocks step by step, messages buffered per pair of threadblocks."""
+    algo = ET.fromstring(text)
+    buffers: list[dict[str, Any]] = []
+    blocks: list[tuple[int, ET.Element, list[ET.Element]]] = []
+    for gpu in algo:
+        rank = int(gpu.attrib["id"])
+        space = {k: [None] * max(int(gpu.attrib[f"{k}_chunks"]), len(inputs[rank]) * 2) for k in "ios"}
+        for name in "io" if algo.attrib["inplace"] == "1" else "i":
+            space[name][: len(inputs[rank])] = list(inputs[rank])
+        buffers.append(space)
+        blocks += [(rank, tb, list(tb)) for tb in gpu]
+    done: dict[tuple[int, int], int] = defaultdict(lambda: -1)
+    wires: dict[tuple[int, int, int], deque[Any]] = defaultdict(deque)
+    progress = True
+    while progress:
+        progress = False
+        for rank, tb, steps in blocks:
+            me = (rank, int(tb.attrib["id"]))
+            if done[me] + 1 == len(steps):
+                continue
+            step = attributes(steps[done[me] + 1])
+            if step["depid"] >= 0 and done[rank, step["depid"]] < step["deps"]:
+                continue
+            chan = int(tb.attrib["chan"])
+            source, target = buffers[rank][step["srcbuf"]], buffers[rank][step["dstbuf"]]
+            if step["type"] in ("r", "rrc"):
+                wire = wires[int(tb.attrib["recv"]), rank, chan]
+                if not wire:
+                    continue
+                value = wire.popleft()
+                if step["type"] == "rrc":
+                    value = op(value, source[step["srcoff"]])
+                target[step["dstoff"]] = value
+            elif step["type"] == "s":
+                assert source[step["srcoff"]] is not None
+                wires[rank, int(tb.attrib["send"]), chan].append(source[step["srcoff"]])
+            elif step["type"] == "cpy":
+                target[step["dstoff"]] = source[step["srcoff"]]
+            elif step["type"] == "re":
+                target[step["dstoff"]] = op(source[step["srcoff"]], target[step["dstoff"]])
+            else:
+                assert step["type"] == "nop"
+            done[me] += 1
+            progress = True
+    for rank, tb, steps in blocks:
+        assert done[rank, int(tb.attrib["id"])] + 1 == len(steps), "a threadblock is stuck"
+    return buffers
+
+
+def chunk_inputs(schedule: Schedule) -> list[Any]:
+    """Per rank, one number per chunk of its buffer."""
+    n, name = schedule.size, schedule.collective.name
+    length = n if name == "all_to_all" else schedule.chunk_count
+    return [[1000 * rank + i for i in range(length)] for rank in range(n)]
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("size", [1, 2, 4, 5, 6])
+def test_msccl_xml_runs_right(name: str, size: int) -> None:
+    for chosen in algorithms(name):
+        if not chosen.fits(size):
+            continue
+        schedule = make_schedule(chosen, size)
+        inputs = chunk_inputs(schedule)
+        given = inputs
+        if name == "all_gather":
+            given = [[v if i == r else None for i, v in enumerate(row)] for r, row in enumerate(inputs)]
+        buffers = interpret(msccl_xml(schedule), given)
+        k = schedule.chunk_count
+        for rank in range(size):
+            if name == "all_reduce":
+                assert buffers[rank]["i"][:k] == [sum(row[c] for row in inputs) for c in range(k)]
+            elif name == "reduce_scatter":
+                assert buffers[rank]["i"][rank] == sum(row[rank] for row in inputs)
+            elif name == "all_gather":
+                assert buffers[rank]["o"][:k] == [inputs[c][c] for c in range(k)]
+            else:
+                assert buffers[rank]["o"][:size] == [inputs[s][rank] for s in range(size)]
+
+
+def test_msccl_has_no_broadcast() -> None:
+    with pytest.raises(ScheduleError, match="MSCCL's XML has no broadcast; it has all_reduce"):
+        msccl_xml(schedule_of("broadcast", "binomial", 4))

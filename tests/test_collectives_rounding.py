@@ -1,0 +1,116 @@
+"""Rounding: the order of additions of each algorithm, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.collectives import algorithms, make_schedule, schedule_of
+from spmdsim.collectives.partition import cut
+from spmdsim.collectives.reduction_order import (
+    candidates,
+    emulate,
+    evaluate_tree,
+    matching_schedules,
+    reduction_trees,
+    same_bits,
+)
+from spmdsim.errors import ScheduleError
+
+
+def wide_range(size: int, count: int, seed: int = 0) -> list[Any]:
+    """float32 vectors whose sums depend on the order nearly everywhere."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.standard_normal(count) * 10.0 ** rng.integers(-4, 5, count)).astype(np.float32)
+        for _ in range(size)
+    ]
+
+
+def ring_by_hand(inputs: list[Any], start_after_chunk: int) -> Any:
+    """Chunk c summed along the ring, beginning at rank c + 1 (MPICH) or c (Open MPI)."""
+    size = len(inputs)
+    stops = np.cumsum(cut(len(inputs[0]), size))
+    pieces = []
+    for chunk, stop in enumerate(stops):
+        part = slice(stop - cut(len(inputs[0]), size)[chunk], stop)
+        first = chunk + start_after_chunk
+        total = inputs[first % size][part]
+        for i in range(1, size):
+            total = total + inputs[(first + i) % size][part]
+        pieces.append(total)
+    return np.concatenate(pieces)
+
+
+@pytest.mark.parametrize("size", [3, 4, 6, 7, 8])
+def test_ring_index_rules(size: int) -> None:
+    inputs = wide_range(size, 1001)
+    mpich, openmpi = ring_by_hand(inputs, 1), ring_by_hand(inputs, 0)
+    assert same_bits(emulate(schedule_of("all_reduce", "ring", size), inputs), mpich)
+    assert same_bits(emulate(schedule_of("all_reduce", "ring_openmpi", size), inputs), openmpi)
+    assert same_bits(emulate(schedule_of("all_reduce", "ring", size, index="openmpi"), inputs), openmpi)
+    assert same_bits(emulate(schedule_of("all_reduce", "segmented_ring", size), inputs), openmpi)
+    assert not same_bits(mpich, openmpi)
+
+
+@pytest.mark.parametrize("size", [4, 6, 8])
+def test_trees_that_round_alike(size: int) -> None:
+    """Recursive doubling, Rabenseifner (both folds) and the binomial reduction share one tree."""
+    inputs = wide_range(size, 500)
+    one = emulate(schedule_of("all_reduce", "recursive_doubling", size), inputs)
+    for name in ("rabenseifner", "rabenseifner_half_fold", "reduce_broadcast"):
+        assert same_bits(emulate(schedule_of("all_reduce", name, size), inputs), one), name
+    assert same_bits(emulate(schedule_of("reduce", "binomial", size), inputs), one)
+    in_rank_order = inputs[0]
+    for given in inputs[1:]:
+        in_rank_order = in_rank_order + given
+    differing = np.mean(in_rank_order != one)
+    assert 0.1 < differing < 0.8
+    assert same_bits(emulate(schedule_of("all_reduce", "linear", size), inputs), in_rank_order)
+
+
+def test_every_rank_has_the_same_bits() -> None:
+    inputs = wide_range(7, 130)
+    for chosen in algorithms("all_reduce"):
+        if chosen.fits(7):
+            schedule = make_schedule(chosen, 7)
+            first = emulate(schedule, inputs, rank=0)
+            assert all(same_bits(emulate(schedule, inputs, rank=r), first) for r in range(1, 7))
+
+
+def test_the_tree_is_what_runs() -> None:
+    """Applying the tree of each chunk to the inputs gives the bits of the run."""
+    inputs = wide_range(6, 60)
+    for chosen in algorithms("all_reduce"):
+        schedule = make_schedule(chosen, 6)
+        stops = np.cumsum(schedule.chunk_elements(60))
+        starts = np.concatenate([[0], stops[:-1]])
+        result = emulate(schedule, inputs)
+        for chunk, tree in reduction_trees(schedule).items():
+            part = slice(starts[chunk], stops[chunk])
+            expected = evaluate_tree(tree, lambda rank, part=part: inputs[rank][part])  # type: ignore[misc]
+            assert same_bits(result[part], expected), (schedule.name, chunk)
+
+
+def test_bits_tell_the_algorithm() -> None:
+    inputs = wide_range(3, 1100)
+    observed = ring_by_hand(inputs, 0)
+    found = matching_schedules(observed, inputs, candidates("all_reduce", 3))
+    assert {s.algorithm.name for s in found} == {"ring_openmpi", "segmented_ring"}
+    inputs = wide_range(8, 100)
+    observed = emulate(schedule_of("all_reduce", "ring", 8, rounding="ceiling"), inputs)
+    found = matching_schedules(observed, inputs, candidates("all_reduce", 8))
+    assert [(s.algorithm.name, s.rounding) for s in found] == [("ring", "ceiling")]
+
+
+def test_bits_are_compared_not_values() -> None:
+    assert not same_bits(np.array([0.0]), np.array([-0.0]))
+    assert same_bits(np.array([np.nan]), np.array([np.nan]))
+    assert not same_bits(np.zeros(2, np.int32), np.zeros(2, np.float32))
+
+
+def test_no_result() -> None:
+    with pytest.raises(ScheduleError, match="rank 1 gets no result"):
+        emulate(schedule_of("reduce", "binomial", 3), wide_range(3, 4), rank=1)
