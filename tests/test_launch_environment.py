@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from spmdsim.errors import WorldError
-from spmdsim.launch import environment, start
+from spmdsim.launch import checks, environment, start
 from spmdsim.launch.checks import check_size
 from spmdsim.launch.environment import Launched, blas_threads, detect, mpi_settings, prepare
 
@@ -57,7 +57,7 @@ def test_the_users_own_settings_stay():
     environ = {"PMI_RANK": "0", "PMI_SIZE": "64", "MPI_LOCALNRANKS": "64", "OMP_NUM_THREADS": "3"}
     before = dict(environ)
     prepare(environ)
-    assert environ == before
+    assert environ == {**before, "MPI4PY_CHECK_MPIEXEC": "0"}
 
 
 def test_nothing_is_set_outside_a_launcher():
@@ -79,6 +79,16 @@ def test_a_launcher_of_another_mpi_is_noticed():
     check_size(1, "Open MPI", None)
     with pytest.raises(WorldError, match=r"MPICH\) started 8 ranks, but MPI \(Open MPI.* sees 1"):
         check_size(1, "Open MPI", Launched("MPICH", 2, 8, 8))
+
+
+@pytest.mark.parametrize("launcher, family", [("Open MPI", "mpich"), ("MPICH", "openmpi")])
+def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(monkeypatch, launcher, family):
+    monkeypatch.setattr(checks, "binary_interface", lambda: family)
+    with pytest.raises(WorldError, match=rf"launcher \({launcher}\) started 8 ranks, but mpi4py loads"):
+        checks.check_launcher(Launched(launcher, 0, 8, 8))
+    checks.check_launcher(Launched({"mpich": "MPICH", "openmpi": "Open MPI"}[family], 0, 8, 8))
+    checks.check_launcher(Launched("Slurm", 0, 8, 8))
+    checks.check_launcher(None)
 
 
 def test_a_rank_starts_no_ranks(monkeypatch):

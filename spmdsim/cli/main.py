@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from spmdsim.launch.abort import guard
-from spmdsim.launch.environment import is_root, prepare
+from spmdsim.launch.checks import check_launcher
+from spmdsim.launch.environment import Launched, is_root, prepare
 from spmdsim.launch.logs import redirect_output
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -109,10 +110,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     redirect_output(rank.rank if rank else 0)
     argv = sys.argv[1:] if argv is None else list(argv)
     command = chosen_command(argv)
-    return guard(lambda: _run(command, argv), f"spmdsim {command}" if command else "spmdsim")
+    return guard(lambda: _run(command, argv, rank), f"spmdsim {command}" if command else "spmdsim")
 
 
-def _run(command: str | None, argv: Sequence[str]) -> int:
+def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int:
+    check_launcher(rank)
     parser = build_parser(command)
     args = parser.parse_args(argv)
     if args.command is None:

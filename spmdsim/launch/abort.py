@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from spmdsim.errors import SpmdError
+from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import detect
 from spmdsim.launch.logs import note_failure
 
@@ -30,6 +31,9 @@ STARTERS = ("/launch/abort.py", "/launch/bootstrap.py", "/cli/main.py", "runpy.p
 FORWARD_SECONDS = 0.2
 """Given to the launcher to pass on what was printed: some drop it when the job is aborted right after."""
 
+JOIN_SECONDS = 4.0
+"""How long starting MPI may take for a rank that only wants to say why it stops."""
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -41,6 +45,34 @@ def active_world() -> MPI.Comm | None:
         return None
     world: MPI.Comm = module.COMM_WORLD
     return world
+
+
+def join_world(text: str, code: int) -> MPI.Comm | None:
+    """Start MPI to find out whether the other ranks stop too; None if that does not work.
+
+    The other ranks start it sooner or later, to work or to stop as well. If they do neither, this rank says
+    ``text`` and leaves with ``code``.
+    """
+
+    def leave() -> None:
+        _write(text)
+        os._exit(code)
+
+    found = detect()
+    try:
+        check_launcher(found)
+    except SpmdError:
+        return None
+    timer = threading.Timer(JOIN_SECONDS, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    finally:
+        timer.cancel()
+    return MPI.COMM_WORLD
 
 
 def exit_code(error: BaseException) -> int:
@@ -91,8 +123,10 @@ def stop(error: BaseException, name: str) -> int:
     found_rank = detect()
     noted = note_failure(found_rank.rank if found_rank else 0, code)
     comm = active_world()
-    if comm is None:
-        _say_before_mpi(text, quiet_exit)
+    if comm is None and found_rank and not quiet_exit:
+        comm = join_world(text, code)
+    if comm is None or (comm.size == 1 and found_rank and found_rank.size > 1):
+        _say_apart(text, quiet_exit)
         return code
     if comm.size == 1:
         if not quiet_exit:
@@ -143,19 +177,14 @@ def _say_of_ranks(found: dict[int, str], size: int) -> None:
         _write(f"{which} of {size} stopped, the job ends:\n{text}")
 
 
-def _say_before_mpi(text: str, quiet_exit: bool) -> None:
-    """Print when MPI is not running here: rank 0 at once, the others only if the job outlives that.
+def _say_apart(text: str, quiet_exit: bool) -> None:
+    """Print when ranks cannot reach each other, as it must be with a wrong launcher: rank 0 speaks for all.
 
-    A rank that leaves with an error before MPI started makes the launcher end the job, so when all ranks have
-    the same error the others are usually gone before they speak.
+    What keeps MPI from starting does so on all ranks.
     """
     found = detect()
-    if quiet_exit or not text:
-        return
-    if found is not None and found.rank:
-        time.sleep(1.0 + 0.05 * min(found.rank, 20))
-        text = f"rank {found.rank} of {found.size}:\n{text}"
-    _write(text)
+    if not quiet_exit and (found is None or found.rank == 0):
+        _write(text)
 
 
 def guard(program: Callable[[], int | None], name: str) -> int:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from spmdsim.launch.abort import guard
+from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import prepare
 from spmdsim.launch.logs import redirect_output
 
@@ -36,7 +37,12 @@ def main() -> int:
     if not argv or argv == ["-m"]:
         sys.stderr.write("usage: python -m spmdsim.launch.bootstrap (script.py | -m module) args\n")
         return 2
-    return guard(lambda: run_script(argv), argv[1] if argv[0] == "-m" else Path(argv[0]).name)
+
+    def program() -> None:
+        check_launcher(found)
+        run_script(argv)
+
+    return guard(program, argv[1] if argv[0] == "-m" else Path(argv[0]).name)
 
 
 if __name__ == "__main__":

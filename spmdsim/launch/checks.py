@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.errors import WorldError
@@ -26,6 +27,46 @@ def require_mpi() -> MPI.Comm:
     comm = MPI.COMM_WORLD
     check_size(comm.size, MPI.get_vendor()[0], detect())
     return comm
+
+
+FAMILIES = {"Open MPI": "openmpi", "MPICH": "mpich"}
+"""The binary interface of the library that each launcher's ranks need."""
+
+
+def check_launcher(found: Launched | None) -> None:
+    """Compare the launcher with the library before MPI starts, and each library complains in its own way.
+
+    Raises:
+        WorldError: a launcher of one family started ranks of an mpi4py that loads the other's library.
+    """
+    if found is None or found.size == 1 or found.launcher not in FAMILIES:
+        return
+    family = binary_interface()
+    if family not in FAMILIES.values() or family == FAMILIES[found.launcher]:
+        return
+    vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
+    raise WorldError(
+        f"the launcher ({found.launcher}) started {found.size} ranks, but mpi4py loads {vendor}'s library, "
+        f"which would see {found.size} jobs of one rank: start with the mpirun of {vendor}, or with "
+        f"`spmdsim launch -n {found.size}`, which finds it"
+    )
+
+
+def binary_interface() -> str | None:
+    """The MPI family ("openmpi", "mpich") that an mpi4py made for several will load; None if it was made for one."""
+    try:
+        import mpi4py
+
+        if not list(Path(mpi4py.__path__[0]).glob("MPI.mpich*")):
+            return None
+        from mpi4py._mpiabi import _get_mpiabi  # type: ignore[attr-defined]
+    except ImportError:
+        return None
+    try:
+        family: str = _get_mpiabi()
+    except (RuntimeError, OSError):  # no library at all: said where MPI is started
+        return None
+    return family
 
 
 def check_size(size: int, vendor: str, found: Launched | None) -> None:

@@ -174,6 +174,7 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
             environ.setdefault(name, threads)
     for name, value in mpi_settings(found, available).items():
         environ.setdefault(name, value)
+    environ.setdefault("MPI4PY_CHECK_MPIEXEC", "0")  # each rank would warn of what is checked here
     return found
 
 
