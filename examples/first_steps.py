@@ -1,0 +1,55 @@
+"""A product of two laid-out matrices: the same program with MPI, in a notebook, and without data.
+
+mpirun -n 8 python examples/first_steps.py      real ranks
+python examples/first_steps.py                  eight ranks in lock step, no MPI
+"""
+
+import numpy as np
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, record, world
+from spmdsim.launch import launched
+
+here = world() if launched() else LockStep(8)
+speaks = here.ranks[0] == 0
+
+# Eight ranks in two rows of four. x: rows over dp, columns over tp. w: rows over tp.
+mesh = Mesh((2, 4), ("dp", "tp"))
+a = np.arange(32 * 12, dtype=np.float32).reshape(32, 12)
+b = np.ones((12, 5), dtype=np.float32)
+x = Tensor.from_global(a, mesh("dp", "tp"), here)
+w = Tensor.from_global(b, mesh("tp", None), here)
+
+with record() as trace:
+    y = matmul(x, w)  # every rank multiplies what it holds: a partial sum over tp
+    z = y.to(mesh("dp", None))  # ... which one all_reduce completes
+
+if speaks:
+    print(y)
+    print(
+        "rank 0 holds",
+        z.layout.bounds(z.shape, rank=0),
+        "with",
+        trace.counts(),
+        trace.nbytes(0),
+        "bytes received",
+    )
+
+verdict = check(z, a @ b, depth=12)
+whole = z.full()  # asked for explicitly: the only place where the tensor is gathered
+if speaks:
+    print(verdict)
+    print("sum of all elements:", whole.sum())
+
+# The same program at 65,536 ranks, with shapes only.
+huge = ShapeOnly(65536)
+grid = Mesh((256, 256), ("dp", "tp"))
+with record() as trace:
+    x = Tensor.from_global(
+        lambda index: None, grid("dp", "tp"), huge, shape=(1 << 20, 1 << 16), dtype="float32"
+    )
+    w = Tensor.from_global(
+        lambda index: None, grid("tp", None), huge, shape=(1 << 16, 1 << 14), dtype="float32"
+    )
+    matmul(x, w).to(grid("dp", None))
+if speaks:
+    print("at 65,536 ranks:", trace.counts(), f"{trace.nbytes(0):,} bytes received by rank 0")
