@@ -34,6 +34,9 @@ FORWARD_SECONDS = 0.2
 JOIN_SECONDS = 4.0
 """How long starting MPI may take for a rank that only wants to say why it stops."""
 
+READER_LEFT = 141
+"""Exit code when the reader of the output has left, as shells have it."""
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -121,6 +124,8 @@ def stop(error: BaseException, name: str) -> int:
     if code == 0:
         return 0
     found_rank = detect()
+    if found_rank is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
+        return _leave_quietly(error, code)
     noted = note_failure(found_rank.rank if found_rank else 0, code)
     comm = active_world()
     if comm is None and found_rank and not quiet_exit:
@@ -144,6 +149,15 @@ def stop(error: BaseException, name: str) -> int:
     if not quiet_exit:
         _say_of_ranks(found, comm.size)
     return agreed_code
+
+
+def _leave_quietly(error: BaseException, code: int) -> int:
+    """After Ctrl-C, or when who reads the output has left (``| head``): no traceback, as shells expect."""
+    if not isinstance(error, BrokenPipeError):
+        return code
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered would complain once more at exit
+    return READER_LEFT
 
 
 def kill(code: int) -> NoReturn:
