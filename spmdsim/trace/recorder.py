@@ -10,8 +10,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from types import FrameType
 from typing import TYPE_CHECKING, overload
 
+from spmdsim.redistribution.step import LOCAL_STEPS
 from spmdsim.trace.events import CollectiveEvent, Event, OperatorEvent
 
 if TYPE_CHECKING:
@@ -60,8 +63,8 @@ class Trace(Sequence[Event]):
         return [event for event in self.events if isinstance(event, OperatorEvent)]
 
     def counts(self, local: bool = False) -> dict[str, int]:
-        """How often each collective ran; ``local=True`` counts slice and fill, which move nothing, too."""
-        skipped = () if local else ("slice", "fill")
+        """How often each collective ran; ``local=True`` counts local steps, which move nothing, too."""
+        skipped = () if local else LOCAL_STEPS
         return dict(Counter(e.collective for e in self.collectives if e.collective not in skipped))
 
     def nbytes(self, rank: int | None = None) -> int:
@@ -157,10 +160,18 @@ def current_operator() -> str:
 
 def source_line() -> str | None:
     """``file:line`` of the innermost frame outside this package: the user's call."""
-    frame = sys._getframe(1)
+    return next(_user_lines(), None)
+
+
+def source_lines(most: int = 8) -> str:
+    """The user's call and what called it, innermost first: ``"model.py:12 < train.py:40"``."""
+    return " < ".join(islice(_user_lines(), most))
+
+
+def _user_lines() -> Iterator[str]:
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(PACKAGE) and not name.startswith("<"):
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+            yield f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back

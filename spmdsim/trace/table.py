@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.redistribution.step import Step, group_transfers
+from spmdsim.redistribution.step import LOCAL_STEPS, Step, group_transfers
 from spmdsim.trace.events import CollectiveEvent, Event
 
 if TYPE_CHECKING:
@@ -93,26 +93,34 @@ def _dtype(name: str) -> Any:
 
 
 def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
-    """The peers from which ``rank`` receives in a step, with the number of elements."""
+    """The peers from which ``rank`` receives in a step, with the number of elements (never 0)."""
+    return [(peer, count) for peer, count in _pairs(step, rank) if peer != rank and count]
+
+
+def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     from spmdsim.layout import split_block
     from spmdsim.redistribution.exchange import receives
+    from spmdsim.redistribution.flat import flat_receives
 
-    if step.collective in ("slice", "fill"):
+    if step.collective in LOCAL_STEPS:
         return []
+    if step.to_shape is not None:
+        numbered = flat_receives(step.src, step.dst, step.shape, step.to_shape, rank)
+        return [(t.peer, t.count) for t in numbered]
     if step.collective == "exchange":
         got = receives(step.src, step.dst, step.shape, rank)
-        return [(t.peer, t.count) for t in got if t.peer != rank]
+        return [(t.peer, t.count) for t in got]
     group = step.group(rank)
     if step.collective in ("all_gather", "all_to_all"):
-        return [(t.peer, t.count) for t in group_transfers(step, rank, group) if t.peer != rank]
+        return [(t.peer, t.count) for t in group_transfers(step, rank, group)]
     count = 1
     for length in step.dst.local_shape(step.shape, rank):
         count *= length
     if step.collective == "reduce_scatter":
-        return [(peer, count) for peer in group if peer != rank]
+        return [(peer, count) for peer in group]
     blocks = [split_block(0, count, len(group), k)[1] for k in range(len(group))]
     mine = blocks[group.index(rank)]
-    return [(peer, mine + theirs) for peer, theirs in zip(group, blocks) if peer != rank]
+    return [(peer, mine + theirs) for peer, theirs in zip(group, blocks)]
 
 
 def difference(one: Trace, other: Trace) -> list[str]:

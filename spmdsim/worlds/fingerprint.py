@@ -49,7 +49,9 @@ class Record:
 
 def digest(step: Step, dtype: str, algorithm: str | None) -> int:
     """A positive 61-bit number that equal calls share on all processes and different ones do not."""
-    text = repr((step.collective, step.axes, step.src, step.dst, step.shape, step.op, dtype, algorithm))
+    text = repr(
+        (step.collective, step.axes, step.src, step.dst, step.shape, step.to_shape, step.op, dtype, algorithm)
+    )
     return number_of(text)
 
 

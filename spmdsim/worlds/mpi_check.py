@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import Step
-from spmdsim.trace.recorder import source_line
+from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.fingerprint import Record, describe, digest, due, mixed, number_of
 from spmdsim.worlds.mpi_comms import Comms
 
@@ -64,7 +64,7 @@ class Call:
             ",".join(step.axes),
             str(step.src),
             str(step.dst),
-            str(step.shape),
+            str(step.shape) if step.to_shape is None else f"{step.shape} as {step.to_shape}",
             self.dtype,
             step.op or "",
             self.algorithm or "",
@@ -97,7 +97,7 @@ class Checker:
         self._numbers[call.members] = number + 1
         if not due(self.mode, number):
             return
-        place = number_of(source_line() or "") if self.mode is True else 0
+        place = number_of(source_lines()) if self.mode is True else 0
         mine = mixed(call.digest, number, place)
         give, take = np.array([mine, -mine]), np.empty(2, np.int64)
         comm = self._comms.of(call.members)
@@ -105,8 +105,11 @@ class Checker:
         if not request.Test():
             self._wait(request, comm, call, number, (give, take))
         if take[0] != -take[1]:
-            records = comm.allgather(call.record(number, source_line() or "an unknown place"))
+            records = comm.allgather(call.record(number, self._place()))
             raise WorldError(describe(call.members, records, self.mode is True))
+
+    def _place(self) -> str:
+        return (source_lines() if self.mode is True else source_line()) or "an unknown place"
 
     def _wait(self, request: MPI.Request, comm: MPI.Comm, call: Call, number: int, held: object) -> None:
         begin = time.monotonic()
@@ -136,5 +139,5 @@ class Checker:
                 time.sleep(0.002)
         absent = [str(call.members[k]) for k in range(comm.size) if k not in here]
         who = f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)}" if absent else "no rank"
-        record = call.record(number, source_line() or "an unknown place")
+        record = call.record(number, self._place())
         return f"{who} did not come to collective {number} within {self.deadline:g} s: {record}"

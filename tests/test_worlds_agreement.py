@@ -1,0 +1,150 @@
+"""Ranks that disagree about a collective, or do not come to it, are named; on real ranks, in seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from spmdsim.errors import SpmdError, UsageTypeError
+from spmdsim.launch.mpi import find_launcher
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds import fingerprint
+
+PROGRAM = """\
+import sys, time
+import numpy as np
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds import MPIWorld
+
+case = sys.argv[1]
+world = MPIWorld(check=case == "skipped" or "auto", deadline=1.0)
+mesh, odd = Mesh((3,), ("x",)), world.rank == 1
+
+def reduce(op="sum", dtype="f4", shape=(4, 4), target=mesh(None, None), source=None):
+    source = source or mesh(None, None, partial={"x": op})
+    collective = "all_reduce" if target == mesh(None, None) else "reduce_scatter"
+    step = Step(collective, ("x",), source, target, shape, op)
+    return world.run(step, [np.ones(shape, dtype)])[0]
+
+reduce()
+if case == "op":
+    reduce("max" if odd else "sum")
+elif case == "dtype":
+    reduce(dtype="i4" if odd else "f4")
+elif case == "shape":
+    reduce(shape=(2, 8) if odd else (4, 4))
+elif case == "layout":
+    reduce(target=mesh(None, "x") if odd else mesh("x", None))
+elif case == "collective":
+    reduce(target=mesh("x", None) if odd else mesh(None, None))
+elif case == "skipped":
+    if not odd:
+        reduce()
+    reduce()
+elif case == "missing":
+    if odd:
+        time.sleep(20)
+    reduce()
+elif case == "lines":  # the same call from two places is no mistake
+    if odd:
+        reduce()
+    else:
+        reduce()
+print("all the same")
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run a case on three ranks: all it printed, and its exit code."""
+    try:
+        find_launcher()
+    except SpmdError as error:
+        pytest.skip(f"no ranks can be started: {error}")
+    script = tmp_path_factory.mktemp("agreement") / "program.py"
+    script.write_text(PROGRAM)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+    def run(case):
+        command = [sys.executable, "-m", "spmdsim", "launch", "-n", "3", str(script), case]
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=60, env=environ
+        )
+        return result.stdout + result.stderr, result.returncode
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "case, words",
+    [
+        ("op", "in its source layout, op"),
+        ("dtype", "in its dtype"),
+        ("shape", "in its shape"),
+        ("layout", "in its target layout"),
+        ("collective", "in its collective, target layout"),
+        ("skipped", "in its source;"),
+    ],
+)
+def test_ranks_that_disagree_are_named(run, case, words):
+    text, code = run(case)
+    assert code != 0 and "all the same" not in text
+    assert f"ranks disagree about collective 1 {words}" in text
+    assert "ranks 0, 2: " in text and "rank 1: " in text
+    assert "program.py:" in text
+
+
+def test_a_rank_that_does_not_come_is_named(run):
+    text, code = run("missing")
+    assert code != 0
+    assert "rank 1 did not come to collective 1 within 1 s: all_reduce (sum) over x" in text
+
+
+def test_the_same_call_from_two_lines_is_no_mistake(run):
+    text, code = run("lines")
+    assert code == 0 and text.count("all the same") == 3
+
+
+def test_the_first_calls_and_a_sample_of_the_rest_are_compared():
+    assert all(fingerprint.due("auto", k) for k in range(fingerprint.FIRST))
+    later = [k for k in range(fingerprint.FIRST, 10_000) if fingerprint.due("auto", k)]
+    assert later and len(later) <= 10_000 / fingerprint.EVERY + 1
+    assert all(fingerprint.due(True, k) and not fingerprint.due(False, k) for k in (0, 5, 5001))
+
+
+def test_modes_come_from_the_argument_or_the_environment(monkeypatch):
+    monkeypatch.setenv("SPMDSIM_CHECK", "1")
+    assert fingerprint.check_mode(None) is True
+    assert fingerprint.check_mode("auto") == "auto"
+    monkeypatch.setenv("SPMDSIM_CHECK", "0")
+    assert fingerprint.check_mode(None) is False
+    monkeypatch.delenv("SPMDSIM_CHECK")
+    assert fingerprint.check_mode(None) == "auto"
+    with pytest.raises(UsageTypeError, match="True, False or 'auto'"):
+        fingerprint.check_mode("often")
+
+
+def test_different_calls_have_different_numbers():
+    mesh, other = Mesh((4,), ("x",)), Mesh((4,), ("x",), (3, 2, 1, 0))
+    steps = [
+        Step("all_gather", ("x",), m(*dims), m(None, None), shape)
+        for m in (mesh, other)
+        for dims in (("x", None), (None, "x"))
+        for shape in ((4, 8), (8, 4))
+    ]
+    numbers = {
+        fingerprint.digest(s, d, a) for s in steps for d in ("float32", "int32") for a in (None, "ring")
+    }
+    assert len(numbers) == len(steps) * 4
+    assert all(0 <= n < 2**61 for n in numbers)
+    again = Step("all_gather", ("x",), mesh("x", None), mesh(None, None), (4, 8))
+    assert fingerprint.digest(again, "float32", None) in numbers
+    mixed = {fingerprint.mixed(n, k, s) for n in numbers for k in range(5) for s in (0, 99)}
+    assert len(mixed) == len(numbers) * 10
+    assert np.array(max(mixed), np.int64) > 0

@@ -1,0 +1,69 @@
+"""Buffers are used again exactly when nobody can see them any more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spmdsim.worlds.pool import SMALLEST, Pool, empty, pool
+
+BIG = (SMALLEST // 4, 2)
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_a_dropped_buffer_is_used_again_and_a_held_one_is_not():
+    here = Pool(1 << 30)
+    first = here.empty(BIG, np.float32)
+    place = address(first)
+    second = here.empty(BIG, np.float32)
+    assert address(second) != place
+    del first
+    assert address(here.empty(BIG, np.float32)) == place
+
+
+def test_any_view_keeps_a_buffer():
+    here = Pool(1 << 30)
+    for view in (lambda a: a[3:5], lambda a: a.T, lambda a: a.reshape(-1)[::7], memoryview, lambda a: [a]):
+        array = here.empty(BIG, np.float32)
+        place, kept = address(array), view(array)
+        del array
+        assert address(here.empty(BIG, np.float32)) != place
+        del kept
+        assert address(here.empty(BIG, np.float32)) == place
+
+
+def test_other_shapes_and_types_of_the_same_size_share_a_buffer():
+    here = Pool(1 << 30)
+    place = address(here.empty(BIG, np.float32))
+    other = here.empty((SMALLEST // 4,), np.float64)
+    assert address(other) == place and other.dtype == np.float64 and other.flags.c_contiguous
+
+
+def test_small_arrays_are_left_to_the_allocator():
+    here = Pool(1 << 30)
+    here.empty((SMALLEST // 4 - 1,), np.float32)
+    assert here.nbytes == 0
+
+
+def test_what_is_kept_is_bounded_and_the_oldest_size_goes_first():
+    here = Pool(8 * SMALLEST)
+    sizes = [SMALLEST * k for k in (1, 2, 3, 4)]
+    for size in sizes:
+        here.empty((size,), np.uint8)
+    assert here.nbytes == SMALLEST * 7  # 2 + ... + 4 would not fit with 1
+    held = [here.empty((3 * SMALLEST,), np.uint8) for _ in range(5)]
+    assert here.nbytes <= 8 * SMALLEST
+    held[0][:] = 1
+    held[4][:] = 2
+    assert (held[0] == 1).all()
+    here.empty((9 * SMALLEST,), np.uint8)
+    assert here.nbytes <= 8 * SMALLEST
+    here.clear()
+    assert here.nbytes == 0
+
+
+def test_the_process_has_one_pool():
+    array = empty(BIG, np.float32)
+    assert pool().nbytes >= array.nbytes

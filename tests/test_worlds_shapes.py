@@ -1,0 +1,101 @@
+"""Worlds without data, the world a process is in, and what the launcher says."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.step import Step
+from spmdsim.trace import record
+from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly, world
+from spmdsim.worlds.launcher import launched
+
+
+def test_a_million_ranks_cost_microseconds_a_step():
+    here, mesh = ShapeOnly(1 << 20), Mesh((1024, 1024), ("a", "b"))
+    step = Step("all_gather", ("b",), mesh(("a", "b"), None), mesh("a", None), (1 << 21, 8))
+    shard = ShapeArray((2, 8), np.dtype("float32"))
+    with record() as trace:
+        (result,) = here.run(step, [shard])
+    assert result == ShapeArray((2048, 8), np.dtype("float32"))
+    assert trace.nbytes(0) == (2048 - 2) * 8 * 4
+    start = time.perf_counter()
+    for _ in range(1000):
+        here.run(step, [shard])
+    assert time.perf_counter() - start < 1  # a thousandth would be usual; a million ranks looked at is not
+
+
+def test_the_representative_has_the_largest_shard():
+    mesh = Mesh((5,), ("a",))
+    step = Step("all_to_all", ("a",), mesh("a", None), mesh(None, "a"), (7, 13))
+    (result,) = ShapeOnly(5).run(step, [ShapeArray((2, 13), np.dtype("int8"))])
+    assert result.shape == (7, 3) and (result.nbytes, result.size, result.ndim) == (21, 21, 2)
+
+
+def test_shapes_are_checked():
+    mesh = Mesh((4,), ("a",))
+    step = Step("all_gather", ("a",), mesh("a"), mesh(None), (8,))
+    with pytest.raises(WorldError, match=r"shape \(3,\), but .* gives it \(2,\)"):
+        ShapeOnly(4).run(step, [ShapeArray((3,), np.dtype("f4"))])
+    with pytest.raises(WorldError, match="needs rank 3, but the world has 2 ranks"):
+        ShapeOnly(2).run(step, [ShapeArray((2,), np.dtype("f4"))])
+
+
+def test_values_of_all_ranks():
+    assert ShapeOnly(3).gather_objects(["x"]) == ["x"] * 3
+    assert LockStep(2).gather_objects([1, 2]) == [1, 2]
+    assert LockStep(2).empty((2, 3), "f4").shape == (2, 3)
+    assert ShapeOnly(2).empty((2, 3), "f4") == ShapeArray((2, 3), np.dtype("f4"))
+
+
+def test_every_rank_gets_every_value(world):
+    assert world.gather_objects([rank * 10 for rank in world.ranks]) == [r * 10 for r in range(world.size)]
+    world.barrier()
+
+
+@pytest.mark.parametrize("kind", [LockStep, ShapeOnly])
+def test_sizes_that_make_no_world(kind):
+    with pytest.raises(WorldError, match="at least one rank, but got 0"):
+        kind(0)
+    with pytest.raises(UsageTypeError, match="an integer, but got 'four'"):
+        kind("four")
+
+
+def test_without_a_launcher_a_world_is_in_lock_step(monkeypatch):
+    from spmdsim.worlds.launcher import VARIABLES
+
+    for name in [name for pair in VARIABLES for name in pair]:
+        monkeypatch.delenv(name, raising=False)
+    assert repr(world()) == "LockStep(1)"
+    assert repr(world(6)) == "LockStep(6)"
+
+
+def test_what_the_launchers_say():
+    assert launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}) == (1, 4)
+    assert launched({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "16"}) == (0, 16)
+    assert launched({"PMI_RANK": "2"}) is None
+    assert launched({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None  # a batch script, not a rank
+
+
+def test_a_launcher_of_another_mpi_is_noticed():
+    """Started by it, MPI sees one process in each of several: they would compute the same, silently."""
+    pytest.importorskip("mpi4py")
+    from mpi4py import MPI
+
+    from spmdsim.worlds import MPIWorld
+
+    wrong = MPI.COMM_WORLD.size + 7
+    with pytest.raises(WorldError, match=f"the launcher started {wrong} processes but .* sees"):
+        MPIWorld.of_launcher(wrong)
+
+
+def test_steps_that_are_none():
+    mesh, other = Mesh((2,), ("a",)), Mesh((2,), ("b",))
+    with pytest.raises(WorldError, match="no step is called 'all_reduced'"):
+        LockStep(2).run(Step("all_reduced", ("a",), mesh("a"), mesh(None), (2,)), [np.zeros(1)] * 2)
+    with pytest.raises(WorldError, match="all_gather stays on one mesh"):
+        LockStep(2).run(Step("all_gather", ("a",), mesh("a"), other(None), (2,)), [np.zeros(1)] * 2)
