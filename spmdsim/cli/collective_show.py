@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from spmdsim.cli.collective_common import add_schedule_arguments, schedule_from
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from spmdsim.collectives import Schedule
     from spmdsim.collectives.facts import Facts
     from spmdsim.collectives.history import History
@@ -78,10 +81,24 @@ def _counts_only(schedule: Schedule) -> int:
 
 def _print(story: History, args: argparse.Namespace) -> None:
     from spmdsim.cli.output import console, say
-    from spmdsim.collectives.facts import facts_of
-    from spmdsim.draw.schedule import ASCII, grid, highlighted, state_table
+    from spmdsim.draw.schedule import ASCII
 
-    out, parts = console(), args.only or PARTS
+    out = console()
+    if not args.ascii:
+        return _print_parts(story, args.only or PARTS, out)
+    with out.capture() as captured:
+        _print_parts(story, args.only or PARTS, out)
+    say(captured.get().translate(ASCII).rstrip())
+
+
+def _print_parts(story: History, parts: Sequence[str], out: Console) -> None:
+    from spmdsim.collectives.facts import facts_of
+    from spmdsim.draw.schedule import grid, highlighted, state_table
+
+    def say(*lines: object) -> None:
+        for line in lines:
+            out.print(line, markup=False, soft_wrap=True)
+
     schedule = story.schedule
     say(schedule.name, schedule.algorithm.about, "")
     for finding in story.findings:
@@ -93,14 +110,12 @@ def _print(story: History, args: argparse.Namespace) -> None:
             say(_legend(schedule), "")
             for index in range(len(story.states)):
                 lines = ["start" if index == 0 else f"after round {index - 1}", *state_table(story, index)]
-                if args.ascii:
-                    lines = [line.translate(ASCII) for line in lines]
                 out.print(highlighted(lines), soft_wrap=True)
                 say("")
     if "messages" in parts:
         arrow = "arrows: chunk numbers; + is reduced on arrival"
         say(arrow if schedule.collective.reduces else "arrows: chunk numbers")
-        out.print(highlighted(grid(story, ascii_only=args.ascii)), soft_wrap=True)
+        out.print(highlighted(grid(story)), soft_wrap=True)
         say("")
     if "counts" in parts and not story.findings:
         found = facts_of(schedule)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spmdsim.collectives.matching import match
-from spmdsim.collectives.moves import REDUCE, SEND, Chunks
+from spmdsim.collectives.moves import REDUCE, SEND
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.symbols import Symbols, members
 from spmdsim.collectives.table import Finding, Table
@@ -19,7 +19,7 @@ class Message(NamedTuple):
 
     source: int
     target: int
-    chunks: Chunks
+    chunks: tuple[int, ...]
     reduces: bool
 
 
@@ -101,7 +101,7 @@ def _messages(table: Table, travels: dict[tuple[int, int], list[int]]) -> tuple[
                 seen[pair] += 1
                 step = travels[pair][index] if pair in travels else number
                 reduces = index < len(reducing[pair]) and reducing[pair][index]
-                by_step[step].append(Message(rank, move.peer, move.chunks, reduces))
+                by_step[step].append(Message(rank, move.peer, tuple(move.chunks), reduces))
     return tuple(tuple(by_step[step]) for step in range(max(by_step, default=-1) + 1))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_CELLS = 24
 """More chunks than this are shown as a count per source."""
 
-ASCII = str.maketrans({**dict(zip("│─┼●▶◀→·", "|-+*><>.")), "∑": "sum", "…": ".."})
+ASCII = str.maketrans({**dict(zip("│─┼●▶◀→·━═", "|-+*><>.-=")), "∑": "sum", "…": ".."})
 
 
 def state_table(story: History, index: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import colorsys
 from html import escape
 
-from spmdsim.collectives.history import History
+from spmdsim.collectives.history import History, Message
 from spmdsim.collectives.moves import name_chunks
 from spmdsim.draw.schedule import value_words
 from spmdsim.errors import InputError
@@ -70,7 +70,7 @@ class _Picture:
         self._frame(size, steps)
         for step, messages in enumerate(self.story.steps):
             for message in messages:
-                self._arrow(step, message.source, message.target, message.chunks, message.reduces)
+                self._arrow(step, message)
         for index in range(len(self.story.states)):
             for rank in range(size):
                 self._state(index, rank)
@@ -99,8 +99,8 @@ class _Picture:
             end = self._x(steps) + self.boxes
             put(f'<line class="rank" x1="{self._x(0)}" y1="{y}" x2="{end}" y2="{y}"/>')
 
-    def _arrow(self, step: int, source: int, target: int, chunks: object, reduces: bool) -> None:
-        numbers = tuple(chunks) if isinstance(chunks, (range, tuple)) else ()
+    def _arrow(self, step: int, message: Message) -> None:
+        source, target, numbers, reduces = message
         colour = self._colour(numbers[0] if numbers else 0)
         x1, x2 = self._x(step) + self.boxes, self._x(step + 1) - 4
         y1, y2 = self._y(source), self._y(target)

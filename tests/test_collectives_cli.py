@@ -1,0 +1,213 @@
+"""``spmdsim collective``: its output, exit codes and pictures; the exercise in ``examples``."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spmdsim.cli.collective_common import parse_bytes, rank_counts
+from spmdsim.cli.main import main
+from spmdsim.collectives import algorithms, make_schedule, schedule_of
+from spmdsim.collectives.history import unroll
+from spmdsim.draw.schedule import grid, state_table
+from spmdsim.draw.schedule_svg import schedule_svg
+from spmdsim.errors import InputError
+
+EXERCISE = Path(__file__).parent.parent / "examples" / "collective_exercise"
+
+
+def output(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    code = main(["collective", *argv])
+    return code, capsys.readouterr().out
+
+
+def test_state_table_of_the_ring() -> None:
+    story = unroll(schedule_of("all_reduce", "ring", 3))
+    assert state_table(story, 0) == ["rank  chunk 0  chunk 1  chunk 2"] + [
+        f"   {r}     {r}        {r}        {r}" for r in range(3)
+    ]
+    assert state_table(story, 2) == [
+        "rank  chunk 0  chunk 1  chunk 2",
+        "   0    [∑]      0+2       0",
+        "   1     1       [∑]      0+1",
+        "   2    1+2       2       [∑]",
+    ]
+    assert [state_table(story, i)[1:] for i in (4,)] == [
+        ["   0     ∑       [∑]       ∑", "   1     ∑        ∑       [∑]", "   2    [∑]       ∑        ∑"]
+    ]
+
+
+def test_grid_of_arrows() -> None:
+    story = unroll(schedule_of("broadcast", "binomial", 5))
+    assert grid(story) == [
+        "         0     1     2     3     4",
+        "round 0  ●─────┼─────┼─────┼────▶●",
+        "round 1  ●─────┼────▶●     │     │",
+        "round 2  ●────▶●     ●────▶●     │",
+    ]
+    plain = grid(unroll(schedule_of("all_reduce", "ring", 2)), ascii_only=True)
+    assert plain == [
+        "         0     1",
+        "round 0  *-+1->*",
+        "         *<-+0-*",
+        "round 1  *-0-->*",
+        "         *<-1--*",
+    ]
+    assert "too many for a picture" in grid(unroll(schedule_of("all_reduce", "ring", 21)))[0]
+
+
+def test_every_message_is_an_arrow_and_every_arrow_a_message() -> None:
+    for chosen in algorithms():
+        story = unroll(make_schedule(chosen, 6 if chosen.fits(6) else 8))
+        messages = sum(map(len, story.steps))
+        text = "\n".join(grid(story))
+        assert text.count("▶") + text.count("◀") == messages, chosen.full_name
+        assert len(story.states) == len(story.steps) + 1
+        drawing = ET.fromstring(schedule_svg(story))
+        arrows = [e for e in drawing.iter("{http://www.w3.org/2000/svg}path") if "marker-end" in e.attrib]
+        assert len(arrows) == messages
+
+
+def test_svg_needs_nothing_else() -> None:
+    text = schedule_svg(unroll(schedule_of("all_reduce", "rabenseifner", 6)))
+    assert not re.search(r"href|url\((?!#)|@import|<script", text)
+    wide = re.search(r'viewBox="0 0 (\d+) (\d+)"', text)
+    assert wide is not None
+    xs = [float(x) for x in re.findall(r' x[12]?="([\d.]+)"', text)]
+    assert max(xs) <= int(wide[1])
+    with pytest.raises(InputError, match="too many for one picture"):
+        schedule_svg(unroll(schedule_of("all_reduce", "ring", 128)))
+
+
+def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "6")
+    assert code == 0
+    for words in (
+        "after round 9",
+        "rounds          10  (lower bound 3)",
+        "critical bytes  1.667 m  (lower bound 1.667 m)",
+        "depth 5; fit for non-commutative operators: no",
+        "round 9   ●─2──▶●─3──▶●─4──▶●─5──▶●─0──▶●",
+    ):
+        assert words in text
+    picture = tmp_path / "ring.svg"
+    assert output(capsys, "show", "allreduce", "ring", "-n", "6", "--svg", str(picture)) == (0, "")
+    assert ET.fromstring(picture.read_text()).tag.endswith("svg")
+    code, text = output(capsys, "show", "scan", "recursive_doubling", "-n", "3", "--json")
+    assert json.loads(text)["states"][-1][2]["0"] == [0, 1, 2]
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "3", "--ascii")
+    assert text.isascii()
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "64", "--only", "counts")
+    assert "rounds          126  (lower bound 6)" in text
+    code, text = output(capsys, "show", "all_reduce", f"{EXERCISE}/mistakes.py:wrong_neighbour", "-n", "3")
+    assert code == 1
+    assert "wrong: round 0: rank 0 sends chunk 0 to rank 1: nobody receives this message" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "all_reduce", "rinf"], "did you mean 'ring'"),
+        (["show", "all_reduze", "ring"], "there is no collective 'all_reduze'"),
+        (["show", "all_gather", "recursive_doubling", "-n", "6"], "needs a power of two; got 6 ranks"),
+        (["check", "nowhere.py:f"], "there is no file nowhere.py"),
+        (["check", "my.py"], "say which function, as in my.py:my_ring"),
+        (["check", "ring", "-n", "2-4"], "write 6 or 2..16 or 2,4,8"),
+        (["check", "ring", "-n", "4..2"], "lower one first"),
+        (["export", "broadcast", "binomial", "--format", "msccl"], "MSCCL's XML has no broadcast"),
+        (["export", "all_reduce", "ring", "-b", "many"], "is no size"),
+        (["diff", "all_reduce", "ring", "king"], "did you mean 'ring'"),
+    ],
+)
+def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+    assert main(["collective", *argv]) == 2
+    text = capsys.readouterr().err
+    assert message in text and "Traceback" not in text and len(text.strip().splitlines()) == 1
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = output(capsys, "list")
+    assert code == 0
+    for chosen in algorithms():
+        assert chosen.name in text
+    code, text = output(capsys, "list", "allreduce", "--json")
+    rows = {row["algorithm"]: row for row in json.loads(text)}
+    assert rows["ring"]["formula"] == {"rounds": "2*(n-1)", "beta": "2*q", "gamma": "q", "only_if": None}
+    assert rows["rabenseifner_half_fold"]["libraries"] == {"openmpi": ["rabenseifner", "6"]}
+    assert {row["collective"] for row in rows.values()} == {"all_reduce"}
+
+
+def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = output(capsys, "diff", "all_reduce", "recursive_doubling", "rabenseifner", "-n", "6")
+    assert code == 0
+    assert re.search(r"rounds +4 +6", text) and re.search(r"critical bytes +4 m +3.5 m", text)
+    code, text = output(capsys, "diff", "all_reduce", "ring", "ring_openmpi", "-n", "4", "--json")
+    assert json.loads(text)["differs_from_round"] == 0
+    code, text = output(capsys, "diff", "broadcast", "knomial", "binomial", "-n", "8", "--radix", "2")
+    assert "their messages are the same in every round" in text
+    code, text = output(capsys, "diff", "all_reduce", "reduce_broadcast", "linear", "-n", "2", "--json")
+    assert json.loads(text)["differs_from_round"] is None
+
+
+def test_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    solution = f"{EXERCISE}/solution.py:my_all_reduce"
+    code, text = output(capsys, "check", solution, "-n", "2..16", "--json")
+    result: dict[str, Any] = json.loads(text)
+    assert code == 0 and result["ok"] and 60 < result["score"] < 70
+    assert [row["ranks"] for row in result["results"]] == list(range(2, 17))
+    assert all(row["beta"] == row["bound"]["beta"] for row in result["results"])
+    assert output(capsys, "check", solution, "-n", "4", "--min-score", "90")[0] == 1
+    assert output(capsys, "check", solution, "-n", "4", "--in-order")[0] == 1
+    assert output(capsys, "check", "linear", "-n", "4", "--in-order")[0] == 0
+    code, text = output(capsys, "check", "recursive_doubling", "--collective", "all_gather", "-n", "2..4")
+    assert code == 0 and "needs a power of two: not checked on 3 ranks" in text
+
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from spmdsim.collectives import send, recv\n"
+        "def tell(rank, size, root=0):\n"
+        "    for i in range(1, size):\n"
+        "        if rank == root:\n"
+        "            yield [send(i, 0)]\n"
+        "        elif rank == i:\n"
+        "            yield [recv(root, 0)]\n"
+    )
+    code, text = output(capsys, "check", f"{mine}:tell", "--collective", "broadcast", "-n", "3")
+    assert code == 1
+    assert "root 1: round 0: rank 1 sends a message to itself (send to 1: chunk 0)" in text
+    assert output(capsys, "check", f"{mine}:tell", "--collective", "broadcast", "--root", "0")[0] == 0
+
+
+def test_export(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, text = output(capsys, "export", "all_reduce", "ring", "-n", "4", "-b", "4K")
+    assert code == 0 and text.startswith("num_ranks 4") and "send 1024b to 1 tag 0" in text
+    target = tmp_path / "ring.xml"
+    argv = ("export", "all_reduce", "ring", "-n", "4", "--format", "msccl", "-o", str(target))
+    assert output(capsys, *argv) == (0, "")
+    assert ET.fromstring(target.read_text()).attrib["coll"] == "allreduce"
+
+
+def test_arguments() -> None:
+    assert rank_counts("2..4, 8") == [2, 3, 4, 8]
+    assert [parse_bytes(t) for t in ("8", "64K", "1MiB", "0.5k", "2GB")] == [8, 65536, 1 << 20, 512, 2 << 30]
+
+
+def test_readme_of_the_exercise_shows_real_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXERCISE)
+    blocks = re.findall(r"```console\n\$ spmdsim (.*?)\n(.*?)\n```", Path("README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 6
+    codes = []
+    for command, shown in blocks:
+        codes.append(main(command.split()))
+        printed = capsys.readouterr().out
+        assert [line.rstrip() for line in printed.rstrip().splitlines()] == [
+            line.rstrip() for line in shown.splitlines()
+        ]
+    assert codes == [0, 1, 1, 1, 0, 0]
