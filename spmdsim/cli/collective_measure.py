@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -35,23 +35,6 @@ def noise_note(comm: Any) -> str:
     if len(here) <= cores:
         return ""
     return f"times are noise: {len(here)} ranks share {cores} cores; compare counts and predictions instead"
-
-
-class CommTransport:
-    """Messages of emulated collectives over a communicator.
-
-    Args:
-        comm: with mpi4py's upper-case calls.
-    """
-
-    def __init__(self, comm: Any) -> None:
-        self.irecv: Callable[[Array, int, int], Any] = comm.Irecv
-        self.isend: Callable[[Array, int, int], Any] = comm.Isend
-
-    def wait_all(self, requests: Sequence[Any]) -> None:
-        """Wait until all requests are done."""
-        if requests:
-            type(requests[0]).Waitall(requests)
 
 
 # ------------------------------------------------------------------------------ data whose results are known
@@ -182,7 +165,7 @@ def native_call(case: Case, comm: Any, result: Array) -> Callable[[], object]:
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: comm.Allreduce(given, result),
         "all_gather": lambda: comm.Allgather(given, result),
-        "reduce_scatter": lambda: comm.Reduce_scatter_block(given, result),
+        "reduce_scatter": lambda: comm.Reduce_scatter(given, result, [case.block] * case.size),
         "all_to_all": lambda: comm.Alltoall(given, result),
         "scan": lambda: comm.Scan(given, result),
         "exscan": lambda: comm.Exscan(given, result if case.output_count else np.empty_like(given)),
@@ -195,10 +178,12 @@ def native_call(case: Case, comm: Any, result: Array) -> Callable[[], object]:
 
 def emulated_call(schedule: Schedule, case: Case, comm: Any, result: Array) -> Callable[[], object]:
     """An emulated algorithm for a case, into ``result``."""
+    from spmdsim.worlds.mpi_messages import TAG, Messages
+
     program = program_for(schedule, case.rank, case.count)
-    transport, given = CommTransport(comm), case.given
+    transport, given = Messages(comm), case.given
     work = np.empty(program.work_count, case.dtype)
-    return lambda: execute(program, transport, given, result, work=work)
+    return lambda: execute(program, transport, given, result, tag=TAG, work=work)
 
 
 def seconds_per_call(call: Callable[[], object], comm: Any, warmup: int, iterations: int) -> float:

@@ -1,0 +1,232 @@
+"""``spmdsim collective detect``: which algorithm the MPI library uses, by its tables and by the bits of its sums."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from spmdsim.collectives import Schedule
+
+EXAMPLES = """\
+examples:
+  mpirun -n 3 spmdsim collective detect all_reduce      tables of this library, proven by the bits
+  spmdsim collective detect all_reduce --ranks 6        starts six ranks itself
+  spmdsim collective detect all_reduce --table -n 16    only what the tables of MPICH and Open MPI say, no MPI
+
+How: floating-point addition rounds, so the order of additions shows in the last bits. The result of the library's
+call on data of widely different sizes is compared, bit for bit, with the sum in each algorithm's order. Algorithms
+that add in the same order cannot be told apart: their rows name all of them.
+"""
+
+#: Collectives that add, so that bits can tell.
+REDUCING = ("all_reduce", "reduce_scatter", "reduce", "scan")
+#: Elements whose bits are compared: short vectors are drawn anew until there are as many.
+ENOUGH = 2048
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found for one size.
+
+    Attributes:
+        nbytes: message size as the collective counts it.
+        library_name: the table's choice by the library's own name; empty if there is no table.
+        table: the same by this package's name.
+        why: the conditions of the table's row.
+        bits: algorithms whose order of additions gives the same bits.
+        same_on_all: whether all ranks got the same bits (all_reduce only).
+        verdict: in words.
+    """
+
+    nbytes: int
+    library_name: str
+    table: str
+    why: str
+    bits: tuple[str, ...]
+    same_on_all: bool
+    verdict: str
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "detect",
+        help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
+        description="Find out which algorithm the MPI library uses for a collective.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
+    parser.add_argument("-b", "--begin", default="32", help="smallest size (32)")
+    parser.add_argument("-e", "--end", default="256K", help="largest size (256K)")
+    parser.add_argument("-f", "--factor", type=float, default=4, help="from size to size (4)")
+    parser.add_argument("-d", "--datatype", default="float32", choices=("float32", "float64"), help="type")
+    parser.add_argument("--table", action="store_true", help="only print what the tables say; needs no MPI")
+    parser.add_argument("-n", type=int, default=8, metavar="N", help="ranks for --table (8)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Detect; 1 if a table's choice is contradicted by the bits."""
+    from spmdsim.cli.collective_common import parse_bytes
+    from spmdsim.cli.collective_predict import growing_sizes
+    from spmdsim.collectives import collective
+    from spmdsim.launch import launched, start_self
+
+    name = collective(args.collective).name
+    sizes = growing_sizes(parse_bytes(args.begin), parse_bytes(args.end), args.factor)
+    if args.table:
+        return _print_tables(name, args, sizes)
+    if name not in REDUCING:
+        raise InputError(
+            f"bits tell only of collectives that add: {', '.join(REDUCING)}; for {name} there is --table"
+        )
+    if not launched() and args.ranks:
+        return start_self(args.ranks, sys.argv[1:])
+    from spmdsim.cli.collective_measure import communicator
+    from spmdsim.worlds import MPIWorld
+
+    comm = communicator()
+    if comm.Get_size() < 3:
+        raise InputError(f"{comm.Get_size()} ranks add in one order only; detection needs 3 at least")
+    vendor = MPIWorld(comm, check=False).vendor
+    library = vendor.lower().replace(" ", "")
+    findings = [_detect(name, library, comm, size, args.datatype) for size in sizes]
+    findings = list({one.nbytes: one for one in findings}.values())
+    _print_findings(name, vendor, comm, findings, args)
+    return 1 if any(one.verdict.startswith("not ") for one in findings) else 0
+
+
+def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> Finding:
+    """One size: the library's results, the table's choice, the orders that give the same bits every time."""
+    import numpy as np
+
+    from spmdsim.cli.collective_measure import case_for, native_call
+    from spmdsim.collectives.reduction_order import candidates, matching_schedules
+
+    case = case_for(name, comm, nbytes, np.dtype(dtype_name))
+    # A scan's last rank has the sum of all; for the others rank 0's result will do.
+    judge = case.size - 1 if name == "scan" else 0
+    left = candidates(name, case.size)
+    same = True
+    for draw in range(max(1, ENOUGH // case.count)):
+        vectors = [wide_range((draw, rank), case.count, case.dtype) for rank in range(case.size)]
+        case.__dict__["given"] = vectors[case.rank]
+        result = np.zeros(case.output_count, case.dtype)
+        native_call(case, comm, result)()
+        same &= len(set(comm.allgather(crc32(result.tobytes())))) == 1
+        if case.rank == judge:
+            left = matching_schedules(result, vectors, left, rank=judge)
+    names = comm.bcast(labels(left) if case.rank == judge else (), judge)
+    return _finding(name, library, case.size, case.nbytes, case.dtype.itemsize, names, same)
+
+
+def _finding(
+    name: str, library: str, size: int, nbytes: int, itemsize: int, bits: tuple[str, ...], same: bool
+) -> Finding:
+    from spmdsim.collectives.selection import choose
+
+    try:
+        choice = choose(library, name, size, nbytes, itemsize=itemsize)
+    except InputError:
+        verdict = f"by the bits: {bits[0]}" if bits else "no algorithm known here adds in this order"
+        return Finding(nbytes, "", "", "", bits, same, verdict)
+    chosen = choice.algorithm.name
+    plain = {one.split(" (")[0] for one in bits}
+    if chosen in plain:
+        verdict = "proven" if len(plain) == 1 else "agrees with the bits"
+    elif bits:
+        verdict = f"not {chosen}: the bits are those of {bits[0]}"
+    else:
+        verdict = f"not {chosen}: no algorithm known here adds in this order"
+    return Finding(nbytes, choice.name, chosen, choice.why, bits, same, verdict)
+
+
+def wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray:
+    """A rank's input: numbers of widely different sizes, so that each order of additions rounds differently."""
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    return (random.standard_normal(count) * 10.0 ** random.uniform(-4, 4, count)).astype(dtype)
+
+
+def labels(found: list[Schedule]) -> tuple[str, ...]:
+    """The algorithms; how the vector is cut is said only where the other way does not agree.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> labels([schedule_of("all_reduce", "ring", 3, rounding="ceiling"), schedule_of("all_reduce", "linear", 3)])
+    ('ring (ceiling chunks)', 'linear')
+    """
+    cuts: dict[str, list[str]] = {}
+    for schedule in found:
+        cuts.setdefault(schedule.algorithm.name, []).append(schedule.rounding)
+    usual = {schedule.algorithm.name: schedule.algorithm.rounding for schedule in found}
+    return tuple(
+        name if usual[name] in roundings else f"{name} ({roundings[0]} chunks)"
+        for name, roundings in cuts.items()
+    )
+
+
+def _print_findings(
+    name: str, vendor: str, comm: Any, findings: list[Finding], args: argparse.Namespace
+) -> None:
+    from spmdsim.cli.output import console, emit_json, say, table
+
+    if args.json:
+        listed = [asdict(one) for one in findings]
+        emit_json({"collective": name, "library": vendor, "ranks": comm.Get_size(), "findings": listed})
+        return
+    say(f"{name} of {vendor} on {comm.Get_size()} ranks, {args.datatype}")
+    columns = ("size", "table says", "because", "bits agree with", "verdict")
+    rows = [
+        (
+            f"{one.nbytes}",
+            f"{one.table} ({one.library_name})" if one.table else "no table",
+            one.why,
+            ", ".join(one.bits) or "none",
+            one.verdict
+            if one.same_on_all or name != "all_reduce"
+            else f"{one.verdict}; bits differ by rank!",
+        )
+        for one in findings
+    ]
+    console().print(table(columns, rows, right=("size",)))
+
+
+def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
+    """What the libraries' tables choose, without MPI."""
+    import numpy as np
+
+    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.collectives.selection import choose, libraries
+
+    itemsize = np.dtype(args.datatype).itemsize
+    if args.n < 1:
+        raise InputError(f"-n {args.n}: a table needs one rank at least")
+    rows = []
+    for nbytes in sizes:
+        row: list[Any] = [nbytes]
+        for library in libraries():
+            try:
+                choice = choose(library, name, args.n, nbytes, itemsize=itemsize)
+                row += [choice.algorithm.name, choice.why]
+            except InputError:
+                row += ["-", "no table"]
+        rows.append(row)
+    columns = ["size", *(word for library in libraries() for word in (library, f"{library} because"))]
+    if args.json:
+        emit_json({"collective": name, "ranks": args.n, "rows": [dict(zip(columns, row)) for row in rows]})
+        return 0
+    say(f"{name} on {args.n} ranks by the libraries' tables")
+    console().print(table(columns, rows, right=("size",)))
+    return 0
