@@ -108,6 +108,22 @@ def test_logs_per_rank_and_the_end_of_the_failed_one(tmp_path):
         assert log.startswith(f"rank {rank} says raise\n")
 
 
+def test_a_script_under_plain_mpirun_that_asks_for_it(tmp_path):
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "from mpi4py import MPI\nfrom spmdsim.launch import end_job_on_error\nend_job_on_error()\n"
+        "assert MPI.COMM_WORLD.rank != 1, 'one is bad'\nMPI.COMM_WORLD.Barrier()\n"
+    )
+    code = f"import sys; from spmdsim.launch import start; sys.exit(start({RANKS}, sys.argv[1:]))"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", code, sys.executable, str(script)]
+    result = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=60, env=environ
+    )
+    assert result.returncode == 1
+    assert result.stderr.count("\nAssertionError: one is bad\n") == 1
+
+
 def test_a_script_that_is_not_there(tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "spmdsim", "launch", "-n", "2", str(tmp_path / "none.py")],

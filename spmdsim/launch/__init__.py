@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spmdsim.launch.environment import Launched, detect, launched, prepare
 
-__all__ = ["Launched", "detect", "launched", "prepare", "start", "start_self"]
+__all__ = ["Launched", "detect", "end_job_on_error", "launched", "prepare", "start", "start_self"]
 
 
 def start(
@@ -39,6 +39,17 @@ def start(
     from spmdsim.launch.start import start_command
 
     return start_command(n, list(argv), None if log_dir is None else Path(log_dir), env)
+
+
+def end_job_on_error(name: str = "program") -> None:
+    """Make an uncaught exception of this rank, or of one of its threads, end the whole job.
+
+    For scripts that are started by ``mpirun python script.py``; ``spmdsim launch`` does it for every script.
+    """
+    from spmdsim.launch.abort import hook_exceptions, hook_threads
+
+    hook_threads()
+    hook_exceptions(name)
 
 
 def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
