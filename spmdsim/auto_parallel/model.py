@@ -132,7 +132,7 @@ class Model:
             else:
                 variable = first[same] = problem.add_variable(seconds, memory)
             self.operator_variable.append(variable)
-        shared: dict[tuple[int, int], int] = {}
+        shared: dict[tuple[int, int, Kept], int] = {}
         for value in graph.values:
             if self._has_variable(value):
                 self._add_value(value, shared)
@@ -147,12 +147,13 @@ class Model:
             )
         return readers > 1
 
-    def _add_value(self, value: Value, shared: dict[tuple[int, int], int]) -> None:
+    def _add_value(self, value: Value, shared: dict[tuple[int, int, Kept], int]) -> None:
         kept = self.kept[value.index] = self._kept_states(value)
         owner = value.producer if value.producer is not None else self._first_reader(value)
         tied = (
             self._representative.get(owner, owner),
             value.output if value.producer is not None else -1 - self._slot(value),
+            kept,
         )
         seconds, memory = self._keep(value, kept)
         if self.settings.tie and tied in shared:
@@ -315,6 +316,20 @@ class Model:
         )
         layouts = tuple(self._layout(value, states) for value in graph.values)
         return Choice(graph, self.mesh, strategies, layouts)
+
+    def states_of_choice(self, choice: Choice) -> list[int]:
+        """The assignment nearest to a choice: a strategy or layout that is no state here becomes the first one."""
+        states = [0] * len(self.problem)
+        for operator, strategy in zip(self.graph.operators, choice.strategies):
+            known = self.states[operator.index].strategies
+            if strategy in known:
+                states[self.operator_variable[operator.index]] = known.index(strategy)
+        for index, variable in self.value_variable.items():
+            kept = self.kept[index]
+            same = [k for k, layout in enumerate(kept.layouts) if layout == choice.layouts[index].canonical]
+            column = self.problem.price_of_states
+            states[variable] = min(same, key=lambda k: column(states, variable, k), default=0)
+        return states
 
     def _layout(self, value: Value, states: Sequence[int]) -> Layout:
         if value.index in self.value_variable:

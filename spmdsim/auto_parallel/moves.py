@@ -222,7 +222,7 @@ class Moves:
     def _planned(self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int) -> float:
         from spmdsim.redistribution import plan
 
-        return plan(src, dst, tuple(shape), _dtype(itemsize), self.machine).seconds
+        return plan(src, dst, tuple(shape), element_type(itemsize), self.machine).seconds
 
     def _hop(self, hop: Hop, nbytes: int) -> float:
         key = (hop.collective, hop.axes, hop.group, hop.share * nbytes, hop.messages)
@@ -249,7 +249,7 @@ class Moves:
         return prices[np.ix_([row[s] for s in sources], [column[t] for t in targets])]
 
 
-def _dtype(itemsize: int) -> np.dtype:
+def element_type(itemsize: int) -> np.dtype:
     """An element type of this size: prices depend on nothing else."""
     return np.dtype({1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}[itemsize])
 

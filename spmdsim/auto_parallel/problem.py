@@ -92,6 +92,12 @@ class Problem:
             total += float(m[states[i], states[j]])
         return total
 
+    def price_of_states(self, states: Sequence[int], variable: int, state: int) -> float:
+        """The part of the price that depends on one variable, were it in another state."""
+        changed = list(states)
+        changed[variable] = state
+        return self.price_around(changed, [variable])
+
     def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
         if self._by_variable is None or self._by_variable[0] != len(self.pairs):
             index: dict[int, list[Pair]] = {}

@@ -125,7 +125,7 @@ def build_program(name: str, **sizes: object) -> Graph:
         InputError: an unknown program or size.
 
     >>> print(build_program("mlp", layers=2, hidden=8))
-    mlp 2 x 8: 8 operators, 4 parameters with 144 elements
+    mlp 2 x 8: 6 operators, 4 parameters with 144 elements
     """
     from inspect import signature
 

@@ -1,0 +1,162 @@
+"""What people configure by hand: data parallel, Megatron-style and fully sharded layouts of any program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from spmdsim.auto_parallel.candidates import device_matrices
+from spmdsim.auto_parallel.choice import Choice
+from spmdsim.auto_parallel.elimination import eliminate
+from spmdsim.auto_parallel.graph import Graph, Operator
+from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import Strategy
+
+#: Largest tensor-parallel group that is tried: more is never configured by hand.
+MOST_TENSOR_PARALLEL = 64
+
+
+def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
+    """Every operator splits the batch, by the first axis: the dims that come from dim 0 of the inputs."""
+    found = []
+    for operator, factors in zip(graph.operators, _batch_factors(graph)):
+        usable = [f for f in factors if _fits(operator, f, mesh.shape[0])]
+        strategy = Strategy.of(mesh, {usable[0]: mesh.axes[0]} if usable else {})
+        found.append(strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {}))
+    return tuple(found)
+
+
+def _flat(graph: Graph, ranks: int) -> Mesh:
+    """One axis for the batch; where it has fewer rows than there are ranks, a second one that repeats the work."""
+    rows = [value.shape[0] for value in graph.values if value.kind == "input" and value.shape]
+    used = math.gcd(ranks, *rows) if rows else ranks
+    return Mesh((ranks,), ("dp",)) if used == ranks else Mesh((used, ranks // used), ("dp", "repeat"))
+
+
+def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
+    """The batch by the first axis, the layers by the last: columns of one product, rows of the next.
+
+    A product with a parameter splits a dim of the result that only the parameter has; operators after it keep that
+    split (attention by heads) until it is summed away.
+    """
+    batch = _batch_factors(graph)
+    data, model = mesh.axes[0], mesh.axes[-1]
+    split: dict[int, int | None] = {}
+    found = []
+    for operator in graph.operators:
+        factor = _model_factor(graph, operator, split, mesh.axis_size(model))
+        splits: dict[str, str] = {}
+        if len(mesh.axes) > 1:
+            rows = [
+                f for f in batch[operator.index] if f != factor and _fits(operator, f, mesh.axis_size(data))
+            ]
+            splits |= {rows[0]: data} if rows else {}
+        if factor is not None:
+            splits[factor] = model
+        strategy = Strategy.of(mesh, splits)
+        if not operator.bound.allows(strategy):
+            strategy = Strategy.of(mesh, {f: a for f, a in splits.items() if a != model})
+            factor = None
+        found.append(strategy)
+        for result, term in zip(operator.outputs, operator.bound.outputs):
+            dims = [d for d, factors in enumerate(term) if factor in factors]
+            split[result] = dims[0] if dims else None
+    return tuple(found)
+
+
+def _model_factor(graph: Graph, operator: Operator, split: dict[int, int | None], size: int) -> str | None:
+    """The factor that the layers' axis splits in an operator."""
+    bound = operator.bound
+    for operand, term in zip(operator.inputs, bound.inputs):
+        dim = split.get(operand)
+        if dim is not None:
+            factors = [f for f in term[dim] if f not in bound.rule.whole and _fits(operator, f, size)]
+            return factors[0] if factors else None
+    weights = [k for k, operand in enumerate(operator.inputs) if graph.values[operand].kind == "parameter"]
+    if not weights or not (operator.contraction or bound.rule.indexed):
+        return None
+    own = {f for dim in bound.inputs[weights[0]] for f in dim}
+    others = {f for k, term in enumerate(bound.inputs) if k not in weights for dim in term for f in dim}
+    results = {f for dim in bound.outputs[0] for f in dim}
+    indexed = [f for f in bound.rule.indexed if _fits(operator, f, size)]
+    columns = [f for f in bound.sizes if f in own - others and f in results and _fits(operator, f, size)]
+    return next(iter((*indexed, *columns)), None)
+
+
+def _fits(operator: Operator, factor: str, size: int) -> bool:
+    return factor not in operator.bound.rule.whole and operator.bound.sizes[factor] % size == 0
+
+
+def _batch_factors(graph: Graph) -> list[list[str]]:
+    """Per operator the factors that come from dim 0 of an input."""
+    dims: dict[int, set[int]] = {v.index: {0} for v in graph.values if v.kind == "input" and v.shape}
+    found = []
+    for operator in graph.operators:
+        bound = operator.bound
+        factors: dict[str, None] = {}
+        for operand, term in zip(operator.inputs, bound.inputs):
+            for d in sorted(dims.get(operand, ())):
+                factors.update(dict.fromkeys(term[d][:1]))
+        found.append(list(factors))
+        for result, term in zip(operator.outputs, bound.outputs):
+            dims[result] = {d for d, entry in enumerate(term) if entry and entry[0] in factors}
+    return found
+
+
+def complete(
+    graph: Graph,
+    mesh: Mesh,
+    strategies: tuple[Strategy, ...],
+    settings: Settings,
+    stored: Callable[[int], Layout | None] | None = None,
+) -> Choice:
+    """Strategies as a whole choice: the tensors between them get the layouts that cost least.
+
+    Args:
+        graph: the program.
+        mesh: the mesh.
+        strategies: one per operator.
+        settings: the assumptions.
+        stored: a layout for some parameters, by number.
+    """
+    from dataclasses import replace
+
+    if stored is not None:
+        values = tuple(
+            replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in graph.values
+        )
+        fixed = replace(graph, values=values)
+    else:
+        fixed = graph
+    fixed = replace(fixed, operators=tuple(replace(o, configured=None) for o in fixed.operators))
+    model = Model(fixed, mesh, replace(settings, tie=False), lambda o: (strategies[o.index],))
+    choice = model.choice(eliminate(model.problem).states)
+    return replace(choice, graph=graph)
+
+
+def fully_sharded(graph: Graph, mesh: Mesh, settings: Settings) -> Choice:
+    """Data parallel, with every parameter stored in pieces: gathered for use, its gradient scattered."""
+
+    def stored(index: int) -> Layout:
+        shape = graph.values[index].shape
+        dims = [d for d, size in enumerate(shape) if size % mesh.size == 0]
+        return Layout(mesh, [mesh.axes if dims and d == dims[0] else () for d in range(len(shape))])
+
+    return complete(graph, mesh, data_parallel(graph, mesh), settings, stored)
+
+
+def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, Choice]:
+    """The three layouts by name, one Megatron-style layout per grid."""
+    flat = _flat(graph, ranks)
+    found = {
+        "data parallel": complete(graph, flat, data_parallel(graph, flat), settings),
+        "fully sharded": fully_sharded(graph, flat, settings),
+    }
+    for mesh in device_matrices(ranks, 2):
+        tensor = mesh.shape[-1]
+        if tensor <= MOST_TENSOR_PARALLEL:
+            name = f"Megatron {'x'.join(map(str, mesh.shape))}"
+            found[name] = complete(graph, mesh, megatron(graph, mesh), settings)
+    return found

@@ -1,0 +1,261 @@
+"""What a search returns: the strategies, what they cost, and the ways to look at them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from spmdsim.auto_parallel.baselines import baselines
+from spmdsim.auto_parallel.choice import Choice
+from spmdsim.auto_parallel.evaluate import Evaluation, evaluate
+from spmdsim.auto_parallel.graph import Graph, Operator
+from spmdsim.auto_parallel.memory import Memory, peak_memory
+from spmdsim.auto_parallel.pricing import Pricer
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import Strategy
+
+FORMAT = "spmdsim strategy 1"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A program's strategies and their costs.
+
+    Attributes:
+        choice: strategies per operator, layouts per tensor.
+        settings: what was assumed.
+        method: how they were found.
+        remarks: what the user should know.
+        optimal: whether they are the optimum under the model, on this mesh.
+        considered: seconds of the best solution per mesh that was tried.
+    """
+
+    choice: Choice
+    settings: Settings
+    method: str
+    remarks: tuple[str, ...] = ()
+    optimal: bool = False
+    considered: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def graph(self) -> Graph:
+        """The program."""
+        return self.choice.graph
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh the strategies are on."""
+        return self.choice.mesh
+
+    @cached_property
+    def pricer(self) -> Pricer:
+        """Prices of redistributions, by their plans."""
+        return Pricer(self.settings)
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """Seconds of every operator and redistribution, by their plans."""
+        return evaluate(self.choice, self.settings, self.pricer.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Modelled seconds of one step."""
+        return self.evaluation.seconds
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Peak memory of the busiest rank."""
+        return peak_memory(self.choice, self.settings)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes the first rank receives in one step."""
+        return sum(move.times * self.pricer(move).nbytes for move, _ in self.evaluation.moves)
+
+    @cached_property
+    def collectives(self) -> dict[str, int]:
+        """How many collectives of each kind one step runs."""
+        found: dict[str, int] = {}
+        for move, _ in self.evaluation.moves:
+            for name in self.pricer(move).collectives:
+                found[name] = found.get(name, 0) + move.times
+        return found
+
+    @cached_property
+    def merged_collectives(self) -> dict[str, int]:
+        """The same when parameters go as one message: gathered, or their gradients reduced, along the same axes."""
+        found: dict[str, int] = {}
+        seen: set[tuple[str, tuple[str, ...]]] = set()
+        for move, _ in self.evaluation.moves:
+            pending = move.src.partial_axes
+            axes = pending or tuple(a for a in move.src.split_axes if a not in move.dst.split_axes)
+            for name in self.pricer(move).collectives:
+                if move.value.kind == "parameter" and (name, axes) in seen:
+                    continue
+                if move.value.kind == "parameter":
+                    seen.add((name, axes))
+                found[name] = found.get(name, 0) + move.times
+        return found
+
+    def strategy(self, operator: str) -> Strategy:
+        """The strategy of an operator, by name."""
+        return self.choice.strategies[self.graph.operator(operator).index]
+
+    def layout(self, name: str) -> Layout:
+        """The layout of an input, parameter or result, by name.
+
+        Raises:
+            InputError: there is no such tensor.
+        """
+        for value in self.graph.values:
+            if value.name == name:
+                return self.choice.layouts[value.index]
+        raise InputError(f"no tensor is called {name!r} in {self.graph.name}")
+
+    @cached_property
+    def comparison(self) -> dict[str, Found]:
+        """The layouts people configure by hand, for the same program and ranks; the best Megatron-style grid."""
+        found = {
+            name: replace(self, choice=choice, method=name, remarks=(), optimal=False)
+            for name, choice in baselines(self.graph, self.mesh.size, self.settings).items()
+        }
+        grids = {name: one for name, one in found.items() if name.startswith("Megatron")}
+        best = min(grids, key=lambda name: grids[name].seconds, default=None)
+        return {name: one for name, one in found.items() if name not in grids or name == best}
+
+    def why(self, operator: str, given: Any) -> WhyNot:
+        """What the total would be with another strategy for one operator, all others chosen anew.
+
+        Args:
+            operator: its name.
+            given: cuts such as ``((2, 4), (4, 1))``, or a mapping of factors to axes.
+        """
+        from spmdsim.auto_parallel.search import search_mesh
+
+        configured = {
+            o.name: self.choice.strategies[o.index] for o in self.graph.operators if o.configured is not None
+        }
+        graph = self.graph.configure(**{**configured, operator: given})
+        other = search_mesh(graph, self.mesh, replace(self.settings, tie=False))
+        return WhyNot(self.graph.operator(operator), self, replace(other, method=f"with {operator} given"))
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types."""
+        from spmdsim.auto_parallel.report import operator_rows
+
+        return {
+            "format": FORMAT,
+            "program": self.graph.name,
+            "mesh": {"shape": list(self.mesh.shape), "axes": list(self.mesh.axes)},
+            "method": self.method,
+            "machine": self.settings.machine.name,
+            "optimal": self.optimal,
+            "seconds": self.seconds,
+            "nbytes": self.nbytes,
+            "collectives": self.collectives,
+            "peak_memory": self.memory.peak,
+            "remarks": list(self.remarks),
+            "operators": operator_rows(self),
+            "strategies": [
+                _strategy_dict(o, s) for o, s in zip(self.graph.operators, self.choice.strategies)
+            ],
+            "layouts": [
+                {"name": v.name, **_layout_dict(layout)}
+                for v, layout in zip(self.graph.values, self.choice.layouts)
+            ],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the strategies to a JSON file that :func:`load_choice` reads."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        from spmdsim.auto_parallel.report import report
+
+        return report(self)
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """Two solutions that differ by one given strategy.
+
+    Attributes:
+        operator: the operator it was given for.
+        best: the solution without it.
+        other: the solution with it.
+    """
+
+    operator: Operator
+    best: Found
+    other: Found
+
+    @property
+    def difference(self) -> float:
+        """Seconds that the given strategy costs more."""
+        return self.other.seconds - self.best.seconds
+
+    def __str__(self) -> str:
+        from spmdsim.auto_parallel.report import why_report
+
+        return why_report(self)
+
+
+def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
+    return {
+        "operator": operator.name,
+        "splits": {factor: list(axes) for factor, axes in strategy.splits},
+        "passed": [[axis, sorted(operands), op] for axis, operands, op in strategy.passed],
+        "mesh": {"shape": list(strategy.mesh.shape), "axes": list(strategy.mesh.axes)},
+    }
+
+
+def _layout_dict(layout: Layout) -> dict[str, Any]:
+    return {
+        "dims": [list(entry) for entry in layout.dims],
+        "partial": dict(layout.partial),
+        "mesh": {"shape": list(layout.mesh.shape), "axes": list(layout.mesh.axes)},
+    }
+
+
+def load_choice(path: str | Path, graph: Graph) -> Choice:
+    """The strategies of a file written by :meth:`Found.save`, for the same program.
+
+    Raises:
+        InputError: no such file, another format, or a file for another program.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read strategies from {path}: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InputError(f"{path} is not a file of strategies (its format is not {FORMAT!r})")
+    names = [entry["operator"] for entry in data["strategies"]]
+    if names != [o.name for o in graph.operators] or len(data["layouts"]) != len(graph.values):
+        raise InputError(
+            f"{path} holds strategies of {data['program']!r}, whose operators are not those of {graph.name}"
+        )
+    strategies = tuple(
+        Strategy.of(
+            _mesh(entry["mesh"]),
+            entry["splits"],
+            [(axis, frozenset(operands), op) for axis, operands, op in entry["passed"]],
+        )
+        for entry in data["strategies"]
+    )
+    for operator, strategy in zip(graph.operators, strategies):
+        operator.bound.check(strategy)
+    layouts = tuple(
+        Layout(_mesh(e["mesh"]), [tuple(d) for d in e["dims"]], e["partial"]) for e in data["layouts"]
+    )
+    return Choice(graph, _mesh(data["mesh"]), strategies, layouts)
+
+
+def _mesh(entry: dict[str, Any]) -> Mesh:
+    return Mesh(tuple(entry["shape"]), tuple(entry["axes"]))

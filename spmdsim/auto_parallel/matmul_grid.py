@@ -1,0 +1,230 @@
+"""One matrix product with free layouts: the grid of ranks that moves the fewest words.
+
+On a grid ``pm x pk x pn`` the first operand is gathered along pn, the second along pm, and the results are reduced
+and scattered along pk; every operand starts and ends evenly spread over the ranks. A grid may leave ranks idle. The
+words moved are compared with the tight memory-independent lower bound (Al Daas, Ballard, Grigori, Kumar, Rouse,
+arXiv 2205.13407); COSMA chooses its grids to the same end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import Rule, Strategy, bind
+
+MATMUL = Rule.parse("m k, k n -> m n", linear="each")
+
+
+def lower_bound(m: int, k: int, n: int, ranks: int) -> float:
+    """Words that some rank must receive, whatever the algorithm, when each starts and ends with its even share.
+
+    >>> lower_bound(4096, 4096, 4096, 8)
+    6291456.0
+    """
+    small, middle, large = sorted((m, k, n))
+    if ranks <= large / middle:
+        needed = (large * middle + large * small) / ranks + middle * small
+    elif ranks <= large * middle / small**2:
+        needed = 2 * math.sqrt(large * middle * small**2 / ranks) + large * middle / ranks
+    else:
+        needed = 3 * (large * middle * small / ranks) ** (2 / 3)
+    return max(0.0, needed - (large * middle + large * small + middle * small) / ranks)
+
+
+def regime(m: int, k: int, n: int, ranks: int) -> str:
+    """Which of the three cases of the bound holds: ``1D``, ``2D`` or ``3D`` grids attain it."""
+    small, middle, large = sorted((m, k, n))
+    if ranks <= large / middle:
+        return "1D"
+    return "2D" if ranks <= large * middle / small**2 else "3D"
+
+
+def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
+    """Words each rank of the grid receives, in even pieces.
+
+    >>> grid_words(4096, 4096, 4096, (2, 2, 2))
+    6291456.0
+    """
+    pm, pk, pn = grid
+    first = m * k / (pm * pk) * (1 - 1 / pn)
+    second = k * n / (pk * pn) * (1 - 1 / pm)
+    result = m * n / (pm * pn) * (1 - 1 / pk)
+    return first + second + result
+
+
+def busiest_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> int:
+    """Words the busiest rank receives when the pieces are not even: all pieces rounded up."""
+    pm, pk, pn = grid
+    rows, inner, columns = -(-m // pm), -(-k // pk), -(-n // pn)
+    first = rows * inner - rows * inner // pn
+    second = inner * columns - inner * columns // pm
+    block = -(-rows * columns // pk)
+    return first + second + (pk - 1) * block
+
+
+@dataclass(frozen=True)
+class GridProduct:
+    """The best grid for a product.
+
+    Attributes:
+        m: rows of the result.
+        k: summed dim.
+        n: columns of the result.
+        ranks: ranks there are.
+        grid: ranks along m, k and n; their product may leave some idle.
+        words: words a rank receives on it.
+        bound: the lower bound, for all ranks.
+    """
+
+    m: int
+    k: int
+    n: int
+    ranks: int
+    grid: tuple[int, int, int]
+    words: float
+    bound: float
+
+    @property
+    def used(self) -> int:
+        """Ranks that work."""
+        return math.prod(self.grid)
+
+    @property
+    def ratio(self) -> float:
+        """Words over bound; 1.0 where the grid attains it."""
+        if not self.bound:
+            return 1.0 if not self.words else math.inf
+        return self.words / self.bound
+
+    @property
+    def mesh(self) -> Mesh:
+        """The grid as a mesh of the first ranks."""
+        return Mesh(self.grid, ("m", "k", "n"))
+
+    @property
+    def strategy(self) -> Strategy:
+        """Each axis of the mesh splits its factor."""
+        return Strategy.of(self.mesh, {axis: axis for axis, size in zip("mkn", self.grid) if size > 1})
+
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        """Where both operands and the result live: spread evenly over all ranks of the grid.
+
+        An operand's piece is cut once more along the axis on which it is gathered; the result's along the
+        axis on which it is scattered.
+        """
+        mesh = self.mesh
+        first = mesh("m", ("k", "n"))
+        second = mesh(("k", "m"), "n")
+        result = mesh(("m", "k"), "n")
+        return first, second, result
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain types."""
+        return {
+            "sizes": {"m": self.m, "k": self.k, "n": self.n},
+            "ranks": self.ranks,
+            "grid": list(self.grid),
+            "used_ranks": self.used,
+            "words_per_rank": self.words,
+            "lower_bound_words_per_rank": self.bound,
+            "ratio": self.ratio,
+            "regime": regime(self.m, self.k, self.n, self.ranks),
+        }
+
+    def __str__(self) -> str:
+        idle = self.ranks - self.used
+        grid = "x".join(map(str, self.grid))
+        first, second, result = self.layouts()
+        others = {
+            "1-D, second operand gathered": grid_words(self.m, self.k, self.n, (self.ranks, 1, 1)),
+            "best 2-D": min(grid_words(self.m, self.k, self.n, g) for g in grids(self.ranks, deep=False)),
+        }
+        lines = [
+            f"product ({self.m} x {self.k}) ({self.k} x {self.n}) on {self.ranks} ranks: grid pm x pk x pn = {grid}"
+            + (f", {idle} ranks idle" if idle else ""),
+            f"words received per rank {self.words:,.0f}, lower bound {self.bound:,.0f} "
+            f"({regime(self.m, self.k, self.n, self.ranks)} case), ratio {self.ratio:.3f}",
+            f"layouts: {first} times {second} gives {result}",
+        ]
+        lines += [f"{name}: {words:,.0f} words" for name, words in others.items()]
+        return "\n".join(lines)
+
+
+def grids(ranks: int, *, deep: bool = True, idle: bool = False) -> Iterator[tuple[int, int, int]]:
+    """The grids of ``ranks`` ranks; without ``deep`` those with pk = 1; with ``idle`` also those of fewer ranks."""
+    for used in range(1 if idle else ranks, ranks + 1):
+        for pm in _divisors(used):
+            for pk in _divisors(used // pm) if deep else (1,):
+                yield pm, pk, used // pm // pk
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.03) -> GridProduct:
+    """The grid with the fewest words among those that use (nearly) all ranks.
+
+    Args:
+        m: rows of the result.
+        k: summed dim.
+        n: columns of the result.
+        ranks: ranks there are.
+        idle: the share of ranks that may be left idle for fewer words; if no grid fits the sizes otherwise,
+            more ranks may be.
+
+    Raises:
+        InputError: a size or number of ranks below 1.
+
+    >>> best_grid(512, 512, 512, 8).grid, best_grid(65536, 256, 256, 8).grid
+    ((2, 2, 2), (8, 1, 1))
+    """
+    if min(m, k, n, ranks) < 1:
+        raise InputError(
+            f"a product needs sizes and ranks of at least 1, but got {m}, {k}, {n} on {ranks} ranks"
+        )
+    least = max(1, math.ceil(ranks * (1 - idle)))
+    for allowed in (range(ranks, least - 1, -1), range(least - 1, 0, -1)):
+        best: tuple[float, tuple[int, int, int]] | None = None
+        for used in allowed:
+            for grid in grids(used):
+                if grid[0] > m or grid[1] > k or grid[2] > n:
+                    continue
+                # A grid of fewer ranks must be better by more than the computation it gives up.
+                words = grid_words(m, k, n, grid) * (ranks / used)
+                if best is None or words < best[0] * (1 - 1e-12):
+                    best = (words, grid)
+            if best is not None and allowed.step < 0 and used < least:
+                break
+        if best is not None:
+            words = grid_words(m, k, n, best[1])
+            return GridProduct(m, k, n, ranks, best[1], words, lower_bound(m, k, n, ranks))
+    raise InputError(f"no grid of at most {ranks} ranks fits the sizes {m}, {k}, {n}")
+
+
+def run_product(a: Any, b: Any, found: GridProduct) -> Any:
+    """The product of two global tensors on the grid: operands moved to their even pieces, result scattered.
+
+    Args:
+        a: a tensor of shape (m, k).
+        b: a tensor of shape (k, n).
+        found: the grid.
+
+    Returns:
+        The product, spread evenly over the grid.
+    """
+    from spmdsim.ops import matmul
+
+    first, second, result = found.layouts()
+    return matmul.op.shard(found.strategy, result)(a.to(first), b.to(second))  # type: ignore[attr-defined]
+
+
+def product_rule(m: int, k: int, n: int) -> Any:
+    """The bound rule of the product."""
+    return bind(MATMUL, ((m, k), (k, n)))

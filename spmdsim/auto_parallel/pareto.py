@@ -1,0 +1,112 @@
+"""Time against memory: all solutions that no other beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from spmdsim.auto_parallel.choice import Choice
+from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.integer import DoesNotFitError, solve_integer
+from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.problem import Problem, Solution
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.layout import Mesh
+
+
+def pareto_filter(costs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The (first, second) pairs that no other pair beats in both: sorted by the first, the second falling.
+
+    MindSpore keeps an operator's candidates this way, by computation and communication.
+
+    >>> pareto_filter([(100, 20), (200, 10), (300, 50)])
+    [(100, 20), (200, 10)]
+    """
+    kept: list[tuple[float, float]] = []
+    for pair in sorted(costs):
+        if not kept or pair[1] < kept[-1][1]:
+            kept.append(pair)
+    return kept
+
+
+@dataclass(frozen=True)
+class Point:
+    """One trade-off.
+
+    Attributes:
+        mesh: the mesh.
+        seconds: modelled time of a step.
+        memory: bytes of a rank: parameters with gradients and optimiser state, and kept activations.
+        choice: the strategies.
+    """
+
+    mesh: Mesh
+    seconds: float
+    memory: float
+    choice: Choice
+
+
+def solutions(problem: Problem, most: int = 20, step: float = 0.0) -> list[Solution]:
+    """The frontier of a problem, fastest first.
+
+    The limit on memory is lowered below the last solution's until nothing fits.
+
+    Args:
+        problem: the problem.
+        most: points at most; then the step between them is widened and the frontier thinned out.
+        step: by which share the memory must at least fall from point to point.
+    """
+    found: list[Solution] = []
+    limit: float | None = None
+    tiny = _tie_break(problem)
+    while len(found) < most:
+        try:
+            answer = solve_integer(problem.weighted(tiny), limit)
+        except DoesNotFitError:
+            break
+        answer = Solution.of(problem, answer.states, answer.method, answer.optimal)
+        found.append(answer)
+        limit = answer.memory * (1.0 - step) - 0.5
+        if limit <= 0:
+            break
+    kept = pareto_filter((s.seconds, s.memory) for s in found)
+    return [next(s for s in found if (s.seconds, s.memory) == pair) for pair in kept]
+
+
+def _tie_break(problem: Problem) -> float:
+    """Seconds per byte, small enough that bytes only decide between equal times."""
+    seconds = sum(float(row[row < 1e29].max(initial=0.0)) for row in problem.seconds)
+    memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
+    return 1e-6 * seconds / memory if seconds else 1e-12
+
+
+def frontier(
+    graph: Graph, where: int | Mesh | Sequence[Mesh], settings: Settings, most: int = 12
+) -> list[Point]:
+    """All trade-offs of time and memory over the given or searched meshes, fastest first.
+
+    Parameters may be stored in pieces (fully sharded) where that saves memory.
+    """
+    from spmdsim.auto_parallel.search import candidate_meshes
+
+    points: list[Point] = []
+    tie = any(operator.layer is not None for operator in graph.operators)
+    open_settings = replace(settings, sharded_parameters=True, tie=tie)
+    for mesh in candidate_meshes(graph, where):
+        model = Model(graph, mesh, open_settings)
+        for one in solutions(model.problem, most, step=0.02):
+            points.append(Point(mesh, one.seconds, one.memory, model.choice(one.states)))
+    kept = set(pareto_filter((p.seconds, p.memory) for p in points))
+    best: dict[tuple[float, float], Point] = {}
+    for point in points:
+        if (point.seconds, point.memory) in kept:
+            best.setdefault((point.seconds, point.memory), point)
+    return [best[pair] for pair in sorted(best)]
+
+
+def frontier_table(points: Sequence[Point]) -> str:
+    """The frontier as a table."""
+    from spmdsim.auto_parallel.report import size_text, text_table
+
+    rows = [[f"{p.seconds * 1e3:.4g}", size_text(p.memory), str(p.mesh)] for p in points]
+    return text_table(["ms", "memory/rank", "mesh"], rows, right=(0, 1))

@@ -1,0 +1,230 @@
+"""The public search: a program in, strategies for all its operators out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spmdsim.auto_parallel.baselines import complete
+from spmdsim.auto_parallel.candidates import binary_mesh, device_matrices
+from spmdsim.auto_parallel.double_recursion import double_recursion
+from spmdsim.auto_parallel.elimination import TooWideError, eliminate
+from spmdsim.auto_parallel.evaluate import Move, evaluate
+from spmdsim.auto_parallel.found import Found
+from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.integer import solve_integer
+from spmdsim.auto_parallel.local_search import improve
+from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.problem import Solution
+from spmdsim.auto_parallel.propagation import propagate
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.errors import InputError
+from spmdsim.layout import Mesh
+from spmdsim.rules import Strategy
+
+#: Names of the searches; the second names are MindSpore's.
+METHODS = {
+    "auto": "exact",
+    "exact": "exact",
+    "propagation": "propagation",
+    "sharding_propagation": "propagation",
+    "double_recursion": "double_recursion",
+    "recursive_programming": "double_recursion",
+}
+#: More operators than this have their repeated layers tied.
+TIE_ABOVE = 400
+#: Up to so many ranks one axis per prime factor is polished by local search.
+POLISH_AXES = 3
+
+
+def search(
+    program: Graph | Callable[..., Any] | str,
+    mesh_or_ranks: int | Mesh | Sequence[Mesh],
+    *,
+    method: str = "auto",
+    machine: CostModel | None = None,
+    memory: float | None = None,
+    version: str = "2.x",
+    polish: bool = True,
+    settings: Settings | None = None,
+    **sizes: Any,
+) -> Found:
+    """Find a strategy for every operator and a layout for every tensor of a program.
+
+    Args:
+        program: a graph, the name of a built-in program, or a function of global tensors, which is recorded.
+        mesh_or_ranks: a mesh, several to choose from, or a number of ranks (then device matrices are searched).
+        method: ``"auto"`` or ``"exact"`` for the optimum, ``"sharding_propagation"`` from configured operators,
+            ``"recursive_programming"`` for the double recursion.
+        machine: the cost model; a laptop's if left out.
+        memory: bytes a rank may use; parameters are then stored in pieces where that helps.
+        version: which double recursion, ``"r1.0"`` or ``"2.x"``.
+        polish: improve what a heuristic found by a local search.
+        settings: all assumptions at once, instead of ``machine``.
+        **sizes: sizes of a built-in program, or ``inputs=...`` of a recorded one.
+
+    Raises:
+        InputError: an unknown method or program, ranks that no operator can use.
+        DoesNotFitError: nothing fits into ``memory``; the smallest limit that would is named.
+
+    >>> found = search("mlp", 4, layers=2, hidden=64, batch=4096)
+    >>> found.mesh.shape, str(found.strategy("fc0"))
+    ((4,), '.0:dp')
+    """
+    if method not in METHODS:
+        raise InputError(f"no search is called {method!r}; there are {', '.join(METHODS)}")
+    graph = as_graph(program, mesh_or_ranks, sizes)
+    settings = settings or Settings(machine=machine or Machine.laptop(), partial=True)
+    if memory is not None:
+        settings = replace(settings, sharded_parameters=True)
+    if len(graph.operators) > TIE_ABOVE:
+        settings = replace(settings, tie=True)
+    kind = METHODS[method]
+    if kind == "double_recursion":
+        return _by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish)
+    meshes = candidate_meshes(graph, mesh_or_ranks)
+    if kind == "propagation":
+        return _by_propagation(graph, meshes[0], settings, polish)
+    return _best_mesh(graph, meshes, settings, memory)
+
+
+def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, sizes: dict[str, Any]) -> Graph:
+    """The program as a graph."""
+    if isinstance(program, str):
+        from spmdsim.auto_parallel.programs import build_program
+
+        return build_program(program, **sizes)
+    if isinstance(program, Graph):
+        if sizes:
+            raise InputError(f"a graph takes no sizes, but got {', '.join(sizes)}")
+        return program
+    from spmdsim.auto_parallel.record import record_program
+
+    return record_program(program, _ranks(mesh_or_ranks), **sizes)
+
+
+def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
+    if isinstance(mesh_or_ranks, int):
+        if mesh_or_ranks < 1:
+            raise InputError(f"{mesh_or_ranks} ranks cannot be used; there has to be at least 1")
+        return mesh_or_ranks
+    return mesh_or_ranks.size if isinstance(mesh_or_ranks, Mesh) else mesh_or_ranks[0].size
+
+
+def candidate_meshes(graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> tuple[Mesh, ...]:
+    """The meshes a search tries: the given ones, or those of a number of ranks."""
+    if isinstance(mesh_or_ranks, Mesh):
+        return (mesh_or_ranks,)
+    if not isinstance(mesh_or_ranks, int):
+        return tuple(mesh_or_ranks)
+    ranks = _ranks(mesh_or_ranks)
+    if any(operator.configured is not None for operator in graph.operators):
+        # Cuts of different operators meet on the mesh with one axis per prime factor.
+        own = [o.configured.mesh for o in graph.operators if isinstance(o.configured, Strategy)]
+        return (own[0],) if own else (binary_mesh(ranks),)
+    return device_matrices(ranks)
+
+
+def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> Found:
+    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited."""
+    model = Model(graph, mesh, settings)
+    _check_usable(model)
+    solution = solve(model, memory)
+    return Found(model.choice(solution.states), settings, solution.method, optimal=solution.optimal)
+
+
+def solve(model: Model, memory: float | None = None) -> Solution:
+    """The cheapest assignment of a model."""
+    if memory is not None:
+        free = _eliminate(model)
+        if free is not None and free.memory <= memory:
+            return free
+        return solve_integer(model.problem, memory)
+    return _eliminate(model) or solve_integer(model.problem)
+
+
+def _eliminate(model: Model) -> Solution | None:
+    try:
+        return eliminate(model.problem)
+    except TooWideError:
+        return None
+
+
+def _check_usable(model: Model) -> None:
+    """Refuse a mesh that no operator can use."""
+    if model.mesh.size == 1 or not model.graph.operators:
+        return
+    if any(strategy.splits for states in model.states for strategy in states.strategies):
+        return
+    operator = max(model.graph.operators, key=lambda o: o.flops)
+    sizes = ", ".join(f"{factor}={size}" for factor, size in operator.bound.sizes.items())
+    raise InputError(
+        f"no operator can use {model.mesh.size} ranks as {model.mesh}: nothing divides, as in the largest operator "
+        f"with {sizes}",
+        operator=operator.name,
+        **({"at": operator.where} if operator.where else {}),
+    )
+
+
+def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None) -> Found:
+    best: tuple[float, Model, Solution] | None = None
+    considered, problem = [], None
+    for mesh in meshes:
+        try:
+            model = Model(graph, mesh, settings)
+            _check_usable(model)
+            solution = solve(model, memory)
+        except InputError as error:
+            problem = problem or error
+            continue
+        considered.append((str(mesh), solution.seconds))
+        if best is None or solution.seconds < best[0] * (1 - 1e-9):
+            best = (solution.seconds, model, solution)
+    if best is None:
+        raise problem or InputError("no mesh was given to search on")
+    _, model, solution = best
+    choice = model.choice(solution.states)
+    return Found(choice, settings, solution.method, (), solution.optimal, tuple(considered))
+
+
+def _by_propagation(graph: Graph, mesh: Mesh, settings: Settings, polish: bool) -> Found:
+    found = propagate(graph, mesh, settings)
+    return _finish(graph, mesh, settings, found.strategies, "sharding propagation", found.remarks, polish)
+
+
+def _by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> Found:
+    found = double_recursion(graph, ranks, version)
+    mesh = binary_mesh(ranks)
+    method = f"double recursion {version}"
+    return _finish(
+        graph, mesh, settings, found.strategies(), method, (), polish and len(mesh.axes) <= POLISH_AXES
+    )
+
+
+def _finish(
+    graph: Graph,
+    mesh: Mesh,
+    settings: Settings,
+    strategies: tuple[Strategy, ...],
+    method: str,
+    remarks: tuple[str, ...],
+    polish: bool,
+) -> Found:
+    """Layouts for the tensors between given strategies, and the local search."""
+    start = complete(graph, mesh, strategies, settings)
+    if not polish:
+        return Found(start, settings, method, remarks)
+    tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
+    model = Model(graph, mesh, tied)
+    solution = improve(model.problem, model.states_of_choice(start))
+    better = model.choice(solution.states)
+    price = _price(model)
+    if evaluate(better, settings, price).seconds >= evaluate(start, settings, price).seconds:
+        better = start
+    return Found(better, settings, f"{method}, then local search", remarks)
+
+
+def _price(model: Model) -> Callable[[Move], float]:
+    return lambda move: model.moves.seconds(move.src, move.dst, move.value.shape, move.value.itemsize)

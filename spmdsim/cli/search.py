@@ -1,0 +1,225 @@
+"""``spmdsim search``: the best layouts for a network."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.cli.output import emit_json, say
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.auto_parallel.found import Found
+    from spmdsim.layout import Mesh
+
+EXAMPLES = """\
+examples:
+  spmdsim search --program seed003 -n 8
+  spmdsim search --program gpt --layers 96 --hidden 12288 --batch 8192 --seq 2048 -n 65536 --machine accelerators
+  spmdsim search --program mlp --layers 2 -n 8 --why fc1 "((2,4),(4,1))"
+  spmdsim search --program mlp --hidden 1024 -n 8 --memory 24MiB
+  spmdsim search --program mlp -n 4 --pareto
+  spmdsim search --matmul 4096,4096,4096 -n 8        the communication-optimal grid of one product
+  spmdsim search model.py -n 8                       a program of yours, see below
+
+A program file defines `program(...)`, a function of global tensors, and `inputs`, a dict of its arguments' shapes
+(see the help of spmdsim.search). Nothing in it is annotated; operators with .shard keep their strategy.
+"""
+
+_SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts", "itemsize")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add ``search``."""
+    parser = subparsers.add_parser(
+        "search",
+        help="find the best layouts for a network",
+        description="Find a strategy for every operator of a program, and say what it costs.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("file", nargs="?", help="a Python file with `program` and `inputs`")
+    parser.add_argument(
+        "--program", help="a built-in program: seed003, mlp, chain, convolutions, gpt, bert, moe"
+    )
+    parser.add_argument("--matmul", metavar="M,K,N", help="one matrix product with free layouts")
+    parser.add_argument("-n", "--ranks", type=int, default=8, help="number of ranks (default 8)")
+    parser.add_argument("--mesh", help="a mesh instead of a number of ranks, such as dp=2,tp=4")
+    parser.add_argument(
+        "--method",
+        default="auto",
+        help="auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
+    )
+    parser.add_argument("--version-of-recursion", default="2.x", choices=("2.x", "r1.0"))
+    parser.add_argument("--no-polish", action="store_true", help="show what a heuristic found as it is")
+    parser.add_argument("--machine", default="laptop", help="laptop, cluster, accelerators or a machine file")
+    parser.add_argument("--memory", help="bytes a rank may use, such as 512MiB")
+    parser.add_argument(
+        "--recompute", action="store_true", help="compute activations again in the backward pass"
+    )
+    parser.add_argument(
+        "--overlap", type=float, default=0.0, help="share of gradient reductions that is hidden"
+    )
+    parser.add_argument("--forward-only", action="store_true", help="no gradients")
+    parser.add_argument("--why", nargs=2, action="append", default=[], metavar=("OPERATOR", "CUTS"))
+    parser.add_argument("--pareto", action="store_true", help="all trade-offs of time and memory")
+    parser.add_argument("--save", metavar="FILE", help="write the strategies to a JSON file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    for size in _SIZES:
+        parser.add_argument(
+            f"--{size}",
+            type=int,
+            help=argparse.SUPPRESS if size == "itemsize" else f"size of the program: {size}",
+        )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print."""
+    if args.matmul:
+        return _matmul(args)
+    from dataclasses import replace
+
+    from spmdsim.auto_parallel.search import as_graph, search
+
+    where = _mesh(args.mesh) if args.mesh else args.ranks
+    graph = as_graph(*_program(args, where))
+    if args.forward_only:
+        graph = replace(graph, training=False)
+    settings = _settings(args)
+    memory = None if args.memory is None else parse_bytes(args.memory)
+    if args.pareto:
+        return _pareto(args, graph, where, settings)
+    found = search(
+        graph,
+        where,
+        method=args.method,
+        memory=memory,
+        version=args.version_of_recursion,
+        polish=not args.no_polish,
+        settings=settings,
+    )
+    if args.save:
+        found.save(args.save)
+    _print(args, found)
+    return 0
+
+
+def _print(args: argparse.Namespace, found: Found) -> None:
+    answers = [found.why(name, _literal(cuts)) for name, cuts in args.why]
+    if args.json:
+        value = found.to_dict()
+        value["comparison"] = {
+            name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
+            for name, one in found.comparison.items()
+        }
+        value["why"] = [
+            {"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference}
+            for a in answers
+        ]
+        emit_json(value)
+        return
+    say(str(found))
+    for answer in answers:
+        say("", str(answer))
+
+
+def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
+    sizes = {size: getattr(args, size) for size in _SIZES if getattr(args, size) is not None}
+    if bool(args.file) == bool(args.program):
+        raise InputError("search takes a program file or --program NAME (or --matmul M,K,N), one of them")
+    if args.program:
+        return args.program, where, sizes
+    if sizes:
+        raise InputError(f"a program file has its own sizes; --{next(iter(sizes))} is for built-in programs")
+    from spmdsim.auto_parallel.record import load_program
+
+    program, inputs = load_program(args.file)
+    return program, where, {"inputs": inputs}
+
+
+def _settings(args: argparse.Namespace) -> Any:
+    from spmdsim.auto_parallel.settings import Settings
+
+    return Settings(
+        machine=_machine(args.machine), partial=True, recompute=args.recompute, overlap=args.overlap
+    )
+
+
+def _machine(name: str) -> Any:
+    from spmdsim.cost import Machine, load_machine
+
+    known = {"laptop": Machine.laptop, "cluster": Machine.cluster, "accelerators": Machine.accelerators}
+    return known[name]() if name in known else load_machine(name)
+
+
+def _mesh(text: str) -> Mesh:
+    from spmdsim.layout import Mesh
+
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        return Mesh([int(size) for _, size in pairs], [name.strip() for name, _ in pairs])
+    except ValueError as error:
+        raise InputError(f"--mesh is written like dp=2,tp=4, but got {text!r} ({error})") from None
+
+
+def _literal(text: str) -> Any:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        raise InputError(
+            f"a strategy is written like ((2,4),(4,1)) or {{'m': 'dp'}}, but got {text!r}"
+        ) from None
+    return value
+
+
+def parse_bytes(text: str) -> float:
+    """A number of bytes with an optional unit.
+
+    Raises:
+        InputError: not a number, or an unknown unit.
+
+    >>> parse_bytes("1.5KiB"), parse_bytes("2GB"), parse_bytes("100")
+    (1536.0, 2000000000.0, 100.0)
+    """
+    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
+    number, factor = text.strip(), 1
+    for unit, size in units.items():
+        if number.endswith(unit):
+            number, factor = number[: -len(unit)], size
+            break
+    try:
+        value = float(number) * factor
+    except ValueError:
+        raise InputError(f"{text!r} is not a size; write 512MiB, 2GB or a number of bytes") from None
+    if not value > 0:
+        raise InputError(f"{text!r} is not a size; it has to be greater than 0")
+    return value
+
+
+def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> int:
+    from spmdsim.auto_parallel.pareto import frontier, frontier_table
+
+    points = frontier(graph, where, settings)
+    if args.json:
+        emit_json([{"mesh": str(p.mesh), "seconds": p.seconds, "memory": p.memory} for p in points])
+    else:
+        say(str(graph), frontier_table(points))
+    return 0
+
+
+def _matmul(args: argparse.Namespace) -> int:
+    from spmdsim.auto_parallel.matmul_grid import best_grid
+
+    try:
+        m, k, n = (int(size) for size in args.matmul.split(","))
+    except ValueError:
+        raise InputError(f"--matmul takes three sizes M,K,N, but got {args.matmul!r}") from None
+    found = best_grid(m, k, n, args.ranks)
+    if args.json:
+        emit_json(found.to_dict())
+    else:
+        say(str(found))
+    sys.stdout.flush()
+    return 0

@@ -1,0 +1,235 @@
+"""The exact searches equal brute force; nothing given by hand beats them; heuristics stay close."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from spmdsim.auto_parallel import rules
+from spmdsim.auto_parallel.elimination import TooWideError, eliminate, reduce_domains
+from spmdsim.auto_parallel.evaluate import evaluate
+from spmdsim.auto_parallel.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.integer import DoesNotFitError, brute_force, smallest_memory, solve_integer
+from spmdsim.auto_parallel.local_search import improve
+from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.pareto import pareto_filter, solutions
+from spmdsim.auto_parallel.problem import Problem
+from spmdsim.auto_parallel.programs import bert, chain, gpt, mlp, moe, seed003
+from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.cost import Machine
+from spmdsim.errors import InputError
+from spmdsim.layout import Mesh
+
+MESHES = [Mesh((4,), ("a",)), Mesh((2, 2), ("a", "b")), Mesh((8,), ("a",))]
+SIZES = (16, 64, 256)
+
+
+def product(build: GraphBuilder, x: int, columns: int, name: str) -> int:
+    weight = build.parameter(f"{name}.w", (build.shape(x)[1], columns))
+    return build.apply(rules.MATMUL, x, weight, name=name, kind="matmul")
+
+
+def branched(shape: str, training: bool, sizes: tuple[int, int]) -> Graph:
+    """Small graphs in which a result has two readers, or two results meet."""
+    a, b = sizes
+    build = GraphBuilder(shape, training=training)
+    x = product(build, build.input("x", (a, b)), a, "first")
+    if shape == "residual":
+        y = product(build, x, a, "second")
+        return build.graph(build.apply(rules.ADD, x, y, name="add", kind="add"))
+    if shape == "fork":
+        return build.graph(product(build, x, b, "left"), product(build, x, a, "right"))
+    if shape == "shared weight":
+        w = build.parameter("w", (a, a))
+        y = build.apply(rules.MATMUL, x, w, name="once", kind="matmul")
+        return build.graph(build.apply(rules.MATMUL, y, w, name="twice", kind="matmul"))
+    if shape == "join":
+        y = product(build, build.input("y", (b, b)), a, "other")
+        return build.graph(build.apply("m k, n k -> m n", x, y, name="join"))
+    z = build.apply(rules.POINTWISE, x, name="relu", kind="relu")
+    left, right = product(build, z, b, "left"), product(build, z, b, "right")
+    return build.graph(build.apply(rules.MULTIPLY, left, right, name="gate", kind="multiply"))
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_every_chain_equals_brute_force(length: int, training: bool, mesh: Mesh) -> None:
+    settings = Settings(machine=Machine.laptop())
+    every = list(itertools.product(SIZES, repeat=length + 2))
+    for sizes in every if len(every) <= 81 else random.Random(length).sample(every, 81):
+        problem = Model(chain(sizes[1:], sizes[0], training=training), mesh, settings).problem
+        best = brute_force(problem).seconds
+        assert eliminate(problem).seconds == pytest.approx(best, rel=1e-12), sizes
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("shape", ["residual", "fork", "shared weight", "join", "gated"])
+def test_branches_and_joins_equal_brute_force(shape: str, training: bool, mesh: Mesh) -> None:
+    for sizes in ((16, 64), (64, 16), (256, 64)):
+        problem = Model(branched(shape, training, sizes), mesh, Settings()).problem
+        kept = reduce_domains(problem)
+        if np.prod(problem.sizes) > 5e6:
+            best = solve_integer(problem).seconds
+        else:
+            best = brute_force(problem).seconds
+        assert eliminate(problem).seconds == pytest.approx(best, rel=1e-9)
+        assert solve_integer(problem).seconds == pytest.approx(best, rel=1e-6)
+        assert all(len(k) >= 1 for k in kept)
+
+
+def random_problem(seed: int) -> Problem:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 6))
+    problem = Problem()
+    for _ in range(count):
+        states = int(rng.integers(1, 5))
+        problem.add_variable(rng.integers(0, 5, states), rng.integers(0, 9, states))
+    for i, j in itertools.combinations(range(count), 2):
+        if rng.random() < 0.6:
+            shape = (problem.sizes[i], problem.sizes[j])
+            memory = rng.integers(0, 5, shape) if rng.random() < 0.5 else None
+            problem.add_pair(i, j, rng.integers(0, 5, shape), memory)
+    return problem
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_problems_equal_brute_force(seed: int) -> None:
+    problem = random_problem(seed)
+    best = brute_force(problem)
+    assert eliminate(problem).seconds == best.seconds == solve_integer(problem).seconds
+    assert improve(problem, (0,) * len(problem)).seconds >= best.seconds
+    assert smallest_memory(problem) == brute_force(problem.weighted(1.0, 0.0)).memory
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_memory_limits_equal_brute_force(seed: int) -> None:
+    problem = random_problem(seed)
+    least = smallest_memory(problem)
+    for limit in (least, least + 3, least + 10):
+        found = solve_integer(problem, limit)
+        assert found.memory <= limit
+        assert found.seconds == brute_force(problem, limit).seconds
+    with pytest.raises(DoesNotFitError, match=f"smallest limit that can be met is {least:,.0f}"):
+        solve_integer(problem, least - 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frontier_equals_brute_force(seed: int) -> None:
+    problem = random_problem(seed)
+    every = itertools.product(*(range(n) for n in problem.sizes))
+    best = pareto_filter((problem.price(s), problem.bytes_of(s)) for s in every)
+    found = [(s.seconds, s.memory) for s in solutions(problem, most=100)]
+    assert found == best
+
+
+def test_ties_go_to_the_first_state() -> None:
+    assert eliminate(Problem([np.zeros(4)])).states == (0,)
+
+
+def test_a_wide_table_is_refused() -> None:
+    problem = Problem([np.zeros(4) for _ in range(6)])
+    rng = np.random.default_rng(0)
+    for i, j in itertools.combinations(range(6), 2):
+        problem.add_pair(i, j, rng.random((4, 4)))
+    with pytest.raises(TooWideError, match="integer programme"):
+        eliminate(problem, largest=100)
+
+
+def test_empty_variables_and_too_many_combinations_are_refused() -> None:
+    with pytest.raises(InputError, match="at least one state"):
+        Problem().add_variable(np.array([]))
+    with pytest.raises(InputError, match="too many"):
+        brute_force(Problem([np.zeros(100)] * 5))
+
+
+PROGRAMS = {
+    "mlp": (mlp, {"layers": 4, "hidden": 256, "batch": 64}),
+    "wide mlp": (mlp, {"layers": 3, "hidden": 1024, "batch": 32}),
+    "deep batch": (mlp, {"layers": 3, "hidden": 64, "batch": 8192}),
+    "chain": (chain, {"sizes": (512, 128, 1024, 256), "batch": 128, "training": True}),
+    "gpt": (gpt, {"layers": 2, "hidden": 256, "batch": 8, "seq": 64, "heads": 4}),
+    "bert": (bert, {"layers": 2, "hidden": 256, "batch": 8, "seq": 64}),
+    "moe": (moe, {"layers": 1, "hidden": 64, "batch": 64, "seq": 16}),
+}
+
+
+def build(name: str) -> Graph:
+    make, sizes = PROGRAMS[name]
+    return make(**sizes)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("mesh", [Mesh((8,), ("a",)), Mesh((2, 4), ("a", "b"))], ids=str)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_model_prices_what_the_program_does(name: str, mesh: Mesh) -> None:
+    """The optimum's price is the sum over the redistributions that the program really does."""
+    settings = Settings(partial=True)
+    model = Model(build(name), mesh, settings)
+    found = eliminate(model.problem)
+    total = evaluate(
+        model.choice(found.states),
+        settings,
+        lambda move: model.moves.seconds(move.src, move.dst, move.value.shape, move.value.itemsize),
+    )
+    assert total.seconds == pytest.approx(found.seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_by_hand_is_better(name: str) -> None:
+    found = search(build(name), 8)
+    for other, one in found.comparison.items():
+        assert one.seconds >= found.seconds * 0.99, other
+
+
+@pytest.mark.parametrize("version", ["r1.0", "2.x"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_double_recursion_is_near_the_optimum(name: str, version: str) -> None:
+    best = search(build(name), Mesh((2, 2), ("c0", "c1"))).seconds
+    found = search(build(name), 4, method="recursive_programming", version=version)
+    gap = found.seconds / best - 1
+    print(f"double recursion {version}, {name}: {gap:+.2%} from the optimum")
+    assert gap <= 0.05
+
+
+#: What a user would configure, and the propagation spreads: one operator at each end of a layer.
+CONFIGURED = {
+    "mlp": {"fc0": {"n": "b", ".0": "a"}},
+    "wide mlp": {"fc0": {"n": "b"}},
+    "deep batch": {"fc0": {".0": ("a", "b")}},
+    "chain": {"mm0": {".0": "a", "n": "b"}},
+    "gpt": {"l0.qkv": {"b": "a", "n": "b"}, "l0.fc1": {".1": "a", "n": "b"}},
+    "bert": {"l0.qkv": {"b": "a", "n": "b"}, "l0.fc1": {".1": "a", "n": "b"}},
+    "moe": {"l0.expert_in": {"e": ("a", "b")}},
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_propagation_is_near_the_optimum(name: str) -> None:
+    """Both with the same operators configured."""
+    mesh = Mesh((2, 2), ("a", "b"))
+    graph = build(name).configure(**CONFIGURED[name])
+    best = search(graph, mesh).seconds
+    found = search(graph, mesh, method="sharding_propagation")
+    gap = found.seconds / best - 1
+    print(f"propagation, {name}: {gap:+.2%} from the optimum")
+    assert gap <= 0.05
+    for operator, given in CONFIGURED[name].items():
+        wanted = {factor: (axes,) if isinstance(axes, str) else axes for factor, axes in given.items()}
+        assert found.strategy(operator).axes == wanted
+
+
+def test_configured_network_of_the_tutorial() -> None:
+    found = search(seed003(), 8)
+    cuts = {
+        operator.name: [layout.parts for layout in operator.bound.input_layouts(strategy)]
+        for operator, strategy in zip(found.graph.operators, found.choice.strategies)
+    }
+    assert cuts["matmul1"] == [(2, 4), (4, 1)]
+    assert cuts["relu1"] == [(4, 1)]
+    assert cuts["matmul2"] == [(1, 8), (8, 1)]
+    assert cuts["relu2"] == [(8, 1)]
