@@ -39,9 +39,13 @@ class Isolation:
         scheduler: the simulation.
         arguments: ``sys.argv`` of every rank.
         folder: modules found here belong to each rank alone; None isolates no modules.
+        draws_numbers: the program may use numpy's global random numbers, so each rank needs its own.
     """
 
-    def __init__(self, scheduler: Scheduler, arguments: list[str], folder: str | None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, arguments: list[str], folder: str | None, draws_numbers: bool
+    ) -> None:
+        self.draws_numbers = draws_numbers
         self._scheduler = scheduler
         self._folder = folder
         seed = scheduler.seed or 0
@@ -62,7 +66,7 @@ class Isolation:
         sys.modules["__main__"] = world.main
         if world.modules:
             sys.modules.update(world.modules)
-        numpy_random = sys.modules.get("numpy.random")
+        numpy_random = sys.modules.get("numpy.random") if self.draws_numbers else None
         if numpy_random is not None:
             if world.numpy_bits is None:
                 world.numpy_bits = numpy_random.MT19937(list(world.seed))
@@ -94,6 +98,7 @@ class Isolation:
             return None
         if spec is not None:
             self._names.add(name)
+            self.draws_numbers = True  # for all we know
         return spec
 
     @contextmanager
@@ -107,7 +112,8 @@ class Isolation:
         if self._folder is not None:
             sys.path.insert(0, self._folder)
             sys.meta_path.insert(0, self)
-        self._scheduler.on_enter = self.enter
+        if self._folder is not None or self.draws_numbers:
+            self._scheduler.on_enter = self.enter
         try:
             yield
         finally:

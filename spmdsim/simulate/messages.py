@@ -27,54 +27,43 @@ class Message:
         data: a private copy of the elements, once one was needed.
         done: the sender may go on: it was received, or somebody else keeps the data.
         matched: a receive has it.
-        blocking: the sender's call returns only when done.
         relieved: it would have blocked for ever without a library's buffer.
     """
 
-    __slots__ = (
-        "blocking",
-        "comm",
-        "data",
-        "dest",
-        "done",
-        "end",
-        "matched",
-        "mode",
-        "name",
-        "number",
-        "payload",
-        "relieved",
-        "request",
-        "site",
-        "source",
-        "start",
-        "tag",
-        "task",
-        "waiter",
-    )
+    # Defaults live in the class: a program makes very many messages, and few of them need all this.
+    number = 0
+    data: Any = None
+    done = False
+    matched = False
+    relieved: Any = None
+    waiter: Any = None
+    request: Any = None
 
     def __init__(
-        self, comm: Any, task: Task, payload: Any, dest: int, tag: int, mode: str, name: str, site: Site
+        self,
+        comm: Any,
+        task: Task,
+        payload: Any,
+        source: int,
+        dest: int,
+        tag: int,
+        mode: str,
+        name: str,
+        site: Site,
+        start: float,
+        end: float,
     ) -> None:
         self.comm = comm  # what all ranks of the communicator share
         self.task = task
         self.payload = payload
-        self.source = -1
+        self.source = source
         self.dest = dest
         self.tag = tag
         self.mode = mode
         self.name = name
         self.site = site
-        self.data: Any = None
-        self.done = False
-        self.matched = False
-        self.blocking = False
-        self.relieved: Any = None
-        self.waiter: Any = None
-        self.number = 0
-        self.start = 0.0
-        self.end = 0.0
-        self.request: Any = None
+        self.start = start
+        self.end = end
 
     def keep(self) -> None:
         """Copy the data, so that the sender may change its buffer."""
@@ -92,46 +81,36 @@ class Receive:
         before: the buffer's contents when it was posted, to notice that the program changed them.
     """
 
-    __slots__ = (
-        "before",
-        "comm",
-        "dest",
-        "direct",
-        "done",
-        "end",
-        "message",
-        "name",
-        "number",
-        "posted",
-        "request",
-        "site",
-        "source",
-        "tag",
-        "target",
-        "task",
-        "waiter",
-    )
+    number = 0
+    done = False
+    message: Message | None = None
+    before: Any = None
+    waiter: Any = None
+    request: Any = None
+    end = 0.0
 
     def __init__(
-        self, comm: Any, task: Task, target: Any, source: int, tag: int, name: str, site: Site
+        self,
+        comm: Any,
+        task: Task,
+        target: Any,
+        source: int,
+        dest: int,
+        tag: int,
+        name: str,
+        site: Site,
+        direct: bool,
     ) -> None:
         self.comm = comm
         self.task = task
         self.target = target
         self.source = source
-        self.dest = -1
+        self.dest = dest
         self.tag = tag
         self.name = name
         self.site = site
-        self.message: Message | None = None
-        self.done = False
-        self.direct = False
-        self.before: Any = None
-        self.waiter: Any = None
-        self.number = 0
+        self.direct = direct
         self.posted = task.clock
-        self.end = 0.0
-        self.request: Any = None
 
 
 class Probing:

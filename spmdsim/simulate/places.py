@@ -49,6 +49,12 @@ def line_of(code: CodeType, offset: int) -> int:
     return code.co_firstlineno
 
 
+def site_key(site: Site) -> tuple[str, int, int]:
+    """A site as a value: hashing a code object would look at all of its contents."""
+    code, offset = site
+    return code.co_filename, code.co_firstlineno, offset
+
+
 def place_of(rank: int, call: str, site: Site) -> Place:
     """The place of a call that kept its site."""
     code, offset = site

@@ -48,9 +48,10 @@ class PointToPoint:
         begin = task.clock
         message = start_send(self, payload, dest, tag, mode, name, frame)
         if not message.done:
-            message.blocking = True
             message.waiter = task
-            self._scheduler.block(message)
+            task.waiting = message
+            self._scheduler.pass_on(task)
+            task.waiting = None
         if message.end > task.clock:
             task.clock = message.end
         if mode is SYNCHRONOUS and task.ahead:
@@ -67,7 +68,9 @@ class PointToPoint:
         receive = start_receive(self, target, source, tag, name, frame, True)
         if not receive.done:
             receive.waiter = task
-            self._scheduler.block(receive)
+            task.waiting = receive
+            self._scheduler.pass_on(task)
+            task.waiting = None
         result = received(receive, status)
         timeline = self._scheduler.timeline
         if timeline is not None:
@@ -147,7 +150,6 @@ class PointToPoint:
         begin = task.clock
         receive = start_receive(self, target, source, recvtag, name, frame, True)
         message = start_send(self, payload, dest, sendtag, STANDARD, name, frame)
-        message.blocking = True
         if not (message.done and receive.done):
             together = Together(self._scheduler, task, [message, receive], every=True)
             self._scheduler.block(together)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulate.messages import STANDARD, Message, finish
-from spmdsim.simulate.places import place_of, ranks_text
+from spmdsim.simulate.places import place_of, ranks_text, site_key
 from spmdsim.simulate.problems import WARNING, Problem
 from spmdsim.simulate.scheduler import Scheduler
 from spmdsim.simulate.waiting import WaitGraph, arrows, open_operations
@@ -25,7 +25,7 @@ class Relief:
 
     def confirm(self, scheduler: Scheduler, message: Message) -> None:
         """A message let go was received: report it, and let its call buffer from now on."""
-        scheduler.buffered_sites.add(message.site)
+        scheduler.buffered_sites.add(site_key(message.site))
         key = ("buffer", message.site)
         if key in scheduler.suspects:
             return

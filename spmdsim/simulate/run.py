@@ -114,13 +114,15 @@ def _body(
     if callable(program):
         with_comm = _takes_comm(program, len(args))
         stack.enter_context(_own_globals(program, stand_in))
-        isolation = Isolation(scheduler, list(sys.argv), None)
+        isolation = Isolation(scheduler, list(sys.argv), None, _draws_numbers(program))
         return (lambda task: program(*([task.world] if with_comm else []), *args)), isolation
     if not isinstance(program, str | os.PathLike):
         raise UsageTypeError(f"a function or a script's path is needed, not {program!r}")
     path = os.path.abspath(os.fspath(program))
-    code = _compile(path)
-    isolation = Isolation(scheduler, [str(program), *map(str, args)], script_folder(path))
+    source = _read(path)
+    code = _compile(source, path)
+    arguments = [str(program), *map(str, args)]
+    isolation = Isolation(scheduler, arguments, script_folder(path), b"random" in source)
 
     def body(task: Task) -> None:
         main = isolation.worlds[task.rank].main
@@ -130,12 +132,24 @@ def _body(
     return body, isolation
 
 
-def _compile(path: str) -> Any:
+def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as stream:
-            source = stream.read()
+            return stream.read()
     except OSError as error:
         raise InputError(f"cannot read the script {path}: {error.strerror}") from None
+
+
+def _draws_numbers(function: Callable[..., Any]) -> bool:
+    """Whether a function's file mentions random numbers, or cannot be read."""
+    try:
+        file = inspect.getsourcefile(function)
+        return file is None or b"random" in _read(file)
+    except (TypeError, InputError):
+        return True
+
+
+def _compile(source: bytes, path: str) -> Any:
     try:
         return compile(source, path, "exec")
     except (SyntaxError, ValueError) as error:

@@ -142,7 +142,7 @@ class Scheduler:
         """Stop the running rank until somebody wakes it."""
         task = self.current
         task.waiting = waiting
-        self._pass_on(task)
+        self.pass_on(task)
         task.waiting = None
 
     def wake(self, task: Task) -> None:
@@ -163,14 +163,14 @@ class Scheduler:
         elif looks >= LOOKS_BEFORE_GIVING_UP:
             self.attention = "livelock"
         task.waiting = waiting
-        self._pass_on(task)
+        self.pass_on(task)
         task.waiting = None
 
     def yield_turn(self) -> None:
         """Let the other ranks that can go on run first."""
         task = self.current
         self.ready.append(task)
-        self._pass_on(task)
+        self.pass_on(task)
 
     def record_failure(self, problem: Problem) -> None:
         """Note the finding that ends the run; the first one counts."""
@@ -190,7 +190,7 @@ class Scheduler:
             self.ready.rotate(-self.random.randrange(len(self.ready)))
         return self.ready.popleft()
 
-    def _pass_on(self, task: Task) -> None:
+    def pass_on(self, task: Task) -> None:
         """Run somebody else; come back when the given rank is ready again."""
         if self.closing:
             raise self.exit

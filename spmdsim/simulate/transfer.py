@@ -18,6 +18,7 @@ from spmdsim.simulate.messages import (
     Receive,
     finish,
 )
+from spmdsim.simulate.places import Site, site_key
 from spmdsim.simulate.scheduler import Scheduler
 from spmdsim.simulate.status import Status
 
@@ -33,34 +34,40 @@ def start_send(
         MPIError: no such rank, or a tag out of range.
     """
     shared, task, scheduler = comm._shared, comm._task, comm._scheduler
-    message = Message(shared, task, payload, dest, tag, mode, name, (frame.f_code, frame.f_lasti))
+    site = (frame.f_code, frame.f_lasti)
+    start = task.clock
     if not 0 <= dest < shared.size:
-        if dest == PROC_NULL:
-            message.done = message.matched = True
-            message.start = message.end = task.clock
-            return message
-        raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
+        return _to_nobody(shared, task, payload, dest, tag, name, site)
     if not 0 <= tag <= TAG_UB_VALUE:
         raise MPIError("ERR_TAG", f"the tag of a send is {tag}, but must be 0 to {TAG_UB_VALUE}")
-    message.source = comm._rank
-    message.start = start = task.clock if task.clock > task.port_out else task.port_out
-    message.end = task.port_out = start + _seconds(scheduler, shared, comm._rank, dest, payload)
+    source, speeds, nbytes = comm._rank, scheduler.speeds, payload.nbytes
+    if start < task.port_out:
+        start = task.port_out
+    if speeds.ranks_per_node:
+        alpha, beta = speeds.link((shared.ranks[source], shared.ranks[dest]))
+        end = start + alpha + beta * nbytes
+    else:
+        end = start + speeds.alpha + speeds.beta * nbytes
+    task.port_out = end
+    message = Message(shared, task, payload, source, dest, tag, mode, name, site, start, end)
     task.messages_sent += 1
-    task.bytes_sent += payload.nbytes
+    task.bytes_sent += nbytes
     if mode is STANDARD or mode is BUFFERED:
         _count_ahead(task, shared.ranks[dest], message)
     box = shared.boxes[dest]
-    receive = box.take_receive(message)
-    if receive is not None:
-        pair(scheduler, message, receive)
-        return message
+    if box.posted or box.wild:
+        receive = box.take_receive(message)
+        if receive is not None:
+            pair(scheduler, message, receive)
+            return message
     if mode is READY:
         scheduler.fail(faults.not_ready(message))
     message.number = next(scheduler.numbers)
     box.put(message)
     if box.probes:
         _answer_probes(scheduler, box, message)
-    if mode is BUFFERED or (mode is STANDARD and message.site in scheduler.buffered_sites):
+    known = scheduler.buffered_sites
+    if mode is BUFFERED or (known and mode is STANDARD and site_key(site) in known):
         message.keep()
         message.done = True
     return message
@@ -76,12 +83,12 @@ def start_receive(
     """
     scheduler, box = comm._scheduler, comm._box
     site = (frame.f_code, frame.f_lasti)
-    receive = Receive(comm._shared, comm._task, target, source, tag, name, site)
-    receive.dest = comm._rank
-    receive.direct = direct
-    if not check_source(comm, source, tag):
+    receive = Receive(
+        comm._shared, comm._task, target, source, comm._rank, tag, name, site, direct
+    )
+    if (source < 0 or tag < 0 or source >= comm._shared.size) and not check_source(comm, source, tag):
         receive.done = True
-        receive.end = comm._task.clock
+        receive.end = receive.posted
         return receive
     message = box.find(source, tag, scheduler.random) if box.arrived else None
     if message is not None:
@@ -188,12 +195,16 @@ def _count_ahead(task: Any, dest: int, message: Message) -> None:
         task.flood = (dest, message, counts)
 
 
-def _seconds(scheduler: Scheduler, shared: Any, source: int, dest: int, payload: Any) -> float:
-    speeds = scheduler.speeds
-    if speeds.ranks_per_node:
-        alpha, beta = speeds.link((shared.ranks[source], shared.ranks[dest]))
-        return alpha + beta * payload.nbytes
-    return speeds.alpha + speeds.beta * payload.nbytes
+def _to_nobody(
+    shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site
+) -> Message:
+    """A send to PROC_NULL is done at once; any other rank outside the communicator is refused."""
+    if dest != PROC_NULL:
+        raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
+    clock = task.clock
+    message = Message(shared, task, payload, -1, dest, tag, STANDARD, name, site, clock, clock)
+    message.done = message.matched = True
+    return message
 
 
 def _set_times(scheduler: Scheduler, message: Message, receive: Receive) -> None:
