@@ -6,6 +6,9 @@ from that one declaration. Nothing here knows MPI or a world.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 # Before the function of the same name, which would else be replaced by the package when it is first imported.
 import spmdsim.collectives.algorithms  # noqa: F401
 from spmdsim.collectives.algorithm import (
@@ -20,25 +23,70 @@ from spmdsim.collectives.moves import Chunks, Move, Round, combine, copy, recv, 
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.collectives.schedule import Schedule, make_schedule, schedule_of
 
+if TYPE_CHECKING:
+    from spmdsim.collectives.bounds import lower_bound
+    from spmdsim.collectives.counts import Counts, count
+    from spmdsim.collectives.facts import Facts, facts_of
+    from spmdsim.collectives.history import unroll
+    from spmdsim.collectives.lockstep import run_lock_step
+    from spmdsim.collectives.reduction_order import emulate
+    from spmdsim.collectives.selection import choose
+    from spmdsim.collectives.verification import Verdict, reduction_trees, verify
+
+_LATER = {
+    "Counts": "counts",
+    "Facts": "facts",
+    "Verdict": "verification",
+    "choose": "selection",
+    "count": "counts",
+    "emulate": "reduction_order",
+    "facts_of": "facts",
+    "lower_bound": "bounds",
+    "reduction_trees": "verification",
+    "run_lock_step": "lockstep",
+    "unroll": "history",
+    "verify": "verification",
+}
+"""Names imported when they are first used, so that declaring algorithms stays light."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f"spmdsim.collectives.{_LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "COLLECTIVES",
     "Algorithm",
     "Chunks",
     "Collective",
+    "Counts",
+    "Facts",
     "Formula",
     "Move",
     "Round",
     "Schedule",
+    "Verdict",
     "algorithm",
     "algorithms",
+    "choose",
     "collective",
     "combine",
     "copy",
+    "count",
     "declare",
+    "emulate",
+    "facts_of",
     "from_function",
+    "lower_bound",
     "make_schedule",
     "recv",
     "recv_reduce",
+    "reduction_trees",
+    "run_lock_step",
     "schedule_of",
     "send",
+    "unroll",
+    "verify",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from spmdsim.collectives.algorithm import Algorithm, algorithm
@@ -64,11 +64,7 @@ class Schedule:
         """Whether operands are combined in rank order (fit for non-commutative operators)."""
         if not self.collective.reduces or self.algorithm.in_order is False:
             return False
-        from spmdsim.collectives.verification import verify
-
-        if self.algorithm.in_order and self.root == 0:
-            return True
-        return bool(verify(self).in_order)
+        return (bool(self.algorithm.in_order) and self.root == 0) or _found_in_order(self)
 
     def chunk_elements(self, count: int) -> tuple[int, ...]:
         """Elements of each chunk when the whole vector has ``count`` elements.
@@ -90,6 +86,13 @@ class Schedule:
     def ends_with(self, rank: int) -> Chunks:
         """The chunks this rank must have at the end."""
         return self.collective.ends_with(rank, self.size, self.chunk_count, self.root)
+
+
+@lru_cache(maxsize=1024)
+def _found_in_order(schedule: Schedule) -> bool:
+    from spmdsim.collectives.verification import verify
+
+    return verify(schedule).in_order
 
 
 def make_schedule(

@@ -63,7 +63,7 @@ class Table:
         self.schedule = schedule
         self.findings: list[Finding] = []
         self.ports = int(evaluate(schedule.algorithm.ports, schedule.size, dict(schedule.options)))
-        self._limit = 100 * schedule.size + 4096 * schedule.chunk_count
+        self._limit = 64 * schedule.size + 8 * schedule.chunk_count + 4096
         self.rounds = [self._collect(rank) for rank in range(schedule.size)]
 
     def _collect(self, rank: int) -> list[list[Move]]:
