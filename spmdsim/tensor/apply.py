@@ -8,6 +8,7 @@ from typing import Any
 
 from spmdsim.errors import RuleError, SpmdError, WorldError
 from spmdsim.redistribution import guard
+from spmdsim.tensor import watch
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.move import run_plan
 from spmdsim.tensor.operator import Op, ShardedOp
@@ -38,6 +39,20 @@ def apply(
     Raises:
         SpmdError: operands, parameters or strategy that do not fit, with the operator and its operands.
     """
+    if watch.watchers:
+        return _watched(op, tensors, params, sharding)
+    return _apply(op, tensors, params, sharding)
+
+
+def _watched(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Any:
+    watcher = watch.watchers[-1]
+    changed, strategy = watcher.before(op, tensors, params, sharding)
+    found = _apply(changed, tensors, params, strategy)
+    watcher.after(op, tensors, params, sharding, found if isinstance(found, tuple) else (found,))
+    return found
+
+
+def _apply(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Any:
     world = tensors[0].world
     key = (op, sharding, *[t.meta for t in tensors], *params.items())
     recipe = world.recipes.get(key)

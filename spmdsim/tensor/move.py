@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.plan import Plan
+from spmdsim.tensor import watch
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import MoveNode
 from spmdsim.tensor.tensor import Tensor
@@ -27,7 +28,10 @@ def move(tensor: Tensor, layout: Layout, shape: Sequence[int] | None = None) -> 
         world.machine,
         to_shape=None if shape is None else tuple(shape),
     )
-    return run_plan(tensor, found)
+    result = run_plan(tensor, found)
+    if watch.watchers:
+        watch.watchers[-1].moved(tensor, result)
+    return result
 
 
 def run_plan(tensor: Tensor, found: Plan) -> Tensor:
