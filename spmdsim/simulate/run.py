@@ -40,8 +40,9 @@ def simulate(
     """Run a per-rank program on ``n`` virtual ranks in this process, and say what is wrong with it.
 
     Args:
-        program: a function, called as ``program(comm, *args)`` or, if it takes no communicator, as
-            ``program(*args)``; or the path of a script that does ``from mpi4py import MPI``.
+        program: a function, called as ``program(comm, *args)`` if its first parameter is named ``comm`` or
+            it needs one argument more than given, else as ``program(*args)``; or the path of a script that
+            does ``from mpi4py import MPI``.
         n: number of ranks.
         *args: for the function; for a script, its command-line arguments.
         machine: for the modelled time: a machine's name or file, (alpha, beta, gamma) or a Machine.
@@ -163,8 +164,9 @@ def _takes_comm(function: Callable[..., Any], given: int) -> bool:
     except (TypeError, ValueError):
         return True
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters if p.kind in kinds and p.default is p.empty]
-    return len(required) > given
+    places = [p for p in parameters if p.kind in kinds]
+    required = [p for p in places if p.default is p.empty]
+    return len(required) > given or bool(places and places[0].name.startswith("comm"))
 
 
 @contextmanager

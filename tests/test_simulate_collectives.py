@@ -1,0 +1,356 @@
+"""Every collective against plain numpy, blocking and nonblocking, in place and with derived types."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("greenlet")
+
+from spmdsim.simulate import simulate
+
+SIZES = [1, 2, 3, 4, 7, 16]
+
+
+def data(rank: int, count: int = 6) -> Any:
+    return np.random.default_rng(rank).integers(-50, 50, count)
+
+
+def stack(size: int, count: int = 6) -> Any:
+    return np.stack([data(rank, count) for rank in range(size)])
+
+
+def run(program: Any, size: int, *args: Any) -> Any:
+    report = simulate(program, size, *args, strict=True)
+    assert report.problems == ()
+    return report.results
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("start", ["", "I", "_init"])
+def test_reductions(size: int, start: str) -> None:
+    def program(comm: Any) -> Any:
+        def call(name: str, *args: Any, **kwargs: Any) -> None:
+            if start == "I":
+                getattr(comm, f"I{name.lower()}")(*args, **kwargs).Wait()
+            elif start == "_init":
+                request = getattr(comm, f"{name}_init")(*args, **kwargs)
+                for _ in range(2):
+                    request.Start()
+                    request.Wait()
+            else:
+                getattr(comm, name)(*args, **kwargs)
+
+        x, found = data(comm.rank), {}
+        found["all"] = np.zeros_like(x)
+        call("Allreduce", x, found["all"])
+        found["root"] = np.zeros_like(x)
+        root = comm.size - 1
+        call("Reduce", x, found["root"] if comm.rank == root else None, root=root)
+        found["scan"] = np.zeros_like(x)
+        call("Scan", x, found["scan"])
+        found["exscan"] = np.full_like(x, 99)
+        call("Exscan", x, found["exscan"])
+        found["block"] = np.zeros(2, dtype=x.dtype)
+        call("Reduce_scatter_block", data(comm.rank, 2 * comm.size), found["block"])
+        counts = [r % 3 for r in range(comm.size)]
+        found["uneven"] = np.zeros(comm.rank % 3, dtype=x.dtype)
+        call("Reduce_scatter", data(comm.rank, sum(counts)), found["uneven"], counts)
+        return found
+
+    results = run(program, size)
+    whole = stack(size)
+    blocks = stack(size, 2 * size).sum(axis=0)
+    counts = [r % 3 for r in range(size)]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    uneven = stack(size, sum(counts)).sum(axis=0)
+    for rank, found in enumerate(results):
+        np.testing.assert_array_equal(found["all"], whole.sum(axis=0))
+        expected = whole.sum(axis=0) if rank == size - 1 else np.zeros(6)
+        np.testing.assert_array_equal(found["root"], expected)
+        np.testing.assert_array_equal(found["scan"], whole[: rank + 1].sum(axis=0))
+        expected = whole[:rank].sum(axis=0) if rank else np.full(6, 99)
+        np.testing.assert_array_equal(found["exscan"], expected)
+        np.testing.assert_array_equal(found["block"], blocks[2 * rank : 2 * rank + 2])
+        np.testing.assert_array_equal(found["uneven"], uneven[starts[rank] : starts[rank + 1]])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("nonblocking", [False, True])
+def test_moving_blocks(size: int, nonblocking: bool) -> None:
+    def program(comm: Any) -> Any:
+        def call(name: str, *args: Any, **kwargs: Any) -> None:
+            if nonblocking:
+                getattr(comm, f"I{name.lower()}")(*args, **kwargs).Wait()
+            else:
+                getattr(comm, name)(*args, **kwargs)
+
+        n, rank, found = comm.size, comm.rank, {}
+        root = n // 2
+        x = data(rank)
+        found["bcast"] = x.copy()
+        call("Bcast", found["bcast"], root=root)
+        found["gather"] = np.zeros((n, 6), dtype=int) if rank == root else None
+        call("Gather", x, found["gather"], root=root)
+        found["all"] = np.zeros((n, 6), dtype=int)
+        call("Allgather", x, found["all"])
+        found["scatter"] = np.zeros(3, dtype=int)
+        call("Scatter", data(7, 3 * n) if rank == root else None, found["scatter"], root=root)
+        found["swap"] = np.zeros(2 * n, dtype=int)
+        call("Alltoall", data(rank, 2 * n), found["swap"])
+        # Uneven: rank r has r + 1 elements, received in reverse rank order with a gap of one.
+        counts = [r + 1 for r in range(n)]
+        places = [sum(counts[r + 1 :]) + (n - 1 - r) for r in range(n)]
+        room = np.full(sum(counts) + n, -1)
+        call("Allgatherv", data(rank, rank + 1), [room, counts, places, "l"])
+        found["uneven"] = room
+        room = np.full(sum(counts) + n, -1)
+        call("Gatherv", data(rank, rank + 1), [room, (counts, places)] if rank == root else None, root)
+        found["gatherv"] = room
+        mine = np.zeros(rank + 1, dtype=int)
+        call("Scatterv", [data(5, sum(counts)), counts] if rank == root else None, mine, root)
+        found["scatterv"] = mine
+        send = [(rank * 2 + r) % 4 for r in range(n)]
+        take = [(r * 2 + rank) % 4 for r in range(n)]
+        got = np.zeros(sum(take), dtype=int)
+        call("Alltoallv", [data(rank, sum(send)), send], [got, take])
+        found["swapv"] = got
+        return found
+
+    results = run(program, size)
+    root = size // 2
+    counts = [r + 1 for r in range(size)]
+    places = [sum(counts[r + 1 :]) + (size - 1 - r) for r in range(size)]
+    uneven = np.full(sum(counts) + size, -1)
+    for r in range(size):
+        uneven[places[r] : places[r] + r + 1] = data(r, r + 1)
+    sends = [[(s * 2 + r) % 4 for r in range(size)] for s in range(size)]
+    for rank, found in enumerate(results):
+        np.testing.assert_array_equal(found["bcast"], data(root))
+        np.testing.assert_array_equal(found["all"], stack(size))
+        if rank == root:
+            np.testing.assert_array_equal(found["gather"], stack(size))
+        np.testing.assert_array_equal(found["scatter"], data(7, 3 * size)[3 * rank : 3 * rank + 3])
+        swapped = stack(size, 2 * size)[:, 2 * rank : 2 * rank + 2].reshape(-1)
+        np.testing.assert_array_equal(found["swap"], swapped)
+        np.testing.assert_array_equal(found["uneven"], uneven)
+        expected = uneven if rank == root else np.full_like(uneven, -1)
+        np.testing.assert_array_equal(found["gatherv"], expected)
+        start = sum(counts[:rank])
+        mine = data(5, sum(counts))[start : start + rank + 1]
+        np.testing.assert_array_equal(found["scatterv"], mine)
+        parts = []
+        for s in range(size):
+            begin = sum(sends[s][:rank])
+            parts.append(data(s, sum(sends[s]))[begin : begin + sends[s][rank]])
+        np.testing.assert_array_equal(found["swapv"], np.concatenate(parts))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_in_place(size: int) -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        n, rank, found = comm.size, comm.rank, {}
+        found["reduce"] = data(rank)
+        send = MPI.IN_PLACE if rank == 0 else found["reduce"]
+        comm.Reduce(send, found["reduce"] if rank == 0 else None)
+        found["allreduce"] = data(rank)
+        comm.Allreduce(MPI.IN_PLACE, found["allreduce"], op=MPI.MAX)
+        found["scan"] = data(rank)
+        comm.Scan(MPI.IN_PLACE, found["scan"])
+        found["allgather"] = np.zeros((n, 6), dtype=int)
+        found["allgather"][rank] = data(rank)
+        comm.Allgather(MPI.IN_PLACE, found["allgather"])
+        found["alltoall"] = data(rank, n)
+        comm.Alltoall(MPI.IN_PLACE, found["alltoall"])
+        found["gather"] = np.zeros((n, 6), dtype=int)
+        found["gather"][rank] = data(rank)
+        comm.Gather(MPI.IN_PLACE if rank == 0 else data(rank), found["gather"] if rank == 0 else None)
+        found["scatter"] = data(3, 2 * n)
+        comm.Scatter(found["scatter"], MPI.IN_PLACE if rank == 0 else (own := np.zeros(2, dtype=int)))
+        found["own"] = found["scatter"][:2] if rank == 0 else own
+        found["rsb"] = data(rank, 2 * n)
+        comm.Reduce_scatter_block(MPI.IN_PLACE, found["rsb"])
+        return found
+
+    results = run(program, size)
+    whole = stack(size)
+    np.testing.assert_array_equal(results[0]["reduce"], whole.sum(axis=0))
+    np.testing.assert_array_equal(results[0]["gather"], whole)
+    for rank, found in enumerate(results):
+        np.testing.assert_array_equal(found["allreduce"], whole.max(axis=0))
+        np.testing.assert_array_equal(found["scan"], whole[: rank + 1].sum(axis=0))
+        np.testing.assert_array_equal(found["allgather"], whole)
+        np.testing.assert_array_equal(found["alltoall"], stack(size, size)[:, rank])
+        np.testing.assert_array_equal(found["own"], data(3, 2 * size)[2 * rank : 2 * rank + 2])
+        total = stack(size, 2 * size).sum(axis=0)
+        np.testing.assert_array_equal(found["rsb"][:2], total[2 * rank : 2 * rank + 2])
+
+
+OPS = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MAX": np.maximum,
+    "MIN": np.minimum,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+    "LAND": lambda a, b: ((a != 0) & (b != 0)).astype(a.dtype),
+    "LOR": lambda a, b: ((a != 0) | (b != 0)).astype(a.dtype),
+    "LXOR": lambda a, b: ((a != 0) ^ (b != 0)).astype(a.dtype),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("dtype", ["i4", "u1", "i8"])
+def test_named_operations(name: str, dtype: str) -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        x = (data(comm.rank) % 3).astype(dtype)
+        y = np.zeros_like(x)
+        comm.Allreduce(x, y, op=getattr(MPI, name))
+        return y
+
+    parts = [(data(rank) % 3).astype(dtype) for rank in range(5)]
+    for found in run(program, 5):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, reduce(OPS[name], parts))
+
+
+def test_located_extremes_prefer_the_lower_rank() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        kind = np.dtype([("value", "f8"), ("index", "i4")], align=True)
+        x = np.zeros(2, dtype=kind)
+        x["value"] = [comm.rank % 3, -(comm.rank % 3)]
+        x["index"] = comm.rank
+        low, high = x.copy(), x.copy()
+        comm.Allreduce([x, MPI.DOUBLE_INT], [low, MPI.DOUBLE_INT], op=MPI.MINLOC)
+        comm.Allreduce([x, MPI.DOUBLE_INT], [high, MPI.DOUBLE_INT], op=MPI.MAXLOC)
+        pair = comm.allreduce((comm.rank % 3, comm.rank), op=MPI.MAXLOC)
+        return low.tolist(), high.tolist(), pair
+
+    expected = ([(0.0, 0), (-2.0, 2)], [(2.0, 2), (0.0, 0)], (2, 2))
+    assert run(program, 7) == (expected,) * 7
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_operations_that_do_not_commute_keep_rank_order(size: int) -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        def last_of_both(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
+            left = np.frombuffer(inbuf, dtype="i8")
+            right = np.frombuffer(inoutbuf, dtype="i8")
+            right[:] = 10 * left + right
+
+        def words(x: Any, y: Any, datatype: Any) -> Any:
+            return x + y
+
+        digits = MPI.Op.Create(last_of_both, commute=False)
+        assert not digits.Is_commutative()
+        mine, total, scan = np.array([comm.rank]), np.zeros(1, int), np.zeros(1, int)
+        comm.Allreduce(mine, total, op=digits)
+        comm.Scan(mine, scan, op=digits)
+        text = comm.allreduce(str(comm.rank), op=MPI.Op.Create(words))
+        plain = comm.allreduce([comm.rank], op=lambda a, b: a + b)
+        digits.Free()
+        return int(total[0]), int(scan[0]), text, plain
+
+    # 10 · left + right is not associative, so the fold must be from the left.
+    for rank, found in enumerate(run(program, size)):
+        number = reduce(lambda a, b: 10 * a + b, range(size))
+        prefix = reduce(lambda a, b: 10 * a + b, range(rank + 1))
+        assert found == (number, prefix, "".join(map(str, range(size))), list(range(size)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_objects(size: int) -> None:
+    def program(comm: Any) -> Any:
+        n, rank = comm.size, comm.rank
+        return (
+            comm.bcast({"root": rank} if rank == n - 1 else None, root=n - 1),
+            comm.gather([rank], root=n // 2),
+            comm.allgather((rank, "x")),
+            comm.scatter([[i] for i in range(n)] if rank == 0 else None),
+            comm.alltoall([f"{rank}>{i}" for i in range(n)]),
+            comm.reduce(rank, root=n - 1),
+            comm.scan([rank]),
+            comm.exscan([rank]),
+        )
+
+    everything = list(range(size))
+    for rank, found in enumerate(run(program, size)):
+        assert found == (
+            {"root": size - 1},
+            [[i] for i in everything] if rank == size // 2 else None,
+            [(i, "x") for i in everything],
+            [rank],
+            [f"{i}>{rank}" for i in everything],
+            sum(everything) if rank == size - 1 else None,
+            everything[: rank + 1],
+            everything[:rank] if rank else None,
+        )
+
+
+def test_objects_are_copies() -> None:
+    def program(comm: Any) -> Any:
+        mine = comm.bcast([0] if comm.rank == 0 else None)
+        everybody = comm.allgather(mine)
+        comm.barrier()
+        mine.append(comm.rank)
+        everybody[0].append("changed")
+        return comm.allgather(mine)
+
+    expected = [[0, 0], [0, 1], [0, 2]]
+    assert run(program, 3) == (expected,) * 3
+
+
+def test_a_datatype_per_rank() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        n, rank = comm.size, comm.rank
+        send = np.arange(4.0 * n) + 100 * rank
+        got = np.zeros(2 * n)
+        # Every other element of a block of four goes to each rank.
+        pick = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+        places = [32 * r for r in range(n)]
+        comm.Alltoallw(
+            [send, ([1] * n, places), [pick] * n],
+            [got, ([2] * n, [16 * r for r in range(n)]), [MPI.DOUBLE] * n],
+        )
+        return got.tolist()
+
+    for rank, found in enumerate(run(program, 3)):
+        assert found == [100.0 * s + 4 * rank + 2 * i for s in range(3) for i in range(2)]
+
+
+def test_several_nonblocking_collectives_at_once() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        x, y = np.array([comm.rank]), np.zeros(1, dtype=int)
+        z = np.array([comm.rank * 10])
+        requests = [comm.Iallreduce(x, y), comm.Ibcast(z, root=1), comm.Ibarrier()]
+        MPI.Request.Waitall(requests[::-1])
+        return int(y[0]), int(z[0])
+
+    assert run(program, 4) == ((6, 10),) * 4
+
+
+def test_512_ranks() -> None:
+    def program(comm: Any) -> Any:
+        x, y = np.array([float(comm.rank)]), np.zeros(1)
+        comm.Allreduce(x, y)
+        return y[0], comm.exscan(comm.rank)
+
+    results = run(program, 512)
+    assert results[0] == (512 * 511 / 2, None)
+    assert results[1:] == tuple((512 * 511 / 2, r * (r - 1) // 2) for r in range(1, 512))

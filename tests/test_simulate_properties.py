@@ -1,0 +1,139 @@
+"""Random programs: matched sends and receives finish, and what is taken away is missed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("greenlet")
+hypothesis = pytest.importorskip("hypothesis")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spmdsim.simulate import simulate
+
+
+@st.composite
+def patterns(draw: Any) -> tuple[int, list[tuple[int, int, int]]]:
+    """A number of ranks and messages (source, dest, tag) in one global order."""
+    size = draw(st.integers(2, 6))
+    rank = st.integers(0, size - 1)
+    messages = draw(st.lists(st.tuples(rank, rank, st.integers(0, 2)), min_size=1, max_size=25))
+    return size, [(s, d if d != s else (d + 1) % size, t) for s, d, t in messages]
+
+
+def in_order(comm: Any, messages: Any, skipped: int, kinds: Any = None) -> list[Any]:
+    """Every rank does its part of each message, in the global order: no cycle can arise."""
+    got = []
+    for number, (source, dest, tag) in enumerate(messages):
+        kind = kinds[number] if kinds else "send"
+        if comm.rank == source:
+            if kind == "array":
+                comm.Send(np.array([number]), dest=dest, tag=tag)
+            else:
+                getattr(comm, kind)(number, dest=dest, tag=tag)
+        if comm.rank == dest and number != skipped:
+            if kind == "array":
+                room = np.zeros(1, dtype=int)
+                comm.Recv(room, source=source, tag=tag)
+                got.append(int(room[0]))
+            else:
+                got.append(comm.recv(source=source, tag=tag))
+    return got
+
+
+@given(patterns(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_matched_messages_always_finish(pattern: Any, data: Any) -> None:
+    size, messages = pattern
+    each = st.sampled_from(["send", "ssend", "array"])
+    kinds = data.draw(st.lists(each, min_size=len(messages), max_size=len(messages)))
+    # A receive takes the next message of its source and tag, so both ends must agree on the kind.
+    kinds = [kinds[messages.index(message)] for message in messages]
+    report = simulate(in_order, size, messages, -1, kinds, strict=True)
+    assert report.problems == ()
+    for rank in range(size):
+        assert report.results[rank] == [i for i, m in enumerate(messages) if m[1] == rank]
+
+
+@given(patterns(), st.data(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_removed_receive_is_always_reported(pattern: Any, data: Any, strict: bool) -> None:
+    size, messages = pattern
+    skipped = data.draw(st.integers(0, len(messages) - 1))
+    report = simulate(in_order, size, messages, skipped, check=False, strict=strict)
+    assert not report.ok and report.exit_code == 1
+    error = report.errors[-1]
+    assert error.kind in ("unreceived", "deadlock")
+    source, dest, _ = messages[skipped]
+    if error.kind == "unreceived":
+        assert {source, dest} <= set(error.ranks)
+
+
+@given(patterns(), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> None:
+    size, messages = pattern
+
+    def program(comm: Any) -> list[Any]:
+        from mpi4py import MPI
+
+        receives = [
+            comm.irecv(source=s, tag=t) for s, d, t in messages if d == comm.rank
+        ]
+        sends = [
+            comm.isend(i, dest=d, tag=t) for i, (s, d, t) in enumerate(messages) if s == comm.rank
+        ]
+        got = MPI.Request.waitall(receives)
+        MPI.Request.waitall(sends)
+        return got
+
+    report = simulate(program, size, seed=seed, strict=True)
+    assert report.problems == ()
+    for rank in range(size):
+        expected = [i for i, m in enumerate(messages) if m[1] == rank]
+        by_pair: dict[Any, list[int]] = {}
+        for i in expected:
+            by_pair.setdefault((messages[i][0], messages[i][2]), []).append(i)
+        # Messages of one source and tag do not overtake each other.
+        assert report.results[rank] == [by_pair[messages[i][0], messages[i][2]].pop(0) for i in expected]
+
+
+@given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_wildcards_get_every_message_once_and_in_the_senders_order(
+    size: int, each: int, seed: int
+) -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        if comm.rank:
+            for number in range(each):
+                comm.send(number, dest=0, tag=number % 3)
+            return None
+        got: dict[int, list[int]] = {}
+        status = MPI.Status()
+        for _ in range(each * (size - 1)):
+            thing = comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status)
+            assert status.tag == thing % 3
+            got.setdefault(status.source, []).append(thing)
+        return got
+
+    got = simulate(program, size, seed=seed).results[0]
+    assert got == {rank: list(range(each)) for rank in range(1, size)}
+
+
+def test_other_seeds_give_other_orders_and_the_same_seed_the_same() -> None:
+    def program(comm: Any) -> Any:
+        if comm.rank:
+            comm.send(comm.rank, dest=0)
+            return None
+        return [comm.recv() for _ in range(comm.size - 1)]
+
+    orders = [tuple(simulate(program, 8, seed=seed).results[0]) for seed in range(6)]
+    assert len(set(orders)) > 1
+    assert tuple(simulate(program, 8, seed=3).results[0]) == orders[3]
+    assert {tuple(simulate(program, 8).results[0]) for _ in range(3)} == {(1, 2, 3, 4, 5, 6, 7)}
