@@ -64,7 +64,9 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from spmdsim.launch.versions import version_lines
 
-        parser.exit(0, "\n".join(version_lines()) + "\n" if is_root() else None)
+        if is_root():
+            sys.stdout.write("\n".join(version_lines()) + "\n")
+        parser.exit()
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from math import ceil
@@ -176,8 +175,3 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
         environ.setdefault(name, value)
     environ.setdefault("MPI4PY_CHECK_MPIEXEC", "0")  # each rank would warn of what is checked here
     return found
-
-
-def numpy_came_first() -> bool:
-    """True if numpy is loaded already, so that thread settings of now have no effect."""
-    return "numpy" in sys.modules

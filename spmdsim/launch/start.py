@@ -56,6 +56,8 @@ def start_command(
         rank, code = failed
         if log_dir is not None:
             sys.stderr.write(log_tail(log_dir, rank, code))
+    elif code and log_dir is not None:
+        sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {log_dir}\n")
     return code
 
 
