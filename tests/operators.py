@@ -24,6 +24,8 @@ class Sample:
     params: dict[str, Any] = field(default_factory=dict)
     differentiable: bool = True
     #: operands that are integers have no gradient
+    graded: int = 0
+    #: which result is differentiated, where there are several
 
 
 def _normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -47,8 +49,28 @@ def _softmax(x: np.ndarray, dim: int) -> np.ndarray:
     return e / e.sum(dim, keepdims=True)
 
 
-def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + shift
+def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, dims: Any = -1) -> np.ndarray:
+    return (x - x.mean(dims, keepdims=True)) / np.sqrt(x.var(dims, keepdims=True) + epsilon) * scale + shift
+
+
+def _dense_loss(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    probability = _softmax(logits, -1)
+    return -(labels * np.log(probability)).sum(-1), probability - labels
+
+
+def _sparse_loss(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    probability = _softmax(logits, -1)
+    return probability, -np.log(probability[np.arange(len(labels)), labels])
+
+
+def _written(x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    result = np.array(x)
+    result[:, 1:6] = value
+    return result
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, np.exp(x) - 1)
 
 
 def _padded(before: tuple[int, ...], after: tuple[int, ...], value: float) -> Callable[..., Any]:
@@ -155,5 +177,108 @@ SAMPLES = [
     Sample(
         "broadcast_to", ops.broadcast_to, ops.broadcast_to.op, (_normal(8, 1),),
         lambda x: np.broadcast_to(x, (4, 8, 6)), {"shape": (4, 8, 6)},
+    ),
+    Sample("greater_equal", ops.greater_equal, ops.greater_equal.op, ELEMENTS, np.greater_equal, differentiable=False),
+    Sample("less_equal", ops.less_equal, ops.less_equal.op, ELEMENTS, np.less_equal, differentiable=False),
+    Sample("not_equal", ops.not_equal, ops.not_equal.op, (_ids(3, 8, 5), _ids(3, 5)), np.not_equal, differentiable=False),
+    Sample(
+        "logical_and", ops.logical_and, ops.logical_and.op, (_ids(2, 8, 5) > 0, _ids(2, 5) > 0), np.logical_and,
+        differentiable=False,
+    ),
+    Sample(
+        "logical_or", ops.logical_or, ops.logical_or.op, (_ids(2, 8, 5) > 0, _ids(2, 5) > 0), np.logical_or,
+        differentiable=False,
+    ),
+    Sample("logical_not", ops.logical_not, ops.logical_not.op, (_ids(2, 8, 5) > 0,), np.logical_not, differentiable=False),
+    Sample(
+        "floor_divide", ops.floor_divide, ops.floor_divide.op, (ELEMENTS[0] * 9, _positive(5)), lambda a, b: np.floor(a / b),
+        differentiable=False,
+    ),
+    Sample(
+        "remainder", ops.remainder, ops.remainder.op, (ELEMENTS[0] * 9, _positive(5)),
+        lambda a, b: a - np.floor(a / b) * b, differentiable=False,
+    ),
+    Sample(
+        "squared_difference", ops.squared_difference, ops.squared_difference.op, (ELEMENTS[0], _normal(5)),
+        lambda a, b: (a - b) ** 2,
+    ),
+    Sample("arctan2", ops.arctan2, ops.arctan2.op, (ELEMENTS[0], _positive(5)), lambda a, b: np.arctan(a / b)),
+    Sample("identity", ops.identity, ops.identity.op, (A,), lambda x: x),
+    Sample("sign", ops.sign, ops.sign.op, (A,), lambda x: 1.0 * (x > 0) - (x < 0), differentiable=False),
+    Sample("floor", ops.floor, ops.floor.op, (A * 3,), lambda x: -np.ceil(-x), differentiable=False),
+    Sample("ceil", ops.ceil, ops.ceil.op, (A * 3,), lambda x: -np.floor(-x), differentiable=False),
+    Sample("rint", ops.rint, ops.rint.op, (A * 3,), np.round, differentiable=False),
+    Sample("square", ops.square, ops.square.op, (A,), lambda x: x**2),
+    Sample("reciprocal", ops.reciprocal, ops.reciprocal.op, (_positive(8, 7),), lambda x: x**-1.0),
+    Sample("rsqrt", ops.rsqrt, ops.rsqrt.op, (_positive(8, 7),), lambda x: x**-0.5),
+    Sample("sin", ops.sin, ops.sin.op, (A,), lambda x: np.exp(1j * x).imag),
+    Sample("cos", ops.cos, ops.cos.op, (A,), lambda x: np.exp(1j * x).real),
+    Sample("log1p", ops.log1p, ops.log1p.op, (_positive(8, 7),), lambda x: np.log(1 + x)),
+    Sample("expm1", ops.expm1, ops.expm1.op, (A,), lambda x: np.exp(x) - 1),
+    Sample("softplus", ops.softplus, ops.softplus.op, (A,), lambda x: np.log(1 + np.exp(x))),
+    Sample("silu", ops.silu, ops.silu.op, (A,), lambda x: x / (1 + np.exp(-x))),
+    Sample("relu6", ops.relu6, ops.relu6.op, (A * 5,), lambda x: np.minimum(np.maximum(x, 0), 6)),
+    Sample("elu", ops.elu, ops.elu.op, (A,), _elu),
+    Sample(
+        "add_n", ops.add_n, ops.add_n.op, (*ELEMENTS, _normal(8, 5, seed=8)), lambda a, b, c: a + b + c
+    ),
+    Sample(
+        "bias_add", ops.bias_add, ops.bias_add.op, (_normal(4, 8, 3), _normal(8)), lambda x, b: x + b[:, None], {"dim": 1}
+    ),
+    Sample(
+        "prelu", ops.prelu, ops.prelu.op, (_normal(4, 8, 3), _normal(8)),
+        lambda x, w: np.maximum(x, 0) + w[:, None] * np.minimum(x, 0), {"dim": 1},
+    ),
+    Sample(
+        "prelu_one", ops.prelu, ops.prelu.op, (_normal(4, 8), _normal(1)),
+        lambda x, w: np.maximum(x, 0) + w * np.minimum(x, 0), {"dim": 1},
+    ),
+    Sample(
+        "rms_norm", ops.rms_norm, ops.rms_norm.op, (_normal(4, 6, 8), _normal(8)),
+        lambda x, a: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * a, {"epsilon": 1e-6},
+    ),
+    Sample(
+        "l2_normalize", ops.l2_normalize, ops.l2_normalize.op, (_normal(4, 6, 8),),
+        lambda x: x / np.sqrt((x * x).sum((0, 2), keepdims=True)), {"dim": (0, 2), "epsilon": 1e-12},
+    ),
+    Sample(
+        "layer_norm_2", ops.layer_norm, ops.layer_norm.op, (_normal(4, 6, 8), _normal(6, 8), _normal(6, 8, seed=2)),
+        lambda x, a, b: _norm(x, a, b, 1e-5, (1, 2)), {"epsilon": 1e-5, "begin": 1},
+    ),
+    Sample(
+        "layer_norm_wide", ops.layer_norm, ops.layer_norm.op, (_normal(4, 6, 8), _normal(6, 8), _normal(6, 8, seed=2)),
+        lambda x, a, b: _norm(x, a, b, 1e-5), {"epsilon": 1e-5},
+    ),
+    Sample("softmax_2", ops.softmax, ops.softmax.op, (_normal(8, 3, 4),), lambda x: _softmax(x, (1, 2)), {"dim": (1, 2)}),
+    Sample(
+        "softmax_cross_entropy", ops.softmax_cross_entropy, ops.softmax_cross_entropy.op,
+        (_normal(8, 5), _softmax(_normal(8, 5, seed=4), -1)), _dense_loss,
+    ),
+    Sample(
+        "sparse_softmax_cross_entropy", ops.sparse_softmax_cross_entropy, ops.sparse_softmax_cross_entropy.op,
+        (_normal(8, 5), _ids(5, 8)), _sparse_loss, graded=1,
+    ),
+    Sample(
+        "gather_0", ops.gather, ops.gather.op, (_normal(9, 4), _ids(9, 8)), lambda x, i: np.take(x, i, 0), {"dim": 0}
+    ),
+    Sample(
+        "gather_1", ops.gather, ops.gather.op, (_normal(4, 9, 3), _ids(9, 2, 8)), lambda x, i: np.take(x, i, 1), {"dim": 1}
+    ),
+    Sample(
+        "one_hot_0", ops.one_hot, ops.one_hot.op, (_ids(9, 8),), lambda i: np.eye(9)[i].T,
+        {"depth": 9, "dtype": np.dtype("f8"), "dim": 0}, differentiable=False,
+    ),
+    Sample(
+        "argmax", ops.argmax, ops.argmax.op, (_normal(4, 8, 5),), lambda x: np.argmax(x, 1), {"dim": 1}, differentiable=False
+    ),
+    Sample(
+        "argmin", ops.argmin, ops.argmin.op, (_normal(4, 8, 5),), lambda x: np.argmax(-x, 1), {"dim": 1}, differentiable=False
+    ),
+    Sample(
+        "window", ops.window, ops.window.op, (_normal(8, 7),), lambda x: x[:, 1:6], {"start": (0, 1), "stop": (8, 6)}
+    ),
+    Sample(
+        "slice_update", ops.slice_update, ops.slice_update.op, (_normal(8, 7), _normal(8, 5)), _written,
+        {"start": (0, 1), "stop": (8, 6)},
     ),
 ]  # fmt: skip

@@ -65,14 +65,23 @@ def passes_only_floats(strategy: Strategy, sample: Sample) -> bool:
     return all(is_float(sample.operands[i]) for _, operands, _ in strategy.passed for i in operands)
 
 
-def run(sample: Sample, strategy: Strategy, world) -> tuple[Tensor, list[Tensor]]:
+def several(value) -> tuple:
+    """One result or several, as several."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def references(sample: Sample) -> list[np.ndarray]:
+    return [np.asarray(value) for value in several(sample.reference(*sample.operands))]
+
+
+def run(sample: Sample, strategy: Strategy, world) -> tuple[tuple[Tensor, ...], list[Tensor]]:
     bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
     wants = [sample.differentiable and is_float(x) for x in sample.operands]
     operands = [
         place(x, layout, world, want)
         for x, layout, want in zip(sample.operands, bound.input_layouts(strategy), wants)
     ]
-    return sample.op.shard(strategy)(*operands, **sample.params), operands
+    return several(sample.op.shard(strategy)(*operands, **sample.params)), operands
 
 
 def directional(sample: Sample, operand: int, dy: np.ndarray, direction: np.ndarray) -> float:
@@ -82,7 +91,7 @@ def directional(sample: Sample, operand: int, dy: np.ndarray, direction: np.ndar
     def value(sign: float) -> float:
         moved = list(sample.operands)
         moved[operand] = moved[operand] + sign * step * direction
-        return float((dy * sample.reference(*moved)).sum())
+        return float((dy * several(sample.reference(*moved))[sample.graded]).sum())
 
     return (value(1) - value(-1)) / (2 * step)
 
@@ -91,17 +100,18 @@ def directional(sample: Sample, operand: int, dy: np.ndarray, direction: np.ndar
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
 def test_every_strategy(sample: Sample, mesh: Mesh, world):
-    expected = np.asarray(sample.reference(*sample.operands))
+    expected = references(sample)
     rng = np.random.default_rng(0)
     for strategy in strategies(sample, mesh, world):
-        result, operands = run(sample, strategy, world)
-        got = result.full()
-        assert got.dtype == expected.dtype or sample.name == "cast"
-        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
+        results, operands = run(sample, strategy, world)
+        for result, wanted in zip(results, expected, strict=True):
+            got = result.full()
+            assert got.dtype == wanted.dtype or sample.name == "cast"
+            np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
         if not sample.differentiable or sample.op.vjp is None:
             continue
-        dy = rng.normal(size=expected.shape)
-        result.backward(Tensor.from_global(dy, Layout.replicated(mesh, dy.ndim), world))
+        dy = rng.normal(size=expected[sample.graded].shape)
+        results[sample.graded].backward(Tensor.from_global(dy, Layout.replicated(mesh, dy.ndim), world))
         for i, operand in enumerate(operands):
             if operand.requires_grad:
                 assert operand.grad is not None
@@ -120,7 +130,7 @@ def test_forbidden_placements_are_really_wrong(sample: Sample):
     (a cut that happens to fall on a boundary) and those which move data inside a dim that must stay whole.
     """
     mesh, world = Mesh((2,), ("x",)), LockStep(2)
-    expected = np.asarray(sample.reference(*sample.operands), dtype=float)
+    expected = [value.astype(float) for value in references(sample)]
     bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
     choices = [
         [Replicate(), *[Shard(d) for d in range(np.ndim(x))], *([Partial()] if is_float(x) else [])]
@@ -134,8 +144,9 @@ def test_forbidden_placements_are_really_wrong(sample: Sample):
             if not sample.op.contextual and not exempt(sample, placements):
                 assert not locally_right(sample, layouts, expected, world), placements
         else:
-            result, _ = run(sample, strategy, world)
-            np.testing.assert_allclose(result.full(), expected, rtol=1e-11, atol=1e-11)
+            results, _ = run(sample, strategy, world)
+            for result, wanted in zip(results, expected, strict=True):
+                np.testing.assert_allclose(result.full(), wanted, rtol=1e-11, atol=1e-11)
 
 
 def exempt(sample: Sample, placements) -> bool:
@@ -149,22 +160,26 @@ def exempt(sample: Sample, placements) -> bool:
     return False
 
 
-def _pieces(sample: Sample, operands) -> list[np.ndarray]:
+def _pieces(sample: Sample, operands) -> list[list[np.ndarray]]:
+    """Per result, what each of two ranks computes."""
     call = sample.op.forward
-    return [
-        np.asarray(call(*[x.shards[r] for x in operands], **sample.params), dtype=float) for r in range(2)
-    ]
+    per_rank = [several(call(*[x.shards[r] for x in operands], **sample.params)) for r in range(2)]
+    return [[np.asarray(value, dtype=float) for value in pair] for pair in zip(*per_rank)]
 
 
-def locally_right(sample: Sample, layouts, expected: np.ndarray, world) -> bool:
+def locally_right(sample: Sample, layouts, expected: list[np.ndarray], world) -> bool:
     """Whether running the local function as it is gives the right result under any placement of the result."""
     operands = [place(x, layout, world, False) for x, layout in zip(sample.operands, layouts)]
     try:
         with np.errstate(all="ignore"):
-            pieces = _pieces(sample, operands)
+            found = _pieces(sample, operands)
     except (ValueError, IndexError):
         return False
+    return all(forms(pieces, wanted) for pieces, wanted in zip(found, expected))
 
+
+def forms(pieces: list[np.ndarray], expected: np.ndarray) -> bool:
+    """Whether two pieces are the expected value: replicated, as a sum, or side by side."""
     candidates = (
         [[pieces[0]], [pieces[1]], [pieces[0] + pieces[1]]] if pieces[0].shape == pieces[1].shape else []
     )

@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, RuleError
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
 
 
-def _check_ids(ids: np.ndarray, size: int, what: str) -> None:
+def check_ids(ids: np.ndarray, size: int, what: str) -> None:
+    """Refuse ids that are no integers in ``0 .. size-1``.
+
+    Raises:
+        InputError: naming the first of them.
+    """
     if ids.dtype.kind not in "iu":
         raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= size):
@@ -22,7 +27,7 @@ def _check_ids(ids: np.ndarray, size: int, what: str) -> None:
 
 def _embedding(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
     """The rows this rank holds, zeros where another rank holds the row."""
-    _check_ids(ids, context.size("v"), "rows of the table")
+    check_ids(ids, context.size("v"), "rows of the table")
     start, stop = context.bounds("v")
     if stop - start == context.size("v"):
         return np.take(table, ids, axis=0)
@@ -106,7 +111,7 @@ def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
     start, stop = context.bounds("v")
     rows = stop - start - 1
     parts = context.strategy.parts("v")
-    _check_ids(ids, context.size("v") - parts, "rows of the table")
+    check_ids(ids, context.size("v") - parts, "rows of the table")
     first = start - start // (rows + 1)
     local = np.where((ids >= first) & (ids < first + rows), ids - first, rows)
     return np.take(table, local, axis=0)
@@ -138,7 +143,7 @@ padded_embedding.op = _padded_op  # type: ignore[attr-defined]
 
 def _pick(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """``x[..., ids]`` row by row; zero where another rank holds the entry."""
-    _check_ids(ids, context.size("c"), "classes")
+    check_ids(ids, context.size("c"), "classes")
     start, stop = context.bounds("c")
     mine = (ids >= start) & (ids < stop)
     if x.shape[-1] == 0:
@@ -182,27 +187,38 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
 pick.op = _pick_op  # type: ignore[attr-defined]
 
 
-def _one_hot_forward(context: Context, ids: np.ndarray, depth: int, dtype: Any) -> np.ndarray:
+def _one_hot_forward(context: Context, ids: np.ndarray, depth: int, dtype: Any, dim: int = -1) -> np.ndarray:
     start, stop = context.bounds("c")
-    return (ids[..., None] == np.arange(start, stop)).astype(dtype)
+    found = (ids[..., None] == np.arange(start, stop)).astype(dtype)
+    return np.ascontiguousarray(np.moveaxis(found, -1, dim))
 
 
-def _one_hot_rule(_ids: tuple[int, ...], depth: int, dtype: Any) -> tuple[Rule, dict[str, int]]:
-    return Rule.parse("... -> ... c"), {"c": depth}
+def _one_hot_rule(ids: tuple[int, ...], depth: int, dtype: Any, dim: int = -1) -> tuple[Rule, dict[str, int]]:
+    names = [f"d{i}" for i in range(len(ids))]
+    at = dim % (len(ids) + 1)
+    return Rule.parse(f"{' '.join(names)} -> {' '.join([*names[:at], 'c', *names[at:]])}"), {"c": depth}
 
 
 _one_hot_op = Op(
     "one_hot",
     _one_hot_rule,
     _one_hot_forward,
-    dtype=lambda _ids, depth, dtype: np.dtype(dtype),
+    dtype=lambda _ids, depth, dtype, dim=-1: np.dtype(dtype),
     contextual=True,
 )
 
 
-def one_hot(ids: Tensor, depth: int, dtype: Any = np.float32) -> Tensor:
-    """``[..., depth]`` with one at ``ids`` and zero elsewhere (all zero for an id outside ``0..depth-1``)."""
-    return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype))
+def one_hot(ids: Tensor, depth: int, dtype: Any = np.float32, dim: int = -1) -> Tensor:
+    """``[..., depth]`` with one at ``ids`` and zero elsewhere (all zero for an id outside ``0..depth-1``).
+
+    ``dim`` is where the dim of size ``depth`` stands in the result.
+
+    Raises:
+        RuleError: a dim out of range.
+    """
+    if not -ids.ndim - 1 <= dim <= ids.ndim:
+        raise RuleError(f"dim {dim} is out of range for a result of {ids.ndim + 1} dims")
+    return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype), dim=dim)
 
 
 one_hot.op = _one_hot_op  # type: ignore[attr-defined]

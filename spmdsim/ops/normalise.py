@@ -15,55 +15,65 @@ from spmdsim.errors import RuleError
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, negative, sqrt, subtract
 from spmdsim.ops.index import pick
 from spmdsim.ops.reduce import max as max_
-from spmdsim.ops.reduce import mean
+from spmdsim.ops.reduce import mean, normal_dims
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 
-
-def _row_rule(shape: tuple[int, ...], dim: int) -> Rule:
-    names = " ".join("w" if d == dim else f"d{d}" for d in range(len(shape)))
-    return Rule.parse(f"{names} -> {names}", whole="w")
+#: One dim, or several that are normalised together.
+Dim = int | tuple[int, ...]
 
 
-def _softmax(x: np.ndarray, dim: int) -> np.ndarray:
+def _dims(dim: Dim) -> tuple[int, ...]:
+    return (dim,) if isinstance(dim, int) else dim
+
+
+def row_rule(shape: tuple[int, ...], dim: Dim, **_: Any) -> Rule:
+    """The rule of a function of whole rows: the dims along which they lie must not be split."""
+    rows = _dims(dim)
+    names = [f"w{d}" if d in rows else f"d{d}" for d in range(len(shape))]
+    text = " ".join(names)
+    return Rule.parse(f"{text} -> {text}", whole=" ".join(n for n in names if n[0] == "w"))
+
+
+def _softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
     if not x.size:
         return x.copy()
     e = np.exp(x - x.max(axis=dim, keepdims=True))
     return e / e.sum(axis=dim, keepdims=True, dtype=e.dtype)
 
 
-def _softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: int) -> tuple[np.ndarray]:
+def _softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.ndarray]:
     return (y * (dy - (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)),)
 
 
-def _log_softmax(x: np.ndarray, dim: int) -> np.ndarray:
+def _log_softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
     if not x.size:
         return x.copy()
     shifted = x - x.max(axis=dim, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=dim, keepdims=True, dtype=x.dtype))
 
 
-def _log_softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: int) -> tuple[np.ndarray]:
+def _log_softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.ndarray]:
     return (dy - np.exp(y) * dy.sum(axis=dim, keepdims=True, dtype=y.dtype),)
 
 
-_softmax_op = Op("softmax", _row_rule, _softmax, _softmax_vjp, saves_result=True)
-_log_softmax_op = Op("log_softmax", _row_rule, _log_softmax, _log_softmax_vjp, saves_result=True)
+_softmax_op = Op("softmax", row_rule, _softmax, _softmax_vjp, saves_result=True)
+_log_softmax_op = Op("log_softmax", row_rule, _log_softmax, _log_softmax_vjp, saves_result=True)
 
 
-def _whole(x: Tensor, dim: int) -> bool:
-    return x.layout.parts[dim] == 1
+def _whole(x: Tensor, dim: Dim) -> bool:
+    return all(x.layout.parts[d] == 1 for d in _dims(dim))
 
 
-def _shifted(x: Tensor, dim: int) -> Tensor:
+def _shifted(x: Tensor, dim: Dim) -> Tensor:
     """Rows minus their largest element: the shift changes nothing but the range, so it has no gradient."""
     whole = x.to(x.layout.reduced)
     return subtract(whole, max_(whole.detach(), dim, keepdims=True))
 
 
-def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """``exp(x) / sum(exp(x))`` along a dim, which may be split."""
+def softmax(x: Tensor, dim: Dim = -1) -> Tensor:
+    """``exp(x) / sum(exp(x))`` along a dim, or several together, which may be split."""
     dim = _dim(x, dim)
     if _whole(x, dim):
         return _softmax_op(x, dim=dim)
@@ -71,8 +81,8 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     return divide(e, _reduced(sum_(e, dim, keepdims=True)))
 
 
-def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """``log(softmax(x))`` along a dim, which may be split."""
+def log_softmax(x: Tensor, dim: Dim = -1) -> Tensor:
+    """``log(softmax(x))`` along a dim, or several together, which may be split."""
     dim = _dim(x, dim)
     if _whole(x, dim):
         return _log_softmax_op(x, dim=dim)
@@ -88,59 +98,84 @@ def _reduced(x: Tensor) -> Tensor:
     return x.to(x.layout.reduced)
 
 
-def _dim(x: Tensor, dim: int) -> int:
-    if not -x.ndim <= dim < x.ndim:
-        raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
-    return dim % x.ndim
+def _dim(x: Tensor, dim: Dim) -> Dim:
+    found = normal_dims(dim, x.ndim)
+    return found[0] if isinstance(dim, int) else found
 
 
-def _norm_rule(x: tuple[int, ...], scale: tuple[int, ...], shift: tuple[int, ...], epsilon: float) -> Rule:
-    return Rule.parse("... w, w, w -> ... w", whole="w", linear=((1, 2),))
+def norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str, str]:
+    """The terms of a normalised tensor and of its parameters, which have its last dims.
+
+    The dims from ``begin_norm`` on are called w and must stay whole.
+    """
+    first = begin_norm % ndim
+    names = [f"w{d}" if d >= first else f"d{d}" for d in range(ndim)]
+    return " ".join(names), " ".join(names[ndim - parameters :])
 
 
-def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:
-    hat, _ = _standard(x, epsilon)
+def _norm_rule(
+    x: tuple[int, ...], scale: tuple[int, ...], shift: tuple[int, ...], epsilon: float, begin: int = -1
+) -> Rule:
+    if not -len(x) <= begin < len(x) or not len(x) - begin % len(x) <= len(scale) <= len(x):
+        raise RuleError(
+            f"layer_norm from dim {begin} needs a scale with at least the dims it normalises, but x has shape {x} "
+            f"and the scale {scale}"
+        )
+    data, parameters = norm_terms(len(x), len(scale), begin)
+    whole = " ".join(n for n in data.split() if n[0] == "w")
+    text = f"{data}, {parameters}, {parameters} -> {data}"
+    return Rule.parse(text, whole=whole, linear=((1, 2),))
+
+
+def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, begin: int = -1) -> np.ndarray:
+    hat, _ = _standard(x, epsilon, begin)
     return hat * scale + shift
 
 
-def _standard(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    centred = x - x.mean(axis=-1, keepdims=True, dtype=x.dtype)
-    variance = (centred * centred).mean(axis=-1, keepdims=True, dtype=x.dtype)
+def _standard(x: np.ndarray, epsilon: float, begin: int) -> tuple[np.ndarray, np.ndarray]:
+    dims = tuple(range(begin % x.ndim, x.ndim))
+    centred = x - x.mean(axis=dims, keepdims=True, dtype=x.dtype)
+    variance = (centred * centred).mean(axis=dims, keepdims=True, dtype=x.dtype)
     inverse = 1 / np.sqrt(variance + np.asarray(epsilon, x.dtype))
     return centred * inverse, inverse
 
 
 def _norm_vjp(
-    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, epsilon: float
+    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, epsilon: float, begin: int = -1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, scale, _ = operands
-    hat, inverse = _standard(x, epsilon)
+    hat, inverse = _standard(x, epsilon, begin)
     dhat = dy * scale
-    rows = tuple(range(x.ndim - 1))
+    dims = tuple(range(begin % x.ndim, x.ndim))
     dx = inverse * (
         dhat
-        - dhat.mean(axis=-1, keepdims=True, dtype=x.dtype)
-        - hat * (dhat * hat).mean(axis=-1, keepdims=True, dtype=x.dtype)
+        - dhat.mean(axis=dims, keepdims=True, dtype=x.dtype)
+        - hat * (dhat * hat).mean(axis=dims, keepdims=True, dtype=x.dtype)
     )
+    rows = tuple(range(x.ndim - scale.ndim))
     return dx, (dy * hat).sum(axis=rows, dtype=x.dtype), dy.sum(axis=rows, dtype=x.dtype)
 
 
 _layer_norm_op = Op("layer_norm", _norm_rule, _norm, _norm_vjp)
 
 
-def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """Rows of the last dim with mean 0 and variance 1, then scaled and shifted (Ba et al., 2016).
+def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, begin: int = -1) -> Tensor:
+    """Mean 0 and variance 1 over the last dims, then scaled and shifted (Ba et al., 2016).
 
     Args:
-        x: ``[..., n]``; n may be split.
-        scale: ``[n]``.
-        shift: ``[n]``.
+        x: ``[..., n]``; the normalised dims may be split.
+        scale: ``[n]``, or more of the last dims of ``x``.
+        shift: as ``scale``.
         epsilon: added to the variance.
+        begin: the first normalised dim; only the last one if left out.
     """
-    if _whole(x, x.ndim - 1):
-        return _layer_norm_op(x, scale, shift, epsilon=epsilon)
-    centred = subtract(x, _reduced(mean(x, -1, keepdims=True)))
-    variance = _reduced(mean(multiply(centred, centred), -1, keepdims=True))
+    dims = tuple(range(begin % x.ndim, x.ndim))
+    if _whole(x, dims):
+        if begin == -1:
+            return _layer_norm_op(x, scale, shift, epsilon=epsilon)
+        return _layer_norm_op(x, scale, shift, epsilon=epsilon, begin=begin)
+    centred = subtract(x, _reduced(mean(x, dims, keepdims=True)))
+    variance = _reduced(mean(multiply(centred, centred), dims, keepdims=True))
     return add(multiply(divide(centred, sqrt(add(variance, epsilon))), scale), shift)
 
 

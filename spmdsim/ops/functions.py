@@ -1,0 +1,163 @@
+"""More functions element by element: each operator is one row, as in :mod:`spmdsim.ops.elementwise`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.ops.elementwise import _binary, _bool, _divided, _floating, _sigmoid, _unary
+from spmdsim.rules import Rule
+from spmdsim.tensor import Op, Tensor
+
+
+def _one(x: np.ndarray) -> Any:
+    return np.ones((), x.dtype)
+
+
+greater_equal = _binary("greater_equal", np.greater_equal, None, dtype=_bool)
+less_equal = _binary("less_equal", np.less_equal, None, dtype=_bool)
+not_equal = _binary("not_equal", np.not_equal, None, dtype=_bool)
+logical_and = _binary("logical_and", np.logical_and, None, dtype=_bool)
+logical_or = _binary("logical_or", np.logical_or, None, dtype=_bool)
+floor_divide = _binary("floor_divide", np.floor_divide, None)
+remainder = _binary("remainder", np.remainder, None)
+squared_difference = _binary(
+    "squared_difference",
+    lambda a, b: (a - b) * (a - b),
+    lambda dy, ab, y: (2 * dy * (ab[0] - ab[1]), 2 * dy * (ab[1] - ab[0])),
+)
+arctan2 = _binary(
+    "arctan2",
+    np.arctan2,
+    lambda dy, ab, y: (
+        dy * ab[1] / (ab[0] * ab[0] + ab[1] * ab[1]),
+        -dy * ab[0] / (ab[0] * ab[0] + ab[1] * ab[1]),
+    ),
+    dtype=_divided,
+)
+
+logical_not = _unary("logical_not", np.logical_not, None, dtype=_bool)
+identity = _unary("identity", lambda x: x, lambda x, y: _one(x), linear="each")
+sign = _unary("sign", np.sign, None)
+floor = _unary("floor", np.floor, None)
+ceil = _unary("ceil", np.ceil, None)
+rint = _unary("rint", np.rint, None)
+square = _unary("square", np.square, lambda x, y: 2 * x)
+reciprocal = _unary("reciprocal", lambda x: _one(x) / x, lambda x, y: -y * y, dtype=_floating)
+rsqrt = _unary("rsqrt", lambda x: _one(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, dtype=_floating)
+sin = _unary("sin", np.sin, lambda x, y: np.cos(x), dtype=_floating)
+cos = _unary("cos", np.cos, lambda x, y: -np.sin(x), dtype=_floating)
+log1p = _unary("log1p", np.log1p, lambda x, y: 1 / (1 + x), dtype=_floating)
+expm1 = _unary("expm1", np.expm1, lambda x, y: y + 1, dtype=_floating)
+softplus = _unary(
+    "softplus",
+    lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
+    lambda x, y: _sigmoid(x),
+    dtype=_floating,
+)
+silu = _unary(
+    "silu",
+    lambda x: x * _sigmoid(x),
+    lambda x, y: _sigmoid(x) + y * (1 - _sigmoid(x)),
+    dtype=_floating,
+)
+relu6 = _unary("relu6", lambda x: np.clip(x, 0, 6).astype(x.dtype), lambda x, y: (x > 0) & (x < 6))
+elu = _unary(
+    "elu",
+    lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    lambda x, y: np.where(x > 0, 1, y + 1),
+    dtype=_floating,
+)
+
+
+def _add_n_rule(*shapes: tuple[int, ...]) -> Rule:
+    if len(set(shapes)) > 1:
+        raise RuleError(f"add_n takes tensors of one shape, but got {', '.join(map(str, shapes))}")
+    return Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ...", linear="all")
+
+
+def _add_n_forward(*arrays: np.ndarray) -> np.ndarray:
+    total = np.array(arrays[0])
+    for array in arrays[1:]:
+        total = total + array
+    return total
+
+
+_add_n_op = Op("add_n", _add_n_rule, _add_n_forward, lambda dy, operands, _y: [dy] * len(operands))
+
+
+def add_n(*tensors: Tensor) -> Tensor:
+    """The sum of tensors of one shape.
+
+    Raises:
+        RuleError: shapes that differ.
+    """
+    return _add_n_op(*tensors)
+
+
+add_n.op = _add_n_op  # type: ignore[attr-defined]
+
+
+def _channel_rule(x: tuple[int, ...], channel: tuple[int, ...], dim: int, linear: Any = "none") -> Rule:
+    """``x`` with one parameter per entry of a dim; a single entry serves them all."""
+    if not 0 <= dim < len(x):
+        raise RuleError(f"dim {dim} is out of range for a tensor of {len(x)} dims")
+    names = [f"d{k}" for k in range(len(x))]
+    parameter = "1" if channel == (1,) and x[dim] != 1 else names[dim]
+    return Rule.parse(f"{' '.join(names)}, {parameter} -> {' '.join(names)}", linear=linear)
+
+
+def _along(parameter: np.ndarray, ndim: int, dim: int) -> np.ndarray:
+    return parameter.reshape([-1 if k == dim else 1 for k in range(ndim)])
+
+
+def _per_channel(gradient: np.ndarray, parameter: np.ndarray, dim: int) -> np.ndarray:
+    dims = tuple(k for k in range(gradient.ndim) if k != dim)
+    found = gradient.sum(axis=dims, dtype=gradient.dtype)
+    return found if found.shape == parameter.shape else found.sum(keepdims=True, dtype=found.dtype)
+
+
+def _bias_rule(x: tuple[int, ...], bias: tuple[int, ...], dim: int) -> Rule:
+    return _channel_rule(x, bias, dim, linear="all")
+
+
+def _bias_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int) -> tuple[Any, Any]:
+    return dy, _per_channel(dy, operands[1], dim)
+
+
+_bias_op = Op("bias_add", _bias_rule, lambda x, bias, dim: x + _along(bias, x.ndim, dim), _bias_vjp)
+
+
+def bias_add(x: Tensor, bias: Tensor, dim: int = 1) -> Tensor:
+    """``x`` plus one number per entry of a dim: ``[n, c, ...] + [c]``."""
+    return _bias_op(x, bias, dim=dim % x.ndim)
+
+
+bias_add.op = _bias_op  # type: ignore[attr-defined]
+
+
+def _prelu(x: np.ndarray, slope: np.ndarray, dim: int) -> np.ndarray:
+    return np.where(x > 0, x, x * _along(slope, x.ndim, dim))
+
+
+def _prelu_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int) -> tuple[Any, Any]:
+    x, slope = operands
+    negative = x <= 0
+    return (
+        np.where(negative, dy * _along(slope, x.ndim, dim), dy),
+        _per_channel(np.where(negative, dy * x, np.zeros((), dy.dtype)), slope, dim),
+    )
+
+
+_prelu_op = Op("prelu", _channel_rule, _prelu, _prelu_vjp)
+
+
+def prelu(x: Tensor, slope: Tensor, dim: int = 1) -> Tensor:
+    """``x`` where positive, else ``x`` times the slope of its channel (one for all if it has one entry)."""
+    return _prelu_op(x, slope, dim=dim % x.ndim)
+
+
+prelu.op = _prelu_op  # type: ignore[attr-defined]

@@ -1,0 +1,82 @@
+"""Gather along any dim: the result has the dims of the indices in place of the one looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.ops.index import add_rows, check_ids
+from spmdsim.rules import Rule
+from spmdsim.tensor import Context, Op, Tensor
+
+#: The factor that is looked up.
+LOOKED_UP = "v"
+
+
+def _rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
+    if not 0 <= dim < len(x):
+        raise RuleError(f"dim {dim} is out of range for a tensor of {len(x)} dims")
+    kept = [f"d{k}" for k in range(len(x))]
+    new = [f"i{k}" for k in range(len(ids))]
+    table = " ".join(LOOKED_UP if k == dim else name for k, name in enumerate(kept))
+    result = " ".join([*kept[:dim], *new, *kept[dim + 1 :]])
+    order = " ".join([*new, *table.split()])
+    text = f"{table}, {' '.join(new)} -> {result}"
+    return Rule.parse(text, indexed=LOOKED_UP, linear=((0,),), order=order)
+
+
+def _forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.ndarray:
+    """The entries this rank holds, zeros where another rank holds them."""
+    check_ids(ids, context.size(LOOKED_UP), f"entries of dim {dim}")
+    start, stop = context.bounds(LOOKED_UP)
+    if stop - start == context.size(LOOKED_UP):
+        return np.take(x, ids, axis=dim)
+    mine = (ids >= start) & (ids < stop)
+    moved = np.moveaxis(x, dim, 0)
+    found = np.zeros((*ids.shape, *moved.shape[1:]), x.dtype)
+    found[mine] = moved[ids[mine] - start]
+    return np.ascontiguousarray(np.moveaxis(found, range(ids.ndim), range(dim, dim + ids.ndim)))
+
+
+def _vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
+) -> tuple[np.ndarray, None]:
+    x, ids = operands
+    start, stop = context.bounds(LOOKED_UP)
+    gradient = np.zeros_like(np.moveaxis(x, dim, 0), order="C")
+    mine = (ids >= start) & (ids < stop)
+    rows = np.moveaxis(dy, range(dim, dim + ids.ndim), range(ids.ndim))
+    add_rows(gradient, ids[mine] - start, rows[mine])
+    return np.moveaxis(gradient, 0, dim), None
+
+
+_op = Op("gather", _rule, _forward, _vjp, dtype=lambda x, _ids, dim: x, contextual=True)
+
+
+def gather(x: Tensor, ids: Tensor, dim: int = 0) -> Tensor:
+    """``x`` looked up by ``ids`` along a dim, as ``numpy.take`` does.
+
+    Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
+    partial over its axes.
+
+    Args:
+        x: ``[a..., v, b...]``.
+        ids: integers ``[i...]`` in ``0 .. v-1``.
+        dim: which dim of ``x`` is ``v``.
+
+    Returns:
+        ``[a..., i..., b...]``.
+
+    Raises:
+        RuleError: a dim out of range.
+        InputError: an id outside the dim.
+    """
+    if not -x.ndim <= dim < x.ndim:
+        raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
+    return _op(x, ids, dim=dim % x.ndim)
+
+
+gather.op = _op  # type: ignore[attr-defined]

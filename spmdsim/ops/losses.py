@@ -1,0 +1,98 @@
+"""Softmax cross entropy as one operator with two results, where the classes are whole.
+
+:func:`spmdsim.ops.cross_entropy` is the loss for any layout; these are what frameworks call
+SoftmaxCrossEntropyWithLogits and sparse_softmax_cross_entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.ops.index import check_ids
+from spmdsim.ops.normalise import _log_softmax
+from spmdsim.rules import Rule
+from spmdsim.tensor import Op, Tensor
+
+
+def _dense(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    found = _log_softmax(logits, -1)
+    return -(labels * found).sum(axis=-1, dtype=logits.dtype), np.exp(found) - labels
+
+
+def _dense_vjp(
+    dys: Sequence[Any], operands: Sequence[np.ndarray], _results: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    logits, labels = operands
+    found = _log_softmax(logits, -1)
+    mass = labels.sum(axis=-1, keepdims=True, dtype=labels.dtype)
+    dloss = np.zeros((), logits.dtype) if dys[0] is None else dys[0][..., None]
+    return dloss * (np.exp(found) * mass - labels), -dloss * found
+
+
+_dense_op = Op(
+    "softmax_cross_entropy", Rule.parse("... w, ... w -> ..., ... w", whole="w"), _dense, _dense_vjp
+)
+
+
+def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross entropy of rows of probabilities, and softmax minus labels (without gradient of its own).
+
+    Args:
+        logits: ``[..., c]``; c must not be split.
+        labels: probabilities ``[..., c]``.
+
+    Returns:
+        ``[...]`` and ``[..., c]``.
+    """
+    return _dense_op(logits, labels)
+
+
+softmax_cross_entropy.op = _dense_op  # type: ignore[attr-defined]
+
+
+def _sparse(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    check_ids(labels, logits.shape[-1], "classes")
+    found = _log_softmax(logits, -1)
+    return np.exp(found), -np.take_along_axis(found, labels[..., None], axis=-1)[..., 0]
+
+
+def _sparse_vjp(dys: Sequence[Any], operands: Sequence[np.ndarray], _results: Any) -> tuple[np.ndarray, None]:
+    logits, labels = operands
+    found = _log_softmax(logits, -1)
+    dloss = np.zeros((), logits.dtype) if dys[1] is None else dys[1][..., None]
+    gradient = np.exp(found)
+    np.put_along_axis(
+        gradient, labels[..., None], np.take_along_axis(gradient, labels[..., None], -1) - 1, -1
+    )
+    return dloss * gradient, None
+
+
+_sparse_op = Op(
+    "sparse_softmax_cross_entropy",
+    Rule.parse("... w, ... -> ... w, ...", whole="w"),
+    _sparse,
+    _sparse_vjp,
+    dtype=lambda logits, _labels: logits,
+)
+
+
+def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax of the logits (without gradient of its own), and the cross entropy of the labelled classes.
+
+    Args:
+        logits: ``[..., c]``; c must not be split.
+        labels: integers ``[...]``.
+
+    Returns:
+        ``[..., c]`` and ``[...]``.
+
+    Raises:
+        InputError: a label outside the classes.
+    """
+    return _sparse_op(logits, labels)
+
+
+sparse_softmax_cross_entropy.op = _sparse_op  # type: ignore[attr-defined]

@@ -1,0 +1,87 @@
+"""Root mean square and Euclidean norm of rows, which must be whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.ops.normalise import norm_terms, row_rule
+from spmdsim.ops.reduce import Dims, normal_dims
+from spmdsim.rules import Rule
+from spmdsim.tensor import Op, Tensor
+
+
+def _rms_rule(x: tuple[int, ...], scale: tuple[int, ...], epsilon: float) -> Rule:
+    if not 1 <= len(scale) <= len(x):
+        raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
+    data, parameters = norm_terms(len(x), len(scale), -len(scale))
+    return Rule.parse(f"{data}, {parameters} -> {data}", whole=parameters, linear=((1,),))
+
+
+def _inverse(x: np.ndarray, scale: np.ndarray, epsilon: float) -> tuple[np.ndarray, tuple[int, ...]]:
+    dims = tuple(range(x.ndim - scale.ndim, x.ndim))
+    power = (x * x).mean(axis=dims, keepdims=True, dtype=x.dtype)
+    return 1 / np.sqrt(power + np.asarray(epsilon, x.dtype)), dims
+
+
+def _rms(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
+    return x * _inverse(x, scale, epsilon)[0] * scale
+
+
+def _rms_vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, epsilon: float
+) -> tuple[np.ndarray, np.ndarray]:
+    x, scale = operands
+    inverse, dims = _inverse(x, scale, epsilon)
+    hat, dhat = x * inverse, dy * scale
+    dx = inverse * (dhat - hat * (dhat * hat).mean(axis=dims, keepdims=True, dtype=x.dtype))
+    return dx, (dy * hat).sum(axis=tuple(range(x.ndim - scale.ndim)), dtype=x.dtype)
+
+
+_rms_op = Op("rms_norm", _rms_rule, _rms, _rms_vjp)
+
+
+def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
+    """Rows divided by their root mean square, then scaled (Zhang and Sennrich, 2019).
+
+    Args:
+        x: ``[..., n]``.
+        scale: ``[n]``, or more of the last dims of ``x``.
+        epsilon: added to the mean square.
+    """
+    return _rms_op(x, scale, epsilon=epsilon)
+
+
+rms_norm.op = _rms_op  # type: ignore[attr-defined]
+
+
+def _length(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    total = (x * x).sum(axis=dim, keepdims=True, dtype=x.dtype)
+    small = total <= epsilon
+    return np.sqrt(np.maximum(total, np.asarray(epsilon, x.dtype))), small
+
+
+def _l2(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> np.ndarray:
+    return x / _length(x, dim, epsilon)[0]
+
+
+def _l2_vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], y: Any, dim: tuple[int, ...], epsilon: float
+) -> tuple[np.ndarray]:
+    length, small = _length(operands[0], dim, epsilon)
+    along = (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)
+    return ((dy - y * np.where(small, np.zeros((), y.dtype), along)) / length,)
+
+
+_l2_op = Op("l2_normalize", row_rule, _l2, _l2_vjp, saves_result=True)
+
+
+def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12) -> Tensor:
+    """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``)."""
+    return _l2_op(x, dim=normal_dims(dims, x.ndim), epsilon=epsilon)
+
+
+l2_normalize.op = _l2_op  # type: ignore[attr-defined]
