@@ -30,7 +30,7 @@ def every_layout(mesh: Mesh, ndim: int, partial: bool = False, op: str = "sum") 
     >>> len(every_layout(mesh, 2)), len(every_layout(mesh, 2, partial=True))
     (11, 18)
     """
-    found = []
+    found: list[Layout] = []
     for count in range(len(mesh.axes) + 1) if ndim else [0]:
         for order in permutations(mesh.axes, count):
             for cuts in combinations_with_replacement(range(count + 1), max(ndim - 1, 0)):

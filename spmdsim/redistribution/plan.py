@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.cost.machine import CostModel
+from spmdsim.errors import PlanError
 from spmdsim.layout import Layout
 from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
 from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
@@ -212,7 +213,14 @@ def _plan(
     if to_shape == shape:
         to_shape = None
     best = _candidates(src, dst, shape, to_shape, dtype.itemsize, machine, False)[0]
-    return Plan(src, dst, shape, dtype.name, dtype.itemsize, best.steps, machine, to_shape, best.kind)
+    found = Plan(src, dst, shape, dtype.name, dtype.itemsize, best.steps, machine, to_shape, best.kind)
+    if style is None:
+        return found
+    if style != "mindspore":
+        raise PlanError(f"no plan is made in the style of {style!r}; there is 'mindspore'")
+    from spmdsim.redistribution.mindspore import mindspore_plan
+
+    return mindspore_plan(src, dst, shape, to_shape or shape, dtype.itemsize, found)
 
 
 def _candidates(
