@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,7 +149,7 @@ def test_empty_variables_and_too_many_combinations_are_refused() -> None:
         brute_force(Problem([np.zeros(100)] * 5))
 
 
-PROGRAMS = {
+PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mlp": (mlp, {"layers": 4, "hidden": 256, "batch": 64}),
     "wide mlp": (mlp, {"layers": 3, "hidden": 1024, "batch": 32}),
     "deep batch": (mlp, {"layers": 3, "hidden": 64, "batch": 8192}),
@@ -161,7 +162,7 @@ PROGRAMS = {
 
 def build(name: str) -> Graph:
     make, sizes = PROGRAMS[name]
-    return make(**sizes)  # type: ignore[operator]
+    return make(**sizes)
 
 
 @pytest.mark.parametrize("mesh", [Mesh((8,), ("a",)), Mesh((2, 4), ("a", "b"))], ids=str)
@@ -197,7 +198,7 @@ def test_double_recursion_is_near_the_optimum(name: str, version: str) -> None:
 
 
 #: What a user would configure, and the propagation spreads: one operator at each end of a layer.
-CONFIGURED = {
+CONFIGURED: dict[str, dict[str, dict[str, Any]]] = {
     "mlp": {"fc0": {"n": "b", ".0": "a"}},
     "wide mlp": {"fc0": {"n": "b"}},
     "deep batch": {"fc0": {".0": ("a", "b")}},

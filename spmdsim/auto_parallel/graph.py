@@ -113,6 +113,8 @@ class Graph:
         values: all tensors.
         results: the tensors the program returns.
         training: whether gradients are computed and parameters updated.
+        recorded: whether it comes from a program: then a tensor with several readers is not kept split where a
+            reader wants it whole, because functions of several operators look at layouts.
     """
 
     name: str
@@ -120,6 +122,7 @@ class Graph:
     values: tuple[Value, ...]
     results: tuple[int, ...] = ()
     training: bool = True
+    recorded: bool = False
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:

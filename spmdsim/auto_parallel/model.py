@@ -87,6 +87,9 @@ class Model:
             base = simple_layouts(self.mesh, value.shape, self.settings.nested)
         else:
             base = self._seen_layouts(value)
+        if self.graph.recorded and value.layout is None:
+            whole = self._whole_dims(value)
+            base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
         if not value.needs_gradient or len(self.graph.consumers[value.index]) < 2:
             return Kept(base, base)
         sums = self._seen_sums(value)
@@ -107,6 +110,14 @@ class Model:
         for reader, operand in self.graph.consumers[value.index]:
             found.update(dict.fromkeys(layout.reduced for layout in self.states[reader].inputs[operand]))
         return tuple(found)
+
+    def _whole_dims(self, value: Value) -> set[int]:
+        """The dims that some reader must have whole."""
+        found: set[int] = set()
+        for reader, operand in self.graph.consumers[value.index]:
+            bound = self.graph.operators[reader].bound
+            found |= {d for d, factors in enumerate(bound.inputs[operand]) if bound.rule.whole & set(factors)}
+        return found
 
     def _seen_sums(self, value: Value) -> dict[tuple[tuple[str, ...], ...], tuple[Layout, ...]]:
         """Partial layouts in which the readers' gradients may arrive, by how they are split."""

@@ -77,6 +77,9 @@ def search(
         raise InputError(f"no search is called {method!r}; there are {', '.join(METHODS)}")
     graph = as_graph(program, mesh_or_ranks, sizes)
     settings = settings or Settings(machine=machine or Machine.laptop(), partial=True)
+    if graph.recorded:
+        # Functions of several operators reduce what is pending between them, so nothing pends across operators.
+        settings = replace(settings, partial=False)
     if memory is not None:
         settings = replace(settings, sharded_parameters=True)
     if len(graph.operators) > TIE_ABOVE:

@@ -46,7 +46,8 @@ def forward_work(operator: Operator, strategy: Strategy, itemsizes: Sequence[int
     nbytes = local_bytes(bound, strategy, itemsizes)
     if bound.rule.indexed:
         # A look-up touches the rows it finds, not the table.
-        nbytes = nbytes[1:] + nbytes[-1:]
+        tables = [any(f in bound.rule.indexed for dim in term for f in dim) for term in bound.inputs]
+        nbytes = [n for n, table in zip(nbytes, [*tables, False]) if not table] + nbytes[-1:]
         cut = math.prod(strategy.parts(f) for f in bound.sizes if f not in bound.rule.indexed)
         return operator.flops / cut, sum(nbytes)
     return operator.flops * share(bound, strategy), sum(nbytes)

@@ -24,8 +24,9 @@ examples:
   spmdsim search --matmul 4096,4096,4096 -n 8        the communication-optimal grid of one product
   spmdsim search model.py -n 8                       a program of yours, see below
 
-A program file defines `program(...)`, a function of global tensors, and `inputs`, a dict of its arguments' shapes
-(see the help of spmdsim.search). Nothing in it is annotated; operators with .shard keep their strategy.
+A program file defines `program(...)`, a function of global tensors, and the dicts `inputs` and `parameters` with the
+shapes of its arguments, such as inputs = {"x": (32, 784)}. Nothing in it is annotated; operators with .shard keep
+their strategy.
 """
 
 _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts", "itemsize")
@@ -135,8 +136,8 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
         raise InputError(f"a program file has its own sizes; --{next(iter(sizes))} is for built-in programs")
     from spmdsim.auto_parallel.record import load_program
 
-    program, inputs = load_program(args.file)
-    return program, where, {"inputs": inputs}
+    program, inputs, parameters = load_program(args.file)
+    return program, where, {"inputs": inputs, "parameters": parameters}
 
 
 def _settings(args: argparse.Namespace) -> Any:

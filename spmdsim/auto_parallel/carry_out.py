@@ -1,0 +1,190 @@
+"""Running a program with the strategies a search found, and comparing the bytes it moves with the prediction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.auto_parallel.evaluate import Move
+from spmdsim.auto_parallel.found import Found
+from spmdsim.auto_parallel.moves import element_type
+from spmdsim.auto_parallel.settings import machine_on
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout
+from spmdsim.redistribution import plan
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operator import Op, ShardedOp
+from spmdsim.tensor.watch import Watcher, watching
+
+if TYPE_CHECKING:
+    from spmdsim.trace import Trace
+    from spmdsim.worlds.base import World
+
+#: How traces call a redistribution outside of any operator, such as that of a parameter's gradient.
+OUTSIDE = "to"
+
+
+class Applied(Watcher):
+    """Gives every operator of a program, in order, the strategy that was found for it, and its name.
+
+    Args:
+        found: the strategies.
+    """
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.position = 0
+        self._ops: dict[tuple[int, Op], tuple[Op, ShardedOp]] = {}
+
+    def before(
+        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+    ) -> tuple[Op, ShardedOp | None]:
+        """The operator under its own name, with its strategy."""
+        graph = self.found.graph
+        if self.position >= len(graph.operators):
+            raise InputError(
+                f"the program has more operators than {graph.name}, which has {len(graph.operators)}"
+            )
+        operator = graph.operators[self.position]
+        shapes = tuple(tensor.shape for tensor in tensors)
+        if operator.kind != op.name or operator.bound.shapes != shapes:
+            raise InputError(
+                f"operator {self.position} of the program is {op.name} on {shapes}, but the strategies are for "
+                f"{operator.kind} on {operator.bound.shapes}"
+            )
+        key = (self.position, op)
+        if key not in self._ops:
+            named = replace(op, name=operator.name)
+            strategy = self.found.choice.strategies[self.position]
+            self._ops[key] = (named, ShardedOp(named, strategy, handed_on(self.found, operator.index)))
+        self.position += 1
+        return self._ops[key]
+
+
+def handed_on(found: Found, operator: int) -> Layout | None:
+    """The layout an operator hands its result on in: for a single reader, as that reader wants it.
+
+    So the redistribution is part of the operator, and functions made of several operators meet the layouts they
+    were recorded with. The bytes are those of the reader's own redistribution.
+    """
+    graph, choice = found.graph, found.choice
+    outputs = graph.operators[operator].outputs
+    if len(outputs) > 1:
+        return None
+    readers = graph.consumers[outputs[0]]
+    if len(readers) != 1:
+        return choice.layouts[outputs[0]]
+    reader, operand = readers[0]
+    return graph.operators[reader].bound.input_layouts(choice.strategies[reader])[operand]
+
+
+def place(found: Found, world: World, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Inputs and parameters as tensors, laid out as the search wants them.
+
+    Raises:
+        InputError: an array that the program does not take.
+    """
+    tensors = {}
+    named = {value.name: value for value in found.graph.sources}
+    for name, array in arrays.items():
+        if name not in named:
+            raise InputError(f"the program has no argument {name!r}; it takes {', '.join(named)}")
+        value = named[name]
+        tensors[name] = Tensor.from_global(
+            array,
+            found.choice.layouts[value.index],
+            world,
+            requires_grad=value.kind == "parameter" and value.needs_gradient,
+            name=name,
+        )
+    return tensors
+
+
+def run(
+    program: Callable[..., Any],
+    found: Found,
+    world: World,
+    arrays: Mapping[str, Any],
+    *,
+    backward: bool = True,
+) -> tuple[Any, dict[str, Tensor]]:
+    """Run a program once with the strategies found for it.
+
+    Args:
+        program: the function that was searched.
+        found: its strategies.
+        world: any world with as many ranks.
+        arrays: one global array (or anything a tensor is made from) per input and parameter.
+        backward: also compute the gradients of the result, which has one element.
+
+    Returns:
+        What the program returns, and its inputs and parameters (with their ``grad``).
+    """
+    if world.size != found.mesh.size:
+        raise InputError(f"the strategies are for {found.mesh.size} ranks, but {world} has {world.size}")
+    before, world.machine = world.machine, found.settings.machine
+    try:
+        tensors = place(found, world, arrays)
+        with watching(Applied(found)):
+            result = program(**tensors)
+        if backward and found.graph.training:
+            (result[0] if isinstance(result, tuple | list) else result).backward()
+        return result, tensors
+    finally:
+        world.machine = before
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Predicted and counted bytes of one operator, forward or backward, on one rank.
+
+    Attributes:
+        operator: its name; ``name.backward`` for its backward pass, ``to`` for parameters' gradients.
+        predicted: bytes by the search.
+        counted: bytes by the trace.
+    """
+
+    operator: str
+    predicted: int
+    counted: int
+
+
+def predicted_bytes(found: Found, rank: int) -> Counter[str]:
+    """Bytes that a rank receives, by operator."""
+    total: Counter[str] = Counter()
+    for move, _ in found.evaluation.moves:
+        total[_owner(found, move)] += move.times * _nbytes(found, move, rank)
+    return total
+
+
+def _owner(found: Found, move: Move) -> str:
+    if move.phase == "gradient":
+        return OUTSIDE
+    graph = found.graph
+    if move.phase == "backward":
+        return f"{graph.operators[move.operator or 0].name}.backward"
+    value = move.value
+    alone = value.producer is not None and len(graph.consumers[value.index]) == 1
+    single = alone and len(graph.operators[value.producer or 0].outputs) == 1
+    return graph.operators[(value.producer if single else move.operator) or 0].name
+
+
+def _nbytes(found: Found, move: Move, rank: int) -> int:
+    machine = machine_on(found.settings.machine, move.src.mesh)
+    steps = plan(move.src, move.dst, move.value.shape, element_type(move.value.itemsize), machine)
+    return int(steps.nbytes(rank))
+
+
+def compare_bytes(found: Found, trace: Trace, rank: int) -> list[Bytes]:
+    """Predicted and counted bytes of every operator that moves any, in program order."""
+    predicted, counted = predicted_bytes(found, rank), Counter[str]()
+    for event in trace.collectives:
+        if rank in event.ranks:
+            counted[event.operator] += event.nbytes[event.ranks.index(rank)]
+    names = [o.name for o in found.graph.operators]
+    order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE]
+    rest = [name for name in counted if name not in set(order)]
+    rows = [Bytes(name, predicted[name], counted[name]) for name in (*order, *rest)]
+    return [row for row in rows if row.predicted or row.counted]

@@ -1,0 +1,246 @@
+"""Found strategies run: right numbers, and the bytes that were predicted, operator by operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim import ops
+from spmdsim.auto_parallel.carry_out import Applied, compare_bytes, run
+from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
+from spmdsim.auto_parallel.record import record_program
+from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.cost import Machine
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.trace import record
+from spmdsim.worlds import LockStep
+
+
+def network(x, labels, w1, b1, w2, b2, scale, shift, w3):
+    """A residual block, a norm and a classifier."""
+    h = ops.gelu(ops.linear(x, w1, b1))
+    h = ops.layer_norm(ops.add(x, ops.linear(h, w2, b2)), scale, shift)
+    return ops.cross_entropy(ops.matmul(h, w3), labels)
+
+
+def attention(tokens, labels, table, wq, wk, wv, wo, scale, shift):
+    """One attention layer between tied embeddings."""
+    x = ops.embedding(tokens, table)
+    n = ops.layer_norm(x, scale, shift)
+    q, k, v = (ops.einsum("bsh,hnd->bsnd", n, w) for w in (wq, wk, wv))
+    weights = ops.softmax(ops.einsum("bqnd,bknd->bnqk", q, k))
+    mixed = ops.einsum("bnqk,bknd->bqnd", weights, v)
+    x = ops.add(x, ops.einsum("bsnd,ndh->bsh", mixed, wo))
+    return ops.cross_entropy(ops.einsum("bsh,vh->bsv", x, table), labels)
+
+
+def experts(x, gate, first, second, target):
+    """A mixture of experts by einsum, every token to every expert by weight."""
+    weights = ops.softmax(ops.einsum("gsm,me->gse", x, gate))
+    sent = ops.einsum("gse,gsm->egsm", weights, x)
+    y = ops.relu(ops.einsum("egsm,emh->egsh", sent, first))
+    y = ops.einsum("gse,egsm->gsm", weights, ops.einsum("egsh,ehm->egsm", y, second))
+    error = ops.subtract(y, target)
+    return ops.mean(ops.multiply(error, error))
+
+
+def shared(x, w, target):
+    """One weight used twice, with reshapes between."""
+    y = ops.reshape(ops.matmul(x, w), (8, 4, 8, 4))
+    y = ops.reshape(ops.relu(y), (32, 32))
+    error = ops.subtract(ops.matmul(y, w), target)
+    return ops.sum(ops.multiply(error, error))
+
+
+CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "network": (
+        network,
+        {"x": (64, 96), "labels": ((64,), "int64")},
+        {
+            "w1": (96, 192),
+            "b1": (192,),
+            "w2": (192, 96),
+            "b2": (96,),
+            "scale": (96,),
+            "shift": (96,),
+            "w3": (96, 48),
+        },
+    ),
+    "attention": (
+        attention,
+        {"tokens": ((8, 4), "int64"), "labels": ((8, 4), "int64")},
+        {
+            "table": (64, 32),
+            **dict.fromkeys(("wq", "wk", "wv"), (32, 4, 8)),
+            "wo": (4, 8, 32),
+            "scale": (32,),
+            "shift": (32,),
+        },
+    ),
+    "experts": (
+        experts,
+        {"x": (8, 8, 16), "target": (8, 8, 16)},
+        {"gate": (16, 8), "first": (8, 16, 32), "second": (8, 32, 16)},
+    ),
+    "shared": (shared, {"x": (32, 32), "target": (32, 32)}, {"w": (32, 32)}),
+}
+
+#: Machines on which different strategies win.
+MACHINES = {
+    "laptop": Machine.laptop(),
+    "slow ranks": Machine("slow ranks", alpha=1e-7, beta=1e-11, flops=1e8, beta_memory=1e-12),
+    "slow net": Machine("slow net", alpha=1e-6, beta=1e-9, flops=1e9, beta_memory=1e-10),
+}
+
+
+def arrays_of(case: str) -> dict[str, np.ndarray]:
+    """The same random arguments on every rank; integers are below 48."""
+    _, inputs, parameters = CASES[case]
+    rng = np.random.default_rng(7)
+    found = {}
+    for name, shape in {**inputs, **parameters}.items():
+        if isinstance(shape[0], tuple):
+            found[name] = rng.integers(0, 48, shape[0])
+        else:
+            found[name] = (0.2 * rng.standard_normal(shape)).astype("f4")
+    return found
+
+
+def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
+    """Result and gradients in one process with one rank."""
+    program, inputs, parameters = CASES[case]
+    found = search(program, 1, inputs=inputs, parameters=parameters)
+    result, tensors = run(program, found, LockStep(1), arrays_of(case))
+    return result.item(), {name: tensors[name].grad.full() for name in parameters}
+
+
+@pytest.mark.ranks(2, 8)
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("case", CASES)
+def test_found_strategies_run_as_predicted(world, case, machine):
+    program, inputs, parameters = CASES[case]
+    found = search(program, world.size, inputs=inputs, parameters=parameters, machine=MACHINES[machine])
+    with record() as trace:
+        result, tensors = run(program, found, world, arrays_of(case))
+    for rank in world.ranks:
+        rows = compare_bytes(found, trace, rank)
+        assert [(r.operator, r.predicted) for r in rows] == [(r.operator, r.counted) for r in rows]
+    value, gradients = alone(case)
+    assert result.item() == pytest.approx(value, rel=1e-4)
+    for name, wanted in gradients.items():
+        np.testing.assert_allclose(tensors[name].grad.full(), wanted, rtol=2e-3, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.ranks(4, 8)
+def test_given_meshes_and_heuristics_run_as_predicted(world):
+    program, inputs, parameters = CASES["network"]
+    mesh = Mesh((2, world.size // 2), ("dp", "tp"))
+    graph = record_program(program, mesh, inputs, parameters)
+    configured = graph.configure(matmul={"m": "dp", "n": "tp"})
+    for method, what in (
+        ("exact", mesh),
+        ("sharding_propagation", mesh),
+        ("recursive_programming", world.size),
+    ):
+        found = search(configured if method == "sharding_propagation" else graph, what, method=method)
+        with record() as trace:
+            run(program, found, world, arrays_of("network"))
+        for row in compare_bytes(found, trace, world.ranks[0]):
+            assert row.predicted == row.counted, (method, row)
+        if method == "sharding_propagation":
+            assert found.strategy("matmul").axes == {"m": ("dp",), "n": ("tp",)}
+
+
+@pytest.mark.ranks(4, 8)
+def test_sharded_parameters_run_as_predicted(world):
+    """Under a memory limit parameters are stored in pieces, gathered for use, their gradients scattered."""
+    program, inputs, parameters = CASES["network"]
+    settings = Settings(machine=MACHINES["laptop"], sharded_parameters=True)
+    graph = record_program(program, world.size, inputs, parameters)
+    free = search(graph, world.size, settings=settings)
+    found = search(graph, Mesh((world.size,), ("dp",)), memory=0.9 * free.memory.peak, settings=settings)
+    with record() as trace:
+        run(program, found, world, arrays_of("network"))
+    assert all(row.predicted == row.counted for row in compare_bytes(found, trace, world.ranks[0]))
+
+
+@pytest.mark.ranks(1, 4, 6, 8)
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (256, 16, 16), (96, 96, 12), (16, 128, 16)])
+def test_a_product_on_its_best_grid(world, sizes):
+    m, k, n = sizes
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    found = best_grid(m, k, n, world.size)
+    start = Layout.replicated(Mesh((world.size,), ("x",)), 2)
+    x, y = Tensor.from_global(a, start, world), Tensor.from_global(b, start, world)
+    first, second, _ = found.layouts()
+    x, y = x.to(first), y.to(second)
+    with record() as trace:
+        z = run_product(x, y, found)
+    np.testing.assert_allclose(z.full(), a @ b, rtol=1e-9, atol=1e-9)
+    even = all(size % math_product == 0 for size, math_product in _cuts(found))
+    for rank in world.ranks:
+        if even and rank in found.mesh:
+            assert trace.nbytes(rank) == 8 * found.words
+
+
+def _cuts(found):
+    pm, pk, pn = found.grid
+    return ((found.m, pm * pk), (found.k, pk * pm * pn), (found.n, pn))
+
+
+def test_a_program_that_looks_at_values_is_refused():
+    def program(x):
+        return ops.relu(x) if x.full().sum() > 0 else x
+
+    with pytest.raises(
+        InputError, match=r"looks at the values of a tensor at .*test_auto_parallel_run.py:\d+"
+    ):
+        record_program(program, 4, {"x": (4, 4)})
+
+
+def test_a_program_without_operators_is_refused():
+    with pytest.raises(InputError, match="computes nothing"):
+        record_program(lambda x: x, 4, {"x": (4, 4)})
+
+
+def test_a_count_that_nothing_divides_is_refused():
+    with pytest.raises(InputError, match=r"no operator can use 7 ranks.*test_auto_parallel_run.py:\d+"):
+        search(lambda x: ops.relu(x), 7, inputs={"x": (4, 4)})
+
+
+def test_strategies_of_another_program_are_refused():
+    found = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)})
+    with pytest.raises(InputError, match="operator 0 of the program is gelu"):
+        run(lambda x: ops.gelu(x), found, LockStep(2), {"x": np.ones((4, 4))})
+    with pytest.raises(InputError, match="more operators"):
+        run(lambda x: ops.relu(ops.relu(x)), found, LockStep(2), {"x": np.ones((4, 4))})
+    with pytest.raises(InputError, match="2 ranks"):
+        run(lambda x: ops.relu(x), found, LockStep(4), {"x": np.ones((4, 4))})
+    assert Applied(found).position == 0
+
+
+def test_configured_operators_and_layers_are_recorded():
+    def program(x, w):
+        x = ops.matmul.op.shard(((2, 1), (1, 2)))(x, w)
+        for _ in range(5):
+            x = ops.add(x, ops.relu(x))
+        return ops.sum(x)
+
+    graph = record_program(program, 4, {"x": (8, 8)}, {"w": (8, 8)})
+    assert graph.operators[0].configured == ((2, 1), (1, 2))
+    assert graph.operators[0].where.split(":")[0].endswith("test_auto_parallel_run.py")
+    assert [o.layer for o in graph.operators[1:11]] == [("layer", k // 2) for k in range(10)]
+    assert graph.operators[0].layer is graph.operators[-1].layer is None
+    found = search(program, 4, inputs={"x": (8, 8)}, parameters={"w": (8, 8)})
+    assert [
+        layout.parts for layout in graph.operators[0].bound.input_layouts(found.choice.strategies[0])
+    ] == [
+        (2, 1),
+        (1, 2),
+    ]
