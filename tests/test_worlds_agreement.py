@@ -112,10 +112,17 @@ def test_the_same_call_from_two_lines_is_no_mistake(run):
 
 
 def test_the_first_calls_and_a_sample_of_the_rest_are_compared():
-    assert all(fingerprint.due("auto", k) for k in range(fingerprint.FIRST))
-    later = [k for k in range(fingerprint.FIRST, 10_000) if fingerprint.due("auto", k)]
-    assert later and len(later) <= 10_000 / fingerprint.EVERY + 1
-    assert all(fingerprint.due(True, k) and not fingerprint.due(False, k) for k in (0, 5, 5001))
+    pytest.importorskip("mpi4py")
+    from spmdsim.worlds.mpi_check import Call, Checker
+
+    mesh = Mesh((2,), ("x",))
+    step = Step("all_gather", ("x",), mesh("x"), mesh(None), (4,))
+    for mode, most in (("auto", fingerprint.FIRST + 10_000 / fingerprint.EVERY), (True, 10_000)):
+        checker = Checker(None, mode, 1.0)
+        one, other = (checker.of(Call.of(step, np.dtype(d), None)) for d in ("f4", "f8"))
+        due = [(one if k % 2 else other).due() for k in range(10_000)]  # counted together
+        assert all(due[: fingerprint.FIRST])
+        assert 100 < sum(due[fingerprint.FIRST :]) <= most
 
 
 def test_modes_come_from_the_argument_or_the_environment(monkeypatch):

@@ -172,6 +172,23 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
         check(world, Step("exchange", (), src, dst, (7, 13)), values((7, 13)))
 
 
+@pytest.mark.parametrize(
+    "choice", [{"types": True, "gather_types": 0}, {"types": False, "gather_types": 1 << 60}]
+)
+def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
+    """What is fastest on one MPI library must be right on the others too."""
+    if isinstance(world, LockStep):
+        pytest.skip("there is one way without MPI")
+    from dataclasses import replace
+
+    monkeypatch.setattr(world, "tuning", replace(world.tuning, **choice))
+    for mesh in meshes(world.size):
+        for shape in ((8, 16), (7, 13)):
+            for dtype in ("float32", ml_dtypes.bfloat16):
+                for step in placing_steps(mesh, shape):
+                    check(world, step, values(shape, dtype))
+
+
 def test_a_slice_of_contiguous_rows_is_a_view_and_another_a_copy(world):
     mesh, array = Mesh((world.size,), ("a",)), values((16, 16))
     given = [array for _ in world.ranks]

@@ -65,15 +65,6 @@ def mixed(call: int, number: int, source: int) -> int:
     return (call ^ (number * 0x9E3779B97F4A7C15) ^ source) & ((1 << 61) - 1)
 
 
-def due(mode: bool | str, number: int) -> bool:
-    """Whether the call with this number is compared.
-
-    >>> due("auto", 3), due("auto", 1000), due("auto", 1024), due(False, 0)
-    (True, False, True, False)
-    """
-    return mode is True or (mode == "auto" and (number < FIRST or number % EVERY == 0))
-
-
 def check_mode(mode: bool | str | None) -> bool | str:
     """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1`` or ``auto``) says, or "auto".
 

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.trace.recorder import source_line, source_lines
-from spmdsim.worlds.fingerprint import Record, describe, digest, due, mixed, number_of
+from spmdsim.worlds.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
 from spmdsim.worlds.mpi_comms import Comms
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
@@ -73,62 +73,78 @@ class Call:
 
 
 class Checker:
-    """Compares calls.
+    """What the checks of a world share.
 
     Args:
         comms: where the group's communicators come from.
-        mode: True compares every call and its source line; "auto" the first ones and a sample of the rest.
+        mode: True compares every call and its source lines; "auto" the first ones and a sample of the rest.
         deadline: seconds to wait for the others.
     """
 
     def __init__(self, comms: Comms, mode: bool | str, deadline: float) -> None:
-        self.mode, self.deadline = mode, deadline
-        self._comms = comms
-        self._numbers: dict[tuple[int, ...], int] = {}
-        self._given_up: list[object] = []
+        self.comms, self.mode, self.deadline = comms, mode, deadline
+        self.given_up: list[object] = []
+        self._numbers: dict[tuple[int, ...], list[int]] = {}
 
-    def __call__(self, call: Call) -> None:
-        """Compare a call with those of the other members.
+    def of(self, call: Call) -> Check:
+        """The check of a call; calls of the same members are numbered together."""
+        return Check(self, call, self._numbers.setdefault(call.members, [0]))
+
+
+class Check:
+    """Compares one kind of call each time it is made."""
+
+    __slots__ = ("call", "checker", "counter", "number")
+
+    def __init__(self, checker: Checker, call: Call, counter: list[int]) -> None:
+        self.checker, self.call, self.counter, self.number = checker, call, counter, 0
+
+    def due(self) -> bool:
+        """Count a call; whether it must be compared."""
+        number = self.number = self.counter[0]
+        self.counter[0] = number + 1
+        return number < FIRST or number % EVERY == 0 or self.checker.mode is True
+
+    def compare(self) -> None:
+        """Compare the call with those of the other members.
 
         Raises:
             WorldError: the ranks disagree, or some do not come.
         """
-        number = self._numbers.get(call.members, 0)
-        self._numbers[call.members] = number + 1
-        if not due(self.mode, number):
-            return
-        place = number_of(source_lines()) if self.mode is True else 0
+        call, number, strict = self.call, self.number, self.checker.mode is True
+        place = number_of(source_lines()) if strict else 0
         mine = mixed(call.digest, number, place)
         give, take = np.array([mine, -mine]), np.empty(2, np.int64)
-        comm = self._comms.of(call.members)
+        comm = self.checker.comms.of(call.members)
         request = comm.Iallreduce(give, take, MPI.MIN)
         if not request.Test():
-            self._wait(request, comm, call, number, (give, take))
+            self._wait(request, comm, (give, take))
         if take[0] != -take[1]:
             records = comm.allgather(call.record(number, self._place()))
-            raise WorldError(describe(call.members, records, self.mode is True))
+            raise WorldError(describe(call.members, records, strict))
 
     def _place(self) -> str:
-        return (source_lines() if self.mode is True else source_line()) or "an unknown place"
+        return (source_lines() if self.checker.mode is True else source_line()) or "an unknown place"
 
-    def _wait(self, request: MPI.Request, comm: MPI.Comm, call: Call, number: int, held: object) -> None:
+    def _wait(self, request: MPI.Request, comm: MPI.Comm, held: object) -> None:
         begin = time.monotonic()
         patient = begin + 0.005
         while not request.Test():
             now = time.monotonic()
             if now < patient:
                 os.sched_yield()
-            elif now - begin > self.deadline or comm.Iprobe(MPI.ANY_SOURCE, TAG):
-                self._given_up.append((request, held))
-                raise WorldError(self._missing(comm, call, number))
+            elif now - begin > self.checker.deadline or comm.Iprobe(MPI.ANY_SOURCE, TAG):
+                self.checker.given_up.append((request, held))
+                raise WorldError(self._missing(comm))
             else:
                 time.sleep(0.0005)
 
-    def _missing(self, comm: MPI.Comm, call: Call, number: int) -> str:
+    def _missing(self, comm: MPI.Comm) -> str:
         """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
+        call, number = self.call, self.number
         word, here = np.array([number]), {comm.rank}
         others = [rank for rank in range(comm.size) if rank != comm.rank]
-        self._given_up.append([comm.Isend(word, rank, TAG) for rank in others])
+        self.checker.given_up.append([comm.Isend(word, rank, TAG) for rank in others])
         end = time.monotonic() + GRACE
         status = MPI.Status()
         while len(here) < comm.size and time.monotonic() < end:
@@ -140,4 +156,4 @@ class Checker:
         absent = [str(call.members[k]) for k in range(comm.size) if k not in here]
         who = f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)}" if absent else "no rank"
         record = call.record(number, self._place())
-        return f"{who} did not come to collective {number} within {self.deadline:g} s: {record}"
+        return f"{who} did not come to collective {number} within {self.checker.deadline:g} s: {record}"

@@ -10,148 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.errors import PlanError
-from spmdsim.layout import Bounds
-from spmdsim.redistribution.step import Step, overlap
 from spmdsim.worlds import mpi_types
-from spmdsim.worlds.local_steps import Index, contiguous, within
+from spmdsim.worlds.local_steps import Index, contiguous
 from spmdsim.worlds.mpi_messages import _parts
-from spmdsim.worlds.mpi_types import element, flat_offset, subarray, words
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.mpi_types import element, flat_offset, mover, subarray
+from spmdsim.worlds.pool import allocator, empty
+from spmdsim.worlds.traffic import Piece, Traffic
 from spmdsim.worlds.tuning import Tuning
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
 
 Run = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A box that goes to or comes from a member: its number in the communicator, and where it is locally."""
-
-    member: int
-    index: Index
-
-    @property
-    def count(self) -> int:
-        """Elements of the box."""
-        return math.prod(part.stop - part.start for part in self.index)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the box."""
-        return tuple(part.stop - part.start for part in self.index)
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """All that one rank sends and receives in a step.
-
-    Args:
-        members: the world ranks of the communicator, sorted.
-        me: this rank's number among them.
-        source: shape of this rank's shard before.
-        target: shape of its shard after.
-        sends: boxes of the source that go to others.
-        receives: boxes of the target that come from others.
-        own: the box that stays, in the source and in the target, or None.
-        gathered: per member the box it contributes to the common target of an all_gather, or None.
-        largest: the largest number of elements that any member holds before or after.
-    """
-
-    members: tuple[int, ...]
-    me: int
-    source: tuple[int, ...]
-    target: tuple[int, ...]
-    sends: tuple[Piece, ...]
-    receives: tuple[Piece, ...]
-    own: tuple[Index, Index] | None
-    gathered: tuple[Index | None, ...] | None
-    largest: int
-
-
-def _shape(box: Bounds) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in box)
-
-
-def group_traffic(step: Step, rank: int) -> Traffic:
-    """The traffic of a placing step inside a group of the mesh.
-
-    Raises:
-        PlanError: the group does not hold the whole target box.
-    """
-    members = tuple(sorted(step.group(rank)))
-    before = [step.src.bounds(step.shape, m) for m in members]
-    after = [step.dst.bounds(step.shape, m) for m in members]
-    me = members.index(rank)
-    sends, receives, own, seen, got = [], [], None, set(), 0
-    # Members with equal boxes are replicas: the own copy serves this rank, else the first one.
-    for k in sorted(range(len(members)), key=lambda k: k != me):
-        box = overlap(before[k], after[me])
-        if box is None or before[k] in seen:
-            continue
-        seen.add(before[k])
-        got += math.prod(_shape(box))
-        if k == me:
-            own = (within(box, before[me]), within(box, after[me]))
-        else:
-            receives.append(Piece(k, within(box, after[me])))
-    if got != math.prod(_shape(after[me])):
-        raise PlanError(
-            f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
-            f"the group does not hold the box {after[me]}"
-        )
-    first = {box: k for k, box in reversed(list(enumerate(before)))}
-    for k in range(len(members)):
-        box = overlap(before[me], after[k])
-        if k != me and box is not None and before[k] != before[me] and first[before[me]] == me:
-            sends.append(Piece(k, within(box, before[me])))
-    gathered = None
-    if len(set(after)) == 1 and len(first) == len(members):
-        gathered = tuple(within(b, after[0]) if math.prod(_shape(b)) else None for b in before)
-    largest = max(math.prod(_shape(box)) for box in (*before, *after))
-    return Traffic(
-        members,
-        me,
-        _shape(before[me]),
-        _shape(after[me]),
-        tuple(sends),
-        tuple(sorted(receives, key=lambda p: p.member)),
-        own,
-        gathered,
-        largest,
-    )
-
-
-def exchange_traffic(step: Step, rank: int) -> Traffic:
-    """The traffic of a direct exchange between two layouts, over the ranks of both meshes."""
-    from spmdsim.redistribution.exchange import receives, sends
-
-    members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
-    number = {member: k for k, member in enumerate(members)}
-    source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
-    got = receives(step.src, step.dst, step.shape, rank)
-    given = sends(step.src, step.dst, step.shape, rank)
-    own = next(((within(t.box, source), within(t.box, target)) for t in got if t.peer == rank), None)
-    return Traffic(
-        members,
-        number[rank],
-        _shape(source),
-        _shape(target),
-        tuple(Piece(number[t.peer], within(t.box, source)) for t in given if t.peer != rank),
-        tuple(Piece(number[t.peer], within(t.box, target)) for t in got if t.peer != rank),
-        own,
-        None,
-        math.prod(step.shape),
-    )
-
-
-# -- ways ---------------------------------------------------------------------------------------------
 
 
 def place(
@@ -161,11 +36,14 @@ def place(
     if traffic.largest > mpi_types.MAX_COUNT or (traffic.gathered is None and comm.size > FEW_RANKS):
         return _messages(traffic, comm, dtype), []
     if traffic.gathered is not None:
+        largest = traffic.largest * dtype.itemsize
         offsets = [None if i is None else flat_offset(traffic.target, i) for i in traffic.gathered]
         if all(o is not None or i is None for o, i in zip(offsets, traffic.gathered)):
-            return _gather(traffic, comm, [o or 0 for o in offsets]), []
-        if not tuning.gather_types:
+            return _gather(traffic, comm, dtype, [o or 0 for o in offsets]), []
+        stride = _stride(traffic) if largest >= tuning.gather_types else None
+        if stride is None:
             return _gather_unpack(traffic, comm, dtype), []
+        return _gather_strided(traffic, comm, dtype, stride)
     if tuning.types:
         return _typed(traffic, comm, dtype)
     return _packed(traffic, comm, dtype), []
@@ -175,23 +53,23 @@ def _counts(indices: tuple[Index | None, ...]) -> list[int]:
     return [0 if i is None else Piece(0, i).count for i in indices]
 
 
-def _gather(traffic: Traffic, comm: MPI.Comm, offsets: list[int]) -> Run:
+def _gather(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, offsets: list[int]) -> Run:
     """Allgather(v) straight into the result."""
     assert traffic.gathered is not None
-    counts, target = _counts(traffic.gathered), traffic.target
-    equal = len(set(counts)) == 1 and offsets == [k * counts[0] for k in range(len(counts))]
-    layout = (counts, offsets)
+    counts, fresh, moved = _counts(traffic.gathered), allocator(traffic.target, dtype), mover(dtype)
+    kind, count, layout = element(dtype.itemsize)[1], math.prod(traffic.source), (counts, offsets)
 
-    def run(array: np.ndarray) -> np.ndarray:
-        out = empty(target, array.dtype)
-        _, kind = element(array.dtype.itemsize)
-        if equal:
-            comm.Allgather([words(array), counts[0], kind], [words(out), counts[0], kind])
-        else:
-            comm.Allgatherv([words(array), array.size, kind], [words(out), layout, kind])
+    def equal(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Allgather([moved(array), count, kind], [moved(out), count, kind])
         return out
 
-    return run
+    def uneven(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Allgatherv([moved(array), count, kind], [moved(out), layout, kind])
+        return out
+
+    return equal if offsets == [k * count for k in range(len(counts))] and set(counts) == {count} else uneven
 
 
 def _gather_unpack(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
@@ -204,16 +82,50 @@ def _gather_unpack(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
         for offset, count, index in zip(offsets, counts, traffic.gathered)
         if index is not None
     ]
-    kind, layout, total = element(dtype.itemsize)[1], (counts, offsets), sum(counts)
+    kind, layout, count = element(dtype.itemsize)[1], (counts, offsets), math.prod(traffic.source)
+    fresh, landing, moved = allocator(target, dtype), allocator((sum(counts),), dtype), mover(dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        out, parts = empty(target, dtype), empty((total,), dtype)
-        comm.Allgatherv([words(array), array.size, kind], [words(parts), layout, kind])
-        for offset, count, shape, index in jobs:
-            out[index] = parts[offset : offset + count].reshape(shape)
+        out, parts = fresh(), landing()
+        comm.Allgatherv([moved(array), count, kind], [moved(parts), layout, kind])
+        for offset, size, shape, index in jobs:
+            out[index] = parts[offset : offset + size].reshape(shape)
         return out
 
     return run
+
+
+def _stride(traffic: Traffic) -> int | None:
+    """Elements between the beginnings of the members' pieces in the target, if those are equal and in order."""
+    assert traffic.gathered is not None
+    first, starts = traffic.gathered[0], []
+    for index in traffic.gathered:
+        if index is None or first is None or Piece(0, index).shape != Piece(0, first).shape:
+            return None
+        place = 0
+        for part, size in zip(index, traffic.target):
+            place = place * size + part.start
+        starts.append(place)
+    steps = {b - a for a, b in pairwise(starts)}
+    return steps.pop() if len(steps) == 1 and starts[0] == 0 else None
+
+
+def _gather_strided(
+    traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, stride: int
+) -> tuple[Run, list[MPI.Datatype]]:
+    """Allgather whose receive type puts every piece in its place."""
+    assert traffic.gathered is not None and traffic.gathered[0] is not None
+    kind, count = element(dtype.itemsize)[1], math.prod(traffic.source)
+    piece = subarray(traffic.target, traffic.gathered[0], dtype.itemsize)
+    slot = piece.Create_resized(0, stride * dtype.itemsize).Commit()
+    fresh, moved = allocator(traffic.target, dtype), mover(dtype)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Allgather([moved(array), count, kind], [moved(out), 1, slot])
+        return out
+
+    return run, [piece, slot]
 
 
 def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
@@ -237,11 +149,11 @@ def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list
         return counts, displacements, types
 
     sent, received = side(traffic.sends, traffic.source), side(traffic.receives, traffic.target)
-    own, target = traffic.own, traffic.target
+    own, fresh, moved = traffic.own, allocator(traffic.target, dtype), mover(dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        out = empty(target, dtype)
-        comm.Alltoallw([words(array), *sent], [words(out), *received])
+        out = fresh()
+        comm.Alltoallw([moved(array), *sent], [moved(out), *received])
         if own is not None:
             out[own[1]] = array[own[0]]
         return out
@@ -294,14 +206,15 @@ def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Pack, Alltoallv, unpack; a side whose pieces are contiguous is used in place."""
     sent = _side(traffic.sends, traffic.source, comm.size)
     received = _side(traffic.receives, traffic.target, comm.size)
-    kind, own, target = element(dtype.itemsize)[1], traffic.own, traffic.target
+    kind, own, moved = element(dtype.itemsize)[1], traffic.own, mover(dtype)
     sent_layout, received_layout = (sent.counts, sent.offsets), (received.counts, received.offsets)
+    fresh, aside = allocator(traffic.target, dtype), allocator((received.total,), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        out = empty(target, dtype)
-        landing = out if received.direct else empty((received.total,), dtype)
+        out = fresh()
+        landing = out if received.direct else aside()
         outgoing = _pack(sent, array)
-        comm.Alltoallv([words(outgoing), sent_layout, kind], [words(landing), received_layout, kind])
+        comm.Alltoallv([moved(outgoing), sent_layout, kind], [moved(landing), received_layout, kind])
         if own is not None:
             out[own[1]] = array[own[0]]
         _unpack(received, landing, out)

@@ -20,7 +20,7 @@ from spmdsim.redistribution.step import Step
 from spmdsim.worlds import mpi_types
 from spmdsim.worlds.local_steps import Index, within
 from spmdsim.worlds.mpi_types import element, flat_offset, native_op, number_view, words
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.reduce_ops import check_reduce, fold
 from spmdsim.worlds.tuning import Tuning, threshold
 
@@ -47,33 +47,35 @@ class Group:
         return len(self.order)
 
 
-def reduce_all(step: Step, group: Group, dtype: np.dtype, count: int, tuning: Tuning) -> Run:
-    """all_reduce of ``count`` elements per rank."""
-    op, nbytes = check_reduce(step.op, dtype), count * dtype.itemsize
+def reduce_all(step: Step, group: Group, dtype: np.dtype, shape: tuple[int, ...], tuning: Tuning) -> Run:
+    """all_reduce of a shard of this shape."""
+    op, nbytes = check_reduce(step.op, dtype), math.prod(shape) * dtype.itemsize
     native = native_op(op, dtype)
     if native is not None and nbytes < threshold(tuning.compose_all_reduce, group.size):
-        return _native_all(op, native, group)
+        return _native_all(op, native, group, shape, dtype)
     if nbytes * group.size <= tuning.gather_reduce:
         return lambda array: _gathered(op, group, array.reshape(-1)).reshape(array.shape)
     return _composed_all(op, group, threshold(tuning.chunk, group.size))
 
 
-def _native_all(op: str, native: MPI.Op, group: Group) -> Run:
-    comm, most = group.comm, mpi_types.MAX_COUNT
+def _native_all(op: str, native: MPI.Op, group: Group, shape: tuple[int, ...], dtype: np.dtype) -> Run:
+    comm, most, fresh, size = group.comm, mpi_types.MAX_COUNT, allocator(shape, dtype), group.size
 
-    def run(array: np.ndarray) -> np.ndarray:
-        out = empty(array.shape, array.dtype)
-        give, take = number_view(array), number_view(out)
-        if take.size <= most:
-            comm.Allreduce(give, take, native)
-        else:
-            for start in range(0, take.size, most):
-                comm.Allreduce(give[start : start + most], take[start : start + most], native)
-        if op == "avg":
-            out /= group.size
+    def whole(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Allreduce(array, out, native)
         return out
 
-    return run
+    def run(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        give, take = number_view(array), number_view(out)
+        for start in range(0, take.size, most):
+            comm.Allreduce(give[start : start + most], take[start : start + most], native)
+        if op == "avg":
+            out /= size
+        return out
+
+    return whole if op != "avg" and dtype.kind != "b" and math.prod(shape) <= most else run
 
 
 def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
@@ -176,7 +178,7 @@ def reduce_scattered(step: Step, group: Group, dtype: np.dtype, layout: Blocks, 
     large = nbytes >= threshold(tuning.compose_reduce_scatter, group.size)
     if native is None or large or sum(layout.counts) > mpi_types.MAX_COUNT:
         return _composed_scatter(op, group, layout, threshold(tuning.chunk, group.size))
-    return _native_scatter(op, native, group, layout)
+    return _native_scatter(op, native, group, layout, dtype)
 
 
 def _pack(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
@@ -191,11 +193,12 @@ def _pack(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray
     return buffer
 
 
-def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks) -> Run:
+def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype: np.dtype) -> Run:
     comm, counts, equal = group.comm, layout.counts, len(set(layout.counts)) == 1
+    fresh = allocator(layout.target, dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        out = empty(layout.target, array.dtype)
+        out = fresh()
         give, take = number_view(_pack(layout, array, always=True)), number_view(out)
         if equal:
             comm.Reduce_scatter_block(give, take, native)

@@ -11,6 +11,8 @@ import math
 import os
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,9 +50,10 @@ class Pool:
         nbytes = math.prod(shape) * kind.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
             return np.empty(shape, kind)
-        return self._buffer(nbytes).view(kind).reshape(shape)
+        return self.buffer(nbytes).view(kind).reshape(shape)
 
-    def _buffer(self, nbytes: int) -> np.ndarray:
+    def buffer(self, nbytes: int) -> np.ndarray:
+        """A flat buffer of bytes that nobody else refers to."""
         kept = self._by_size.get(nbytes)
         if kept is None:
             kept = self._by_size[nbytes] = []
@@ -88,6 +91,16 @@ _pool = Pool(int(os.environ.get("SPMDSIM_POOL_BYTES", LIMIT)))
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An uninitialised C-ordered array from this process's pool."""
     return _pool.empty(shape, dtype)
+
+
+def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
+    """What :func:`empty` does for one shape, with all that can be known beforehand done once."""
+    kind = np.dtype(dtype)
+    nbytes = math.prod(shape) * kind.itemsize
+    if nbytes < SMALLEST or nbytes > _pool.limit:
+        return partial(np.empty, shape, kind)
+    buffer = _pool.buffer
+    return lambda: buffer(nbytes).view(kind).reshape(shape)
 
 
 def pool() -> Pool:

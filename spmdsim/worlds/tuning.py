@@ -37,7 +37,8 @@ class Tuning:
         gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
             reduced everywhere: one call instead of two.
         types: whether Alltoallw with subarray types beats packing and Alltoallv.
-        gather_types: whether all_gather along an inner dim receives into place by types, or unpacks.
+        gather_types: bytes from which all_gather along an inner dim receives into place by types; below it
+            unpacks.
     """
 
     compose_all_reduce: Thresholds
@@ -45,7 +46,7 @@ class Tuning:
     chunk: Thresholds
     gather_reduce: int
     types: bool
-    gather_types: bool
+    gather_types: int
 
 
 TABLE = {
@@ -55,7 +56,7 @@ TABLE = {
         chunk=((2, 4 * MIB), (4, 2 * MIB)),
         gather_reduce=64 * KIB,
         types=True,
-        gather_types=True,
+        gather_types=32 * MIB,
     ),
     # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
     # there the chunks are few and large.
@@ -65,7 +66,7 @@ TABLE = {
         chunk=((2, 4 * MIB), (4, 64 * MIB)),
         gather_reduce=64 * KIB,
         types=False,
-        gather_types=False,
+        gather_types=NEVER,
     ),
 }
 

@@ -1,0 +1,194 @@
+"""Redistributions of a square float32 matrix against hand-written mpi4py, side by side in one run.
+
+Hand-written is the best of several ways, each into kept buffers: raw collectives into place, packing and
+Alltoall, Alltoallw with subarray types, Alltoall and a local sum. Run under mpirun::
+
+    mpirun -n 8 python scripts/bench/bench_redistribution.py [sizes ...]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+from paired import paired
+
+from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.worlds import MPIWorld
+
+
+class Hand:
+    """The hand-written ways, with their buffers and types made beforehand.
+
+    Args:
+        comm: the communicator.
+        n: rows and columns of the global matrix, a multiple of the ranks.
+    """
+
+    def __init__(self, comm: MPI.Comm, n: int) -> None:
+        self.comm, self.n, self.p = comm, n, comm.size
+        self.rows = n // self.p
+        self.whole, self.other = np.ones((n, n), np.float32), np.empty((n, n), np.float32)
+        self.slab, self.column = self.whole[: self.rows].copy(), np.empty((n, self.rows), np.float32)
+        self.out = np.empty((self.rows, n), np.float32)
+        self.packed, self.landed = np.empty((2, self.p, self.rows, self.rows), np.float32)
+        self.block = np.empty(self.rows * n, np.float32)
+
+    def s0_to_s1(self):
+        """Row slabs to column slabs."""
+
+        def pack():
+            np.copyto(self.packed, self.slab.reshape(self.rows, self.p, self.rows).swapaxes(0, 1))
+            self.comm.Alltoall(self.packed, self.column)
+
+        sent = [self._box(self.slab.shape, (self.rows, self.rows), (0, k * self.rows)) for k in range(self.p)]
+        got = [self._box(self.column.shape, (self.rows, self.rows), (k * self.rows, 0)) for k in range(self.p)]
+        ones, zeros = [1] * self.p, [0] * self.p
+
+        def typed():
+            self.comm.Alltoallw([self.slab, ones, zeros, sent], [self.column, ones, zeros, got])
+
+        return {"pack": pack, "types": typed}
+
+    def s0_to_r(self):
+        """Row slabs to everything everywhere."""
+        return {"Allgather": lambda: self.comm.Allgather(self.slab, self.other)}
+
+    def s1_to_r(self):
+        """Column slabs to everything everywhere."""
+        parts = np.empty((self.p, self.n, self.rows), np.float32)
+
+        def unpack():
+            self.comm.Allgather(self.column, parts)
+            np.copyto(self.other.reshape(self.n, self.p, self.rows), parts.swapaxes(0, 1))
+
+        kind = self._box(self.other.shape, (self.n, self.rows), (0, 0)).Create_resized(0, 4 * self.rows).Commit()
+
+        def typed():
+            self.comm.Allgather(self.column, [self.other, 1, kind])
+
+        return {"unpack": unpack, "types": typed}
+
+    def p_to_r(self):
+        """Sums everywhere."""
+        return {"Allreduce": lambda: self.comm.Allreduce(self.whole, self.other)}
+
+    def p_to_s0(self):
+        """Sums in row slabs."""
+        landed = np.empty((self.p, self.rows * self.n), np.float32)
+
+        def add():
+            self.comm.Alltoall(self.whole, landed)
+            np.add(landed[0], landed[1], out=self.block)
+            for part in landed[2:]:
+                np.add(self.block, part, out=self.block)
+
+        return {
+            "Reduce_scatter_block": lambda: self.comm.Reduce_scatter_block(self.whole, self.out),
+            "Alltoall+add": add,
+        }
+
+    def r_to_s0(self):
+        """A copy of the own rows."""
+        mine = slice(self.comm.rank * self.rows, (self.comm.rank + 1) * self.rows)
+        return {"copy": lambda: np.copyto(self.out, self.whole[mine])}
+
+    def swap(self, src: Layout, dst: Layout):
+        """Any two layouts with whole blocks: Alltoallw with subarray types, and pack with messages."""
+        shape, me = (self.n, self.n), self.comm.rank
+        boxes = [[layout.bounds(shape, r) for r in range(self.p)] for layout in (src, dst)]
+        given, taken = (np.ones([b - a for a, b in side[me]], np.float32) for side in boxes)
+        types: list[list[MPI.Datatype]] = [[], []]
+        counts: list[list[int]] = [[], []]
+        slots = []
+        for peer in range(self.p):
+            row = []
+            for side, (mine, theirs) in enumerate(((0, 1), (1, 0))):
+                own, their = boxes[mine][me], boxes[theirs][peer]
+                low = [max(a, c) for (a, _), (c, _) in zip(own, their)]
+                high = [min(b, d) for (_, b), (_, d) in zip(own, their)]
+                sizes = [h - lo for lo, h in zip(low, high)]
+                empty = min(sizes) <= 0
+                starts = [lo - a for lo, (a, _) in zip(low, own)]
+                local = given.shape if side == 0 else taken.shape
+                types[side].append(MPI.FLOAT if empty else self._box(local, sizes, starts))
+                counts[side].append(0 if empty else 1)
+                row.append(None if empty else tuple(slice(s, s + k) for s, k in zip(starts, sizes)))
+            slots.append(row)
+        zeros = [0] * self.p
+
+        def typed():
+            self.comm.Alltoallw([given, counts[0], zeros, types[0]], [taken, counts[1], zeros, types[1]])
+
+        def messages():
+            landings, requests = [], []
+            for peer, (_, into) in enumerate(slots):
+                if into is not None and peer != me:
+                    landing = np.empty([s.stop - s.start for s in into], np.float32)
+                    landings.append((into, landing))
+                    requests.append(self.comm.Irecv(landing, peer))
+            for peer, (part, into) in enumerate(slots):
+                if part is not None and peer != me:
+                    requests.append(self.comm.Isend(given[part].copy(), peer))
+                elif part is not None and into is not None:
+                    taken[into] = given[part]
+            MPI.Request.Waitall(requests)
+            for into, landing in landings:
+                taken[into] = landing
+
+        return {"types": typed, "messages": messages}
+
+    @staticmethod
+    def _box(shape, sizes, starts) -> MPI.Datatype:
+        return MPI.FLOAT.Create_subarray(list(shape), list(sizes), list(starts)).Commit()
+
+
+def cases(mesh: Mesh, hand: Hand):
+    """Name, source and target layout, and the hand-written ways."""
+    line = Mesh((mesh.size,), ("x",))
+    rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
+    pending = line(None, None, partial="x")
+    yield "S0 -> S1", rows, columns, hand.s0_to_s1()
+    yield "S0 -> R", rows, whole, hand.s0_to_r()
+    yield "S1 -> R", columns, whole, hand.s1_to_r()
+    yield "R -> S0", whole, rows, hand.r_to_s0()
+    yield "P -> R", pending, whole, hand.p_to_r()
+    yield "P -> S0", pending, rows, hand.p_to_s0()
+    if len(mesh.axes) > 1:
+        swapped = mesh("b", "a")
+        yield "S0S1 -> S1S0", mesh("a", "b"), swapped, hand.swap(mesh("a", "b"), swapped)
+        both = mesh(None, ("a", "b"))
+        yield "S0S1 -> S1S1", mesh("a", "b"), both, hand.swap(mesh("a", "b"), both)
+
+
+def main() -> None:
+    sizes = [int(text) for text in sys.argv[1:]] or [64, 256, 1024, 2048, 4096]
+    world = MPIWorld()
+    comm, p = world.comm, world.size
+    mesh = Mesh((2, p // 2), ("a", "b")) if p > 2 and p % 2 == 0 else Mesh((p,), ("a",))
+    if comm.rank == 0:
+        print(f"{world.vendor}, {p} ranks; float32; microseconds, median of the slowest rank")
+        print(f"{'redistribution':<15}{'n':>6}{'hand':>11}{'to':>11}{'ratio':>8}{'above us':>10}  best by hand")
+    for n in sizes:
+        hand = Hand(comm, n)
+        for name, src, dst, ways in cases(mesh, hand):
+            # Partial sums may hold anything of the shape; all other shards are slices.
+            if src.partial:
+                tensor = Tensor.from_local(np.ones((n, n), np.float32), src, world)
+            else:
+                tensor = Tensor.from_local(np.ones(src.local_shape((n, n), world.rank), np.float32), src, world)
+            found = paired(comm, {**ways, "to": lambda tensor=tensor, dst=dst: tensor.to(dst)})
+            ours = found.pop("to") * 1e6
+            best = min(found, key=found.__getitem__)
+            if comm.rank == 0:
+                raw = found[best] * 1e6
+                others = ", ".join(f"{k} {v * 1e6:.1f}" for k, v in found.items() if k != best)
+                text = f"{name:<15}{n:>6}{raw:>11.1f}{ours:>11.1f}{ours / raw:>8.2f}{ours - raw:>10.1f}  {best}"
+                print(text + (f" ({others})" if others else ""), flush=True)
+    world.close()
+
+
+if __name__ == "__main__":
+    main()

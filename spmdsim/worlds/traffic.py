@@ -1,0 +1,132 @@
+"""Who sends which box to whom in a placing step, seen from one rank: pure, derived from the two layouts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spmdsim.errors import PlanError
+from spmdsim.layout import Bounds
+from spmdsim.redistribution.step import Step, overlap
+from spmdsim.worlds.local_steps import Index, within
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box that goes to or comes from a member: its number in the communicator, and where it is locally."""
+
+    member: int
+    index: Index
+
+    @property
+    def count(self) -> int:
+        """Elements of the box."""
+        return math.prod(part.stop - part.start for part in self.index)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the box."""
+        return tuple(part.stop - part.start for part in self.index)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All that one rank sends and receives in a step.
+
+    Args:
+        members: the world ranks of the communicator, sorted.
+        me: this rank's number among them.
+        source: shape of this rank's shard before.
+        target: shape of its shard after.
+        sends: boxes of the source that go to others.
+        receives: boxes of the target that come from others.
+        own: the box that stays, in the source and in the target, or None.
+        gathered: per member the box it contributes to the common target of an all_gather, or None.
+        largest: the largest number of elements that any member holds before or after.
+    """
+
+    members: tuple[int, ...]
+    me: int
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    sends: tuple[Piece, ...]
+    receives: tuple[Piece, ...]
+    own: tuple[Index, Index] | None
+    gathered: tuple[Index | None, ...] | None
+    largest: int
+
+
+def _shape(box: Bounds) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in box)
+
+
+def group_traffic(step: Step, rank: int) -> Traffic:
+    """The traffic of a placing step inside a group of the mesh.
+
+    Raises:
+        PlanError: the group does not hold the whole target box.
+    """
+    members = tuple(sorted(step.group(rank)))
+    before = [step.src.bounds(step.shape, m) for m in members]
+    after = [step.dst.bounds(step.shape, m) for m in members]
+    me = members.index(rank)
+    sends, receives, own, seen, got = [], [], None, set(), 0
+    # Members with equal boxes are replicas: the own copy serves this rank, else the first one.
+    for k in sorted(range(len(members)), key=lambda k: k != me):
+        box = overlap(before[k], after[me])
+        if box is None or before[k] in seen:
+            continue
+        seen.add(before[k])
+        got += math.prod(_shape(box))
+        if k == me:
+            own = (within(box, before[me]), within(box, after[me]))
+        else:
+            receives.append(Piece(k, within(box, after[me])))
+    if got != math.prod(_shape(after[me])):
+        raise PlanError(
+            f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
+            f"the group does not hold the box {after[me]}"
+        )
+    first = {box: k for k, box in reversed(list(enumerate(before)))}
+    for k in range(len(members)):
+        box = overlap(before[me], after[k])
+        if k != me and box is not None and before[k] != before[me] and first[before[me]] == me:
+            sends.append(Piece(k, within(box, before[me])))
+    gathered = None
+    if len(set(after)) == 1 and len(first) == len(members):
+        gathered = tuple(within(b, after[0]) if math.prod(_shape(b)) else None for b in before)
+    largest = max(math.prod(_shape(box)) for box in (*before, *after))
+    return Traffic(
+        members,
+        me,
+        _shape(before[me]),
+        _shape(after[me]),
+        tuple(sends),
+        tuple(sorted(receives, key=lambda p: p.member)),
+        own,
+        gathered,
+        largest,
+    )
+
+
+def exchange_traffic(step: Step, rank: int) -> Traffic:
+    """The traffic of a direct exchange between two layouts, over the ranks of both meshes."""
+    from spmdsim.redistribution.exchange import receives, sends
+
+    members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
+    number = {member: k for k, member in enumerate(members)}
+    source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
+    got = receives(step.src, step.dst, step.shape, rank)
+    given = sends(step.src, step.dst, step.shape, rank)
+    own = next(((within(t.box, source), within(t.box, target)) for t in got if t.peer == rank), None)
+    return Traffic(
+        members,
+        number[rank],
+        _shape(source),
+        _shape(target),
+        tuple(Piece(number[t.peer], within(t.box, source)) for t in given if t.peer != rank),
+        tuple(Piece(number[t.peer], within(t.box, target)) for t in got if t.peer != rank),
+        own,
+        None,
+        math.prod(step.shape),
+    )
