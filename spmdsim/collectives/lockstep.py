@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.collectives.execution import Array, Post, ReduceOp, rounds_of
 from spmdsim.collectives.partition import cut
-from spmdsim.collectives.program import compile_program
+from spmdsim.collectives.program import program_for_sizes
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
 
@@ -44,7 +44,8 @@ def run_lock_step(
         raise ScheduleError(f"{schedule.size} ranks need {schedule.size} inputs, got {len(inputs)}")
     if sizes is None:
         sizes = chunk_lengths(schedule, inputs)
-    programs = [compile_program(schedule, rank, sizes) for rank in range(schedule.size)]
+    sizes = tuple(sizes)
+    programs = [program_for_sizes(schedule, rank, sizes) for rank in range(schedule.size)]
     like = next((a for a in inputs if a is not None), np.empty(0))
     outputs: list[Array | None] = []
     for rank, program in enumerate(programs):

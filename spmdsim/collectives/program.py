@@ -6,14 +6,15 @@ used where it lies until a chunk changes, so nothing is copied that need not be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from spmdsim.collectives.moves import COMBINE, COPY, SEND, Chunks, Move
+from spmdsim.collectives.moves import COMBINE, COPY, RECV, SEND, Chunks, Move
 from spmdsim.collectives.schedule import Schedule
+from spmdsim.collectives.table import collector_paused
 from spmdsim.errors import ScheduleError
 
 INPUT, OUTPUT, WORK = 0, 1, 2
@@ -75,6 +76,12 @@ def _cached(schedule: Schedule, rank: int, count: int) -> Program:
     return compile_program(schedule, rank, schedule.chunk_elements(count))
 
 
+@lru_cache(maxsize=4096)
+def program_for_sizes(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> Program:
+    """The program of a rank for given chunk sizes in elements, remembered."""
+    return compile_program(schedule, rank, sizes)
+
+
 def compile_program(schedule: Schedule, rank: int, sizes: Sequence[int]) -> Program:
     """The program of a rank for given chunk sizes in elements.
 
@@ -84,37 +91,63 @@ def compile_program(schedule: Schedule, rank: int, sizes: Sequence[int]) -> Prog
     return _Compiler(schedule, rank, sizes).program()
 
 
+NOWHERE = 3
+"""In the map of where chunks are: not on this rank."""
+
+
 class _Compiler:
+    """Follows where each chunk of the rank lies while its rounds are translated.
+
+    ``now`` and ``home`` are one byte per chunk number: the array that holds it, and the one that changed values
+    go to. Within an array chunks lie in the order of their numbers, so a run of chunks in one array is one place.
+    """
+
     def __init__(self, schedule: Schedule, rank: int, sizes: Sequence[int]) -> None:
         self.rank, self.schedule = rank, schedule
         self.sizes, self.count = sizes, schedule.chunk_count
         self.rounds = [list(moves) for moves in schedule.rounds(rank)]
         starts, ends = schedule.starts_with(rank), schedule.ends_with(rank)
         written = {c for moves in self.rounds for m in moves if m.kind != SEND for c in m.chunks}
-        self.now, self.input_count = self._lay_out(INPUT, starts)
-        self.home, self.output_count = self._lay_out(OUTPUT, ends)
-        others, self.cells_end = self._lay_out(WORK, sorted(written - self.home.keys()))
-        self.work_count = self.cells_end
+        others = sorted(written.difference(ends))
+        cells = 1 + max(self.count - 1, max(written, default=0), self._largest_read())
+        self.now, self.home = bytearray([NOWHERE]) * cells, bytearray([NOWHERE]) * cells
+        self.offsets: list[dict[int, int]] = [{}, {}, {}]
+        self.input_count = self._lay_out(INPUT, starts, self.now)
+        self.output_count = self._lay_out(OUTPUT, ends, self.home)
+        self.work_count = self.cells_end = self._lay_out(WORK, others, self.home)
         self.ends = ends
-        shifts = {self.home[c].start - self.now[c].start for c in starts if c in self.home}
-        self.same_places = len(shifts) == 1 and all(c in self.home for c in starts)
+        first, second = self.offsets[INPUT], self.offsets[OUTPUT]
+        shifts = {second[c] - start for c, start in first.items() if c in second}
+        self.same_places = len(shifts) == 1 and all(c in second for c in first)
         self.shift = shifts.pop() if self.same_places else 0
-        self.home.update(others)
 
-    def _lay_out(self, array: int, cells: Iterable[int]) -> tuple[dict[int, Place], int]:
-        places, position = {}, 0
+    def _largest_read(self) -> int:
+        reads = (max(c, default=0) for moves in self.rounds for m in moves for c in (m.chunks, m.source))
+        return max(reads, default=0)
+
+    def _size(self, cell: int) -> int:
+        return self.sizes[cell % self.count]
+
+    def _lay_out(self, array: int, cells: Sequence[int], kinds: bytearray) -> int:
+        """Give the cells places one after the other; returns the elements they take."""
+        position, offsets = 0, self.offsets[array]
         for cell in cells:
-            stop = position + self.sizes[cell % self.count]
-            places[cell] = Place(array, position, stop)
-            position = stop
-        return places, position
+            offsets[cell] = position
+            kinds[cell] = array
+            position += self._size(cell)
+        return position
 
     def program(self) -> Program:
-        steps = tuple(self._step(moves) for moves in self.rounds if moves)
-        finish = [Action(self.home[c], self._held(c)) for c in self.ends]
+        with collector_paused():
+            steps = tuple(self._step(moves) for moves in self.rounds if moves)
+            finish = []
+            for first, stop in self._runs(self.ends):
+                target, held = self._place(self.home, first, stop), self._held(first, stop)
+                if target != held:
+                    finish.append(Action(target, held))
         return Program(
             steps,
-            tuple(_merged([a for a in finish if a.target != a.first])),
+            tuple(_without_empty(finish)),
             self.input_count,
             self.output_count,
             self.work_count,
@@ -122,12 +155,32 @@ class _Compiler:
             self.shift,
         )
 
-    def _held(self, cell: int) -> Place:
-        place = self.now.get(cell)
-        if place is None:
-            text = f"rank {self.rank} uses chunk {cell}, which it does not hold"
+    def _runs(self, chunks: Chunks) -> Iterator[tuple[int, int]]:
+        """Runs of consecutive chunk numbers that lie in one array now and have one home: first, stop."""
+        if len(chunks) == 1:
+            yield chunks[0], chunks[0] + 1
+            return
+        for first, stop in _consecutive(chunks):
+            now, home = self.now[first:stop], self.home[first:stop]
+            if now.count(now[0]) == home.count(home[0]) == stop - first:
+                yield first, stop
+                continue
+            begin = first
+            for _, members in groupby(zip(now, home)):
+                end = begin + sum(1 for _ in members)
+                yield begin, end
+                begin = end
+
+    def _place(self, kinds: bytearray, first: int, stop: int) -> Place:
+        array = kinds[first]
+        offsets = self.offsets[array]
+        return Place(array, offsets[first], offsets[stop - 1] + self._size(stop - 1))
+
+    def _held(self, first: int, stop: int) -> Place:
+        if self.now[first] == NOWHERE:
+            text = f"rank {self.rank} uses chunk {first}, which it does not hold"
             raise ScheduleError(text, schedule=self.schedule.name)
-        return place
+        return self._place(self.now, first, stop)
 
     def _step(self, moves: list[Move]) -> Step:
         self.aside = self.cells_end
@@ -147,54 +200,79 @@ class _Compiler:
             if move.kind in (COPY, COMBINE):
                 self._local(move, actions)
         self.work_count = max(self.work_count, self.aside)
-        return Step(tuple(packs), tuple(receives), tuple(sends), tuple(_merged(actions)))
+        exchanged = tuple(receives), tuple(sends)
+        return Step(tuple(_without_empty(packs)), *exchanged, tuple(_without_empty(actions)))
 
-    def _set_aside(self, chunks: Chunks) -> Place:
-        size = sum(self.sizes[c % self.count] for c in chunks)
+    def _set_aside(self, size: int) -> Place:
         self.aside += size
         return Place(WORK, self.aside - size, self.aside)
 
     def _outgoing(self, chunks: Chunks, packs: list[Action]) -> Place:
-        places = [self._held(c) for c in chunks]
+        places = [self._held(first, stop) for first, stop in self._runs(chunks)]
         whole = _joined(places)
         if whole is not None:
             return whole
-        packed = self._set_aside(chunks)
-        packs += _merged([Action(t, f) for t, f in zip(_split(packed, places), places)])
+        packed = self._set_aside(sum(p.stop - p.start for p in places))
+        packs += [Action(t, f) for t, f in zip(_split(packed, places), places)]
         return packed
 
     def _incoming(self, move: Move, sending: set[int], actions: list[Action]) -> Place:
-        targets = [self.home[c] for c in move.chunks]
-        reducing = move.kind != "recv"
-        whole = _joined(targets)
-        clash = any(c in sending and self.now.get(c) == self.home[c] for c in move.chunks)
-        if not reducing and whole is not None and not clash:
-            self.now.update((c, self.home[c]) for c in move.chunks)
+        """Where a message is received: straight where it belongs, or aside if it must be reduced or would clash."""
+        runs = list(self._runs(move.chunks))
+        targets = [self._place(self.home, first, stop) for first, stop in runs]
+        reducing = move.kind != RECV
+        whole = None if reducing else _joined(targets)
+        if whole is not None and not sending.isdisjoint(move.chunks):
+            stays = (c for c in move.chunks if c in sending and self.now[c] == self.home[c])
+            whole = None if any(True for _ in stays) else whole
+        if whole is not None:
+            for first, stop in runs:
+                self.now[first:stop] = self.home[first:stop]
             return whole
-        arrived = self._set_aside(move.chunks)
+        arrived = self._set_aside(sum(p.stop - p.start for p in targets))
         left = move.incoming_left(self.rank)
-        for cell, piece in zip(move.chunks, _split(arrived, targets)):
-            actions.append(self._action(cell, piece, reducing, left))
+        for (first, stop), piece in zip(runs, _split(arrived, targets)):
+            actions.append(self._action(first, stop, piece, reducing, left))
         return arrived
 
     def _local(self, move: Move, actions: list[Action]) -> None:
         reducing, left = move.kind == COMBINE, bool(move.left)
         for source, cell in zip(move.source, move.chunks):
-            actions.append(self._action(cell, self._held(source), reducing, left))
+            held = self._held(source, source + 1)
+            actions.append(self._action(cell, cell + 1, held, reducing, left))
 
-    def _action(self, cell: int, value: Place, reducing: bool, left: bool) -> Action:
-        target = self.home[cell]
+    def _action(self, first: int, stop: int, value: Place, reducing: bool, left: bool) -> Action:
+        target = self._place(self.home, first, stop)
         if reducing:
-            own = self._held(cell)
+            own = self._held(first, stop)
             action = Action(target, value, own) if left else Action(target, own, value)
         else:
             action = Action(target, value)
-        self.now[cell] = target
+        self.now[first:stop] = self.home[first:stop]
         return action
+
+
+def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive numbers: first, stop."""
+    if isinstance(chunks, range) and chunks.step == 1:
+        if chunks:
+            yield chunks.start, chunks.stop
+        return
+    first = stop = -1
+    for chunk in chunks:
+        if chunk != stop:
+            if stop > first:
+                yield first, stop
+            first = chunk
+        stop = chunk + 1
+    if stop > first:
+        yield first, stop
 
 
 def _joined(places: Sequence[Place]) -> Place | None:
     """The places as one, if they lie side by side."""
+    if len(places) == 1:
+        return places[0]
     if not places:
         return Place(WORK, 0, 0)
     for one, two in pairwise(places):
@@ -213,32 +291,5 @@ def _split(whole: Place, like: Sequence[Place]) -> list[Place]:
     return pieces
 
 
-def _merged(actions: list[Action]) -> list[Action]:
-    """Neighbouring actions on neighbouring places as one; empty ones dropped."""
-    merged: list[Action] = []
-    for action in actions:
-        if action.target.start == action.target.stop:
-            continue
-        if merged and _adjoining(merged[-1], action):
-            merged[-1] = _extended(merged[-1], action)
-        else:
-            merged.append(action)
-    return merged
-
-
-def _adjoining(one: Action, two: Action) -> bool:
-    for a, b in zip(one, two):
-        if (a is None) != (b is None):
-            return False
-        if a is not None and b is not None and (a.array != b.array or a.stop != b.start):
-            return False
-    return True
-
-
-def _extended(one: Action, two: Action) -> Action:
-    """One action that does both."""
-    target = one.target._replace(stop=two.target.stop)
-    first = one.first._replace(stop=two.first.stop)
-    if one.second is None or two.second is None:
-        return Action(target, first)
-    return Action(target, first, one.second._replace(stop=two.second.stop))
+def _without_empty(actions: list[Action]) -> list[Action]:
+    return [action for action in actions if action.target.start < action.target.stop]
