@@ -164,8 +164,10 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
         found = self._agree("Dup", None, _duplicate, _frame(1))
         return type(self).make(found, self._rank, self._task)
 
-    Clone = Dup
-    Dup_with_info = Dup
+    def Clone(self) -> Any:
+        """As Dup."""
+        found = self._agree("Clone", None, _duplicate, _frame(1))
+        return type(self).make(found, self._rank, self._task)
 
     def Idup(self, info: Any = None) -> tuple[Any, Request]:
         """Begin to duplicate; the new communicator is usable at once."""

@@ -93,6 +93,24 @@ class Matched:
     def __bool__(self) -> bool:
         return self._message is not None
 
+    @classmethod
+    def Probe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Matched:
+        """Wait until a message is there, and take hold of it."""
+        return cls(comm, comm._look(source, tag, status, "Probe"))
+
+    @classmethod
+    def Iprobe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Matched | None:
+        """Take hold of a message if one is there."""
+        message = comm._glance(source, tag, status, "Iprobe")
+        return None if message is None else cls(comm, message)
+
+    probe = Probe
+    iprobe = Iprobe
+
     def _put_back(self) -> tuple[int, int]:
         """Let the ordinary receive find the message first."""
         message, self._message = self._message, None

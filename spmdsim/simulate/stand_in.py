@@ -223,6 +223,14 @@ class Info(dict[str, str]):
         """A hint, or None."""
         return self.get(key)
 
+    def Delete(self, key: str) -> None:
+        """Remove a hint."""
+        del self[key]
+
+    def Dup(self) -> Info:
+        """The same hints."""
+        return Info(self)
+
     def Free(self) -> None:
         """Python frees it."""
 

@@ -1,0 +1,415 @@
+"""Messages: buffers in all their forms, datatypes, wildcards, probes, requests, topologies, communicators."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("greenlet")
+
+from spmdsim.simulate import simulate
+
+
+def run(program: Any, size: int, **options: Any) -> Any:
+    report = simulate(program, size, strict=True, **options)
+    assert report.problems == ()
+    return report.results
+
+
+def passed(send: Any, receive: Any) -> Any:
+    """What rank 1 has in its memory after one message; each is a function of MPI giving (spec, memory)."""
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        if comm.rank == 0:
+            comm.Send(send(MPI)[0], dest=1)
+            return None
+        spec, memory = receive(MPI)
+        status = MPI.Status()
+        comm.Recv(spec, source=0, status=status)
+        return np.asarray(memory).tolist(), status.Get_count()
+
+    return run(program, 2)[1]
+
+
+def both(memory: Any, *rest: Any) -> Any:
+    return [memory, *rest] if rest else memory, memory
+
+
+@pytest.mark.parametrize(
+    ("send", "receive", "expected", "nbytes"),
+    [
+        (lambda M: both(np.arange(3.0)), lambda M: both(np.zeros(3)), [0, 1, 2], 24),
+        (lambda M: both(np.arange(3.0), 2), lambda M: both(np.zeros(3)), [0, 1, 0], 16),
+        (lambda M: both(np.arange(3.0), M.DOUBLE), lambda M: both(np.zeros(3), "d"), [0, 1, 2], 24),
+        (lambda M: both(np.arange(4.0), 2, M.DOUBLE), lambda M: both(np.zeros(3)), [0, 1, 0], 16),
+        (lambda M: both(np.arange(4.0), (2, 1), M.DOUBLE), lambda M: both(np.zeros(2)), [1, 2], 16),
+        (lambda M: both(np.arange(4.0), 2, 2, M.DOUBLE), lambda M: both(np.zeros(2)), [2, 3], 16),
+        (lambda M: both(np.arange(2.0)), lambda M: both(np.zeros(4), (2, 2)), [0, 0, 0, 1], 16),
+        (lambda M: both(np.ones((2, 3))), lambda M: both(np.zeros(6)), [1] * 6, 48),
+        (lambda M: both(np.float32(2.5)), lambda M: both(np.zeros((), "f4")), 2.5, 4),
+        (lambda M: both(array.array("i", [4, 5])), lambda M: both(np.zeros(2, "i")), [4, 5], 8),
+        (lambda M: both(b"ab"), lambda M: both(bytearray(2)), None, 2),
+        (lambda M: both(np.array([True, False])), lambda M: both(np.ones(2, bool)), [True, False], 2),
+        (lambda M: both(np.zeros(0)), lambda M: both(np.ones(2)), [1, 1], 0),
+        (lambda M: both(None), lambda M: both(np.ones(2), M.BYTE), [1, 1], 0),
+    ],
+)
+def test_buffer_forms(send: Any, receive: Any, expected: Any, nbytes: int) -> None:
+    found, count = passed(send, receive)
+    assert count == nbytes
+    if expected is not None:
+        assert found == expected
+
+
+def test_derived_datatypes_pick_what_numpy_picks() -> None:
+    grid = np.arange(30.0).reshape(5, 6)
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        kinds = {
+            "column": MPI.DOUBLE.Create_vector(5, 1, 6),
+            "hcolumn": MPI.DOUBLE.Create_hvector(5, 1, 48),
+            "box": MPI.DOUBLE.Create_subarray([5, 6], [2, 3], [1, 2]),
+            "some": MPI.DOUBLE.Create_indexed([1, 2], [3, 10]),
+            "blocks": MPI.DOUBLE.Create_indexed_block(2, [0, 8]),
+            "row": MPI.DOUBLE.Create_contiguous(6),
+            "diagonal": MPI.DOUBLE.Create_vector(5, 1, 7),
+        }
+        kinds["two columns"] = kinds["column"].Create_resized(0, 8)
+        found = {}
+        for name, kind in kinds.items():
+            kind.Commit()
+            count = 2 if name == "two columns" else 1
+            if comm.rank == 0:
+                comm.Send([grid, count, kind], dest=1)
+            else:
+                room = np.full(12, -1.0)
+                status = MPI.Status()
+                comm.Recv(room, source=0, status=status)
+                found[name] = room[: status.Get_count(MPI.DOUBLE)].tolist()
+        sizes = (kinds["box"].Get_size(), kinds["box"].Get_extent(), kinds["column"].size)
+        return found, sizes
+
+    found, sizes = run(program, 2)[1]
+    assert found["column"] == found["hcolumn"] == grid[:, 0].tolist()
+    assert found["box"] == grid[1:3, 2:5].reshape(-1).tolist()
+    assert found["some"] == [3, 10, 11]
+    assert found["blocks"] == [0, 1, 8, 9]
+    assert found["row"] == grid[0].tolist()
+    assert found["diagonal"] == np.diag(grid).tolist()
+    assert found["two columns"] == grid[:, :2].T.reshape(-1).tolist()
+    assert sizes == (48, (0, 240), 40)
+
+
+def test_receiving_into_a_derived_datatype() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        if comm.rank == 0:
+            comm.Send(np.array([7.0, 8.0, 9.0]), dest=1)
+            return None
+        grid = np.zeros((3, 4))
+        column = MPI.DOUBLE.Create_vector(3, 1, 4).Commit()
+        comm.Recv([grid.reshape(-1)[2:], 1, column], source=0)
+        return grid[:, 2].tolist(), grid.sum()
+
+    assert run(program, 2)[1] == ([7, 8, 9], 24)
+
+
+def test_an_uncommitted_datatype_is_refused() -> None:
+    def program(comm: Any) -> None:
+        from mpi4py import MPI
+
+        comm.Send([np.zeros(4), 1, MPI.DOUBLE.Create_contiguous(2)], dest=0)
+
+    report = simulate(program, 1, check=False)
+    assert "not committed" in report.problems[0].message
+
+
+def test_tags_select_and_order_is_kept() -> None:
+    def program(comm: Any) -> Any:
+        if comm.rank == 0:
+            requests = [comm.isend(i, dest=1, tag=i % 2) for i in range(6)]
+            for request in requests:
+                request.wait()
+            return None
+        return [comm.recv(source=0, tag=1) for _ in range(3)] + [comm.recv() for _ in range(3)]
+
+    assert run(program, 2)[1] == [1, 3, 5, 0, 2, 4]
+
+
+def test_posted_receives_match_in_the_order_posted() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        if comm.rank == 0:
+            anything = comm.irecv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG)
+            exact = comm.irecv(source=1, tag=3)
+            comm.barrier()
+            return anything.wait(), exact.wait()
+        comm.barrier()
+        comm.send("first", dest=0, tag=3)
+        comm.send("second", dest=0, tag=3)
+        return None
+
+    assert run(program, 2)[0] == ("first", "second")
+
+
+def test_probes() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        if comm.rank == 0:
+            comm.send([1, 2], dest=1, tag=4)
+            comm.Send(np.arange(5, dtype="i"), dest=1, tag=6)
+            comm.send("held", dest=1, tag=8)
+            comm.send("other", dest=1, tag=8)
+            return None
+        status = MPI.Status()
+        comm.Probe(source=0, tag=4, status=status)
+        first = (status.source, status.tag, comm.recv(source=0, tag=4))
+        while not comm.Iprobe(source=0, tag=6, status=status):
+            pass
+        room = np.zeros(status.Get_count(MPI.INT), dtype="i")
+        comm.Recv(room, source=0, tag=6)
+        held = comm.mprobe(source=0, tag=8)
+        return first, room.tolist(), held.recv(), comm.recv(source=0, tag=8)
+
+    assert run(program, 2)[1] == ((0, 4, [1, 2]), [0, 1, 2, 3, 4], "held", "other")
+
+
+def test_waiting_and_testing() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        if comm.rank:
+            for turn in range(2):
+                comm.send((comm.rank, turn), dest=0, tag=turn)
+            return None
+        requests = [comm.irecv(source=r, tag=0) for r in range(1, comm.size)]
+        found = [MPI.Request.waitany(requests) for _ in requests]
+        assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
+        later = [comm.irecv(source=r, tag=1) for r in range(1, comm.size)]
+        done, objects = MPI.Request.testall(later)
+        while not done:
+            done, objects = MPI.Request.testall(later)
+        assert MPI.Request.Testall(later) and not any(later)
+        null = MPI.REQUEST_NULL
+        assert null.Test() and null.Wait() and null.wait() is None
+        return found, objects
+
+    found, objects = run(program, 4)[0]
+    assert sorted(found) == [(0, (1, 0)), (1, (2, 0)), (2, (3, 0))]
+    assert objects == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_waitsome_and_testsome() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        if comm.rank:
+            comm.Send(np.array([comm.rank]), dest=0)
+            return None
+        rooms = [np.zeros(1, int) for _ in range(comm.size - 1)]
+        requests = [comm.Irecv(room, source=r + 1) for r, room in enumerate(rooms)]
+        places: list[int] = []
+        while len(places) < 2:
+            places += MPI.Request.Waitsome(requests)
+        while len(places) < len(rooms):
+            places += MPI.Request.Testsome(requests)
+        assert MPI.Request.Waitsome(requests) is None
+        return sorted(places), [int(room[0]) for room in rooms]
+
+    assert run(program, 5)[0] == ([0, 1, 2, 3], [1, 2, 3, 4])
+
+
+def test_a_receive_buffer_is_filled_at_wait_not_before() -> None:
+    def program(comm: Any) -> Any:
+        if comm.rank == 0:
+            comm.Send(np.ones(2), dest=1)
+            comm.barrier()
+            return None
+        room = np.zeros(2)
+        request = comm.Irecv(room, source=0)
+        comm.barrier()
+        early = room.tolist()
+        request.Wait()
+        return early, room.tolist()
+
+    assert run(program, 2)[1] == ([0, 0], [1, 1])
+
+
+def test_cancelled_receive() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        request = comm.Irecv(np.zeros(1), source=0, tag=99)
+        request.Cancel()
+        status = MPI.Status()
+        request.Wait(status)
+        return status.Is_cancelled()
+
+    assert run(program, 2) == (True, True)
+
+
+def test_nobody() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        room = np.full(2, 5.0)
+        comm.Send(room, dest=MPI.PROC_NULL)
+        comm.Recv(room, source=MPI.PROC_NULL, status=status)
+        comm.Sendrecv(room, MPI.PROC_NULL, 0, room.copy(), MPI.PROC_NULL)
+        nothing = comm.sendrecv(1, dest=MPI.PROC_NULL, source=MPI.PROC_NULL)
+        return room.tolist(), status.source == MPI.PROC_NULL, status.Get_count(), nothing
+
+    assert run(program, 1) == (([5, 5], True, 0, None),)
+
+
+def test_messages_to_oneself() -> None:
+    def program(comm: Any) -> Any:
+        request = comm.irecv(source=0)
+        comm.send("me", dest=0)
+        from mpi4py import MPI
+
+        alone = MPI.COMM_SELF
+        return request.wait(), alone.rank, alone.size, alone.allgather(3)
+
+    assert run(program, 1) == (("me", 0, 1, [3]),)
+
+
+# ---------------------------------------------------------------------- communicators
+
+
+def test_split_by_color_and_key() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        color = MPI.UNDEFINED if comm.rank == 4 else comm.rank % 2
+        part = comm.Split(color, key=-comm.rank)
+        if comm.rank == 4:
+            return part == MPI.COMM_NULL, bool(part)
+        return part.allgather(comm.rank), part.rank, part.Get_size()
+
+    results = run(program, 7)
+    assert results[0] == ([6, 2, 0], 2, 3)
+    assert results[1] == ([5, 3, 1], 2, 3)
+    assert results[4] == (True, False)
+
+
+def test_a_null_or_freed_communicator_cannot_be_used() -> None:
+    def program(comm: Any) -> list[str]:
+        from mpi4py import MPI
+
+        twin = comm.Dup()
+        twin.Free()
+        found = []
+        for bad in (MPI.COMM_NULL, twin):
+            try:
+                bad.Get_rank()
+            except MPI.Exception as error:
+                found.append(str(error))
+        return found
+
+    null, freed = run(program, 2)[0]
+    assert "COMM_NULL" in null and "freed" in freed
+
+
+def test_nodes() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        return node.size, node.rank, MPI.Get_processor_name()
+
+    results = run(program, 6, ranks_per_node=4)
+    assert results == tuple(
+        (4 if r < 4 else 2, r % 4, f"node{r // 4}") for r in range(6)
+    )
+
+
+def test_groups() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        world = comm.Get_group()
+        first, last = world.Incl([2, 0]), world.Range_incl([(1, 3, 2)])
+        union = MPI.Group.Union(first, last)
+        picked = comm.Create_group(union) if comm.rank in (0, 1, 2, 3) else None
+        order = picked.allgather(comm.rank) if picked else None
+        made = comm.Create(first)
+        return (
+            order,
+            union.size,
+            MPI.Group.Translate_ranks(union, [0, 1, 2], world),
+            world.Excl([1]).Compare(world) == MPI.UNEQUAL,
+            MPI.Group.Difference(world, first).members,
+            made != MPI.COMM_NULL and made.rank,
+        )
+
+    results = run(program, 5)
+    assert results[2] == ([2, 0, 1, 3], 4, [2, 0, 1], True, (1, 3, 4), 0)
+    assert results[0][-1] == 1 and results[4][0] is None and results[4][-1] is False
+
+
+def test_grid() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        cart = comm.Create_cart([2, 3], periods=[True, False])
+        if cart == MPI.COMM_NULL:
+            return None
+        rows = cart.Sub([False, True])
+        return (
+            cart.Get_coords(cart.rank),
+            cart.Get_cart_rank(cart.coords),
+            cart.Shift(0, 1),
+            cart.Shift(1, 1),
+            rows.allgather(comm.rank),
+            rows.dims,
+            cart.Get_topo()[:2],
+            cart.topology == MPI.CART,
+        )
+
+    results = run(program, 7)
+    assert results[6] is None
+    assert results[4] == ([1, 1], 4, (1, 1), (3, 5), [3, 4, 5], [3], ([2, 3], [1, 0]), True)
+    assert results[0][3] == (-2, 1)
+
+
+def test_neighbours_swap_sides() -> None:
+    def program(comm: Any) -> Any:
+        cart = comm.Create_cart([comm.size], periods=[True])
+        got = np.zeros(2, dtype=int)
+        cart.Neighbor_alltoall(np.array([10 * comm.rank, 10 * comm.rank + 1]), got)
+        every = np.zeros(2, dtype=int)
+        cart.Neighbor_allgather(np.array([comm.rank]), every)
+        objects = cart.neighbor_alltoall([("to left", comm.rank), ("to right", comm.rank)])
+        return got.tolist(), every.tolist(), objects
+
+    for size in (1, 2, 4):
+        for rank, (got, every, objects) in enumerate(run(program, size)):
+            left, right = (rank - 1) % size, (rank + 1) % size
+            assert got == [10 * left + 1, 10 * right]
+            assert every == [left, right]
+            assert objects == [("to right", left), ("to left", right)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "wanted", "dims"),
+    [(6, 2, [3, 2]), (16, 2, [4, 4]), (12, 3, [3, 2, 2]), (7, 2, [7, 1]), (12, [0, 2], [6, 2])],
+)
+def test_balanced_dims(ranks: int, wanted: Any, dims: list[int]) -> None:
+    def program() -> Any:
+        from mpi4py import MPI
+
+        return MPI.Compute_dims(ranks, wanted)
+
+    assert simulate(program, 1).results == (dims,)
