@@ -69,6 +69,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-n", "--iters", type=int, default=20, help="timed calls (20)")
     parser.add_argument("-w", "--warmup-iters", type=int, default=5, help="calls before (5)")
     parser.add_argument("-c", "--check", type=int, default=1, metavar="0|1", help="verify results (1)")
+    parser.add_argument(
+        "-a",
+        "--average",
+        choices=("median", "mean", "min"),
+        default="median",
+        help="which of five batches counts; min is robust where other work disturbs (median)",
+    )
     parser.add_argument("-d", "--datatype", default="float32", help="element type (float32)")
     parser.add_argument("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
     parser.add_argument("--algorithms", default="", metavar="A,B", help="only these; native is the library's")
@@ -148,6 +155,8 @@ def _measure(
     args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], comm: Any
 ) -> Iterator[Row]:
     """One row per size and algorithm, sizes running fastest as nccl-tests prints them."""
+    from statistics import mean, median
+
     import numpy as np
 
     from spmdsim.cli.collective_measure import case_for, emulated_call, native_call, seconds_per_call
@@ -160,6 +169,7 @@ def _measure(
     if dtype.kind not in "fiu":
         raise InputError(f"element type {args.datatype!r} cannot be added up; such as float32, int64")
     machine = _machine(args.machine)
+    averages: dict[str, Any] = {"median": median, "mean": mean, "min": min}
     cases = list(dict.fromkeys(case_for(name, comm, nbytes, dtype).count for nbytes in sizes))
     for label, schedule in calls.items():
         for count in cases:
@@ -169,7 +179,9 @@ def _measure(
                 call = native_call(case, comm, result)
             else:
                 call = emulated_call(schedule, case, comm, result)
-            seconds = seconds_per_call(call, comm, args.warmup_iters, args.iters)
+            seconds = seconds_per_call(
+                call, comm, args.warmup_iters, args.iters, choose=averages[args.average]
+            )
             wrong = sum(comm.allgather(case.wrong(result))) if args.check else 0
             algbw = case.nbytes / seconds / 1e9
             yield Row(

@@ -186,18 +186,27 @@ def emulated_call(schedule: Schedule, case: Case, comm: Any, result: Array) -> C
     return lambda: execute(program, transport, given, result, tag=TAG, work=work)
 
 
-def seconds_per_call(call: Callable[[], object], comm: Any, warmup: int, iterations: int) -> float:
-    """Mean time of a call, averaged over ranks: the median over a few batches.
+def seconds_per_call(
+    call: Callable[[], object],
+    comm: Any,
+    warmup: int,
+    iterations: int,
+    batches: int = BATCHES,
+    choose: Callable[[list[float]], float] = median,
+) -> float:
+    """Mean time of a call, averaged over ranks, in the median of a few batches.
 
     Args:
         call: what to time; all ranks do it.
         comm: the ranks that take part.
         warmup: calls before the clock starts.
         iterations: timed calls, all batches together.
+        batches: how many batches; each starts with a barrier.
+        choose: which batch counts, such as ``min``.
     """
     for _ in range(warmup):
         call()
-    batches = min(BATCHES, iterations)
+    batches = min(batches, iterations)
     means = []
     for batch in range(batches):
         times = iterations // batches + (batch < iterations % batches)
@@ -206,7 +215,7 @@ def seconds_per_call(call: Callable[[], object], comm: Any, warmup: int, iterati
         for _ in range(times):
             call()
         means.append((time.perf_counter() - start) / times)
-    return median(float(np.mean(one)) for one in zip(*comm.allgather(means)))
+    return max(choose([float(np.mean(one)) for one in zip(*comm.allgather(means))]), 1e-9)
 
 
 def communicator() -> Any:

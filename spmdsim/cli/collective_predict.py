@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
+    from spmdsim.cost import Machine
+    from spmdsim.cost.loggops import LogGOPS
     from spmdsim.cost.predict import Point, Prediction
     from spmdsim.draw.plot import Plot
 
@@ -23,6 +25,8 @@ examples:
 
 topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
 dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
+  spmdsim collective predict all_reduce -n 8 --model loggops             event simulation, eager and rendezvous
+
 machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
 """
 
@@ -57,6 +61,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NUMBER=FACTOR",
         help="multiply a number of the machine, such as beta=0.5",
     )
+    parser.add_argument(
+        "--model",
+        choices=("rounds", "loggops"),
+        default="rounds",
+        help="synchronous rounds, or events in the LogGOPS model (rounds)",
+    )
+    parser.add_argument(
+        "--loggops", default="", metavar="L=2e-6,o=1e-6,..", help="its parameters, in seconds and bytes"
+    )
     parser.add_argument("--group", type=int, metavar="G", help="ranks per group, for two-level algorithms")
     parser.add_argument("--segments", type=int, metavar="S", help="segments, for algorithms that have them")
     parser.add_argument("--itemsize", type=int, default=1, help="bytes that are never cut (1)")
@@ -82,7 +95,12 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--itemsize is {args.itemsize}; it has to be 1 or more")
     names = [name.strip() for name in args.algorithms.split(",") if name.strip()]
     what = collective(args.collective)
-    found = predict(what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options)
+    events = None
+    if args.model == "loggops":
+        events = event_parameters(args.loggops, machine)
+    found = predict(
+        what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
+    )
     if not found.algorithms:
         reasons = "; ".join(f"{name}: {why}" for name, why in found.left_out.items())
         raise InputError(f"no algorithm of {what.name} can be priced here ({reasons})")
@@ -105,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def machine_of(name: str, what_if: list[str]) -> Any:
+def machine_of(name: str, what_if: list[str]) -> Machine:
     """The machine with the what-if factors applied."""
     from spmdsim.cost import load_machine
 
@@ -119,6 +137,30 @@ def machine_of(name: str, what_if: list[str]) -> Any:
                 raise InputError(f"--what-if takes NUMBER=FACTOR such as beta=0.5, got {part!r}") from None
     machine = load_machine(name)
     return machine.what_if(**factors) if factors else machine
+
+
+def event_parameters(text: str, machine: Machine) -> LogGOPS:
+    """LogGOPS parameters from ``L=2e-6,o=1e-6``; those not given come from the machine.
+
+    >>> from spmdsim.cost import Machine
+    >>> event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
+    2e-06
+    """
+    from dataclasses import asdict
+
+    from spmdsim.cost.loggops import LogGOPS
+
+    values: dict[str, Any] = asdict(LogGOPS.from_machine(machine))
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        key, _, number = part.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = -1.0
+        if key not in values or not value >= 0:
+            raise InputError(f"--loggops takes {', '.join(values)} as NAME=NUMBER, got {part!r}")
+        values[key] = value
+    return LogGOPS(**values)
 
 
 def growing_counts(text: str) -> list[int]:

@@ -20,8 +20,6 @@ from spmdsim.cost.calibrate import Sample
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 #: Rounds in one run of the exchange, so that the cost of a call does not hide that of a round.
 ROUNDS = 4
-#: Repetitions of a measurement; the fastest counts.
-REPEATS = 7
 
 
 def sample_sizes(largest: int) -> list[int]:
@@ -33,9 +31,13 @@ def sample_sizes(largest: int) -> list[int]:
     return sizes
 
 
-def repetitions(nbytes: int) -> int:
-    """How often to repeat what moves this many bytes: the same on all ranks, and never long."""
-    return max(3, min(400, (32 << 20) // max(nbytes, 1)))
+def loops(nbytes: int) -> tuple[int, int]:
+    """How many loops of how many calls to time for what moves this many bytes: the same on all ranks.
+
+    Loops are short, so that some of them run undisturbed on a machine that does other work too.
+    """
+    calls = max(1, min(10, (256 << 10) // max(nbytes, 1)))
+    return max(5, min(60, (96 << 20) // max(nbytes * calls, 1))), calls
 
 
 def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
@@ -66,7 +68,7 @@ def _exchange_seconds(comm: Any, peer: int, nbytes: int) -> float:
     program = Program((step,) * ROUNDS, (), nbytes, nbytes, 0, False, 0)
     given, result = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     transport = Messages(comm)
-    return _per_call(lambda: execute(program, transport, given, result), repetitions(nbytes)) / ROUNDS
+    return _per_call(lambda: execute(program, transport, given, result), nbytes) / ROUNDS
 
 
 def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
@@ -82,7 +84,7 @@ def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
             c[...] = a
 
         comm.Barrier()
-        seconds = _per_call(reduce if what == "reduce" else copy, repetitions(nbytes))
+        seconds = _per_call(reduce if what == "reduce" else copy, nbytes)
         samples.append((nbytes, median(comm.allgather(seconds))))
     return samples
 
@@ -93,26 +95,27 @@ def call_seconds(comm: Any) -> float:
     from spmdsim.worlds.mpi_messages import Messages
 
     transport, empty = Messages(comm), np.empty(0, np.float32)
-    return _per_call(lambda: execute(nothing, transport, empty, empty), 200)
+    return _per_call(lambda: execute(nothing, transport, empty, empty), 0)
 
 
 def flops_per_second() -> float:
     """Arithmetic speed of one rank on a float32 matrix product."""
     n = 512
     a, b, c = (np.ones((n, n), np.float32) for _ in range(3))
-    return 2 * n**3 / _per_call(lambda: np.matmul(a, b, out=c), 4)
+    return 2 * n**3 / _per_call(lambda: np.matmul(a, b, out=c), 4 << 20)
 
 
-def _per_call(call: Callable[[], object], times: int) -> float:
-    """Least over repeated loops of the mean time of a call: other work on the machine only ever adds time."""
-    means = []
-    for repeat in range(REPEATS + 1):
+def _per_call(call: Callable[[], object], nbytes: int) -> float:
+    """Time of a call in the fastest of several loops: other work on the machine only ever adds time."""
+    repeats, calls = loops(nbytes)
+    call()  # warms caches and connections up
+    best = float("inf")
+    for _ in range(repeats):
         start = time.perf_counter()
-        for _ in range(times):
+        for _ in range(calls):
             call()
-        if repeat:  # the first loop warms caches and connections up
-            means.append((time.perf_counter() - start) / times)
-    return max(min(means), 1e-9)
+        best = min(best, (time.perf_counter() - start) / calls)
+    return max(best, 1e-9)
 
 
 def native_table(comm: Any, largest: int) -> list[Measurement]:
@@ -123,8 +126,9 @@ def native_table(comm: Any, largest: int) -> list[Measurement]:
         while nbytes <= largest:
             case = case_for(name, comm, nbytes, np.dtype(np.float32))
             result = np.zeros(case.output_count, case.dtype)
-            times = max(10, repetitions(nbytes) // 4)
-            seconds = seconds_per_call(native_call(case, comm, result), comm, 3, times)
+            repeats, calls = loops(nbytes)
+            call = native_call(case, comm, result)
+            seconds = seconds_per_call(call, comm, 2, repeats * calls, repeats, min)
             rows.append(Measurement(name, "native", comm.Get_size(), case.nbytes, max(seconds, 1e-9)))
             nbytes *= 2
     # Small sizes may round to the same case; the table keeps one row per size.

@@ -11,8 +11,11 @@ from typing import Any
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
 from spmdsim.collectives.bounds import lower_bound
 from spmdsim.cost.formulas import closed_form
+from spmdsim.cost.loggops import LogGOPS, simulate_program
+from spmdsim.cost.lowering import program_of
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.price import price
+from spmdsim.cost.topology import Topology
 from spmdsim.cost.topology_spec import parse_topology
 from spmdsim.cost.traffic import symmetry_of
 from spmdsim.errors import InputError
@@ -115,6 +118,7 @@ def predict(
     topology: str = "",
     itemsize: int = 1,
     options: dict[str, Any] | None = None,
+    events: LogGOPS | None = None,
 ) -> Prediction:
     """Predict times of a collective.
 
@@ -127,6 +131,7 @@ def predict(
         topology: a text as :func:`spmdsim.cost.topology_spec.parse_topology` reads it.
         itemsize: bytes that are never cut.
         options: options of algorithms, such as ``group``; each takes those it knows.
+        events: parameters, in seconds, to simulate events in the LogGOPS model instead of synchronous rounds.
 
     Raises:
         InputError: nothing to predict.
@@ -151,7 +156,8 @@ def predict(
             if name not in known:
                 continue
             schedule = _schedule(known[name], n, options or {}, left_out)
-            if schedule is not None and _affordable(schedule, machine, network is not None, left_out):
+            by_hand = network is not None or events is not None
+            if schedule is not None and _affordable(schedule, machine, by_hand, events is not None, left_out):
                 pricers[name] = lambda m, s=schedule, t=network: (
                     price(  # type: ignore[misc]
                         s, machine, m, t, itemsize
@@ -186,15 +192,31 @@ def _schedule(
     return make_schedule(chosen, n, **mine)
 
 
-def _affordable(schedule: Schedule, machine: Machine, network: bool, left_out: dict[str, str]) -> bool:
+def _pricer(
+    schedule: Schedule, machine: Machine, network: Topology | None, itemsize: int, events: LogGOPS | None
+) -> Callable[[int], float]:
+    """Seconds of a schedule as a function of the message size."""
+    if events is None:
+        return lambda nbytes: price(schedule, machine, nbytes, network, itemsize).seconds
+
+    def simulated(nbytes: int) -> float:
+        program = program_of(schedule, nbytes, itemsize, machine.gamma)
+        return simulate_program(program, events).makespan
+
+    return simulated
+
+
+def _affordable(
+    schedule: Schedule, machine: Machine, by_hand: bool, every_rank: bool, left_out: dict[str, str]
+) -> bool:
     """Whether pricing takes a moment only: a closed form, a symmetry, or few messages."""
     form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
-    flat = not (network or machine.intra)
+    flat = not (by_hand or machine.intra)
     if form is not None and flat and (not machine.pieces or symmetry_of(schedule)):
         return True
     # Without a formula the number of rounds is unknown; it is at least logarithmic.
     rounds = form.steps if form else 4 * schedule.size.bit_length()
-    limit = _SYMMETRIC_ROUNDS if symmetry_of(schedule) else _AFFORDABLE // schedule.size
+    limit = _SYMMETRIC_ROUNDS if symmetry_of(schedule) and not every_rank else _AFFORDABLE // schedule.size
     if schedule.algorithm.ports != "1":
         limit = _AFFORDABLE // schedule.size**2
     if rounds <= limit:
