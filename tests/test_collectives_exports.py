@@ -107,6 +107,16 @@ def test_goal_in_the_event_simulator() -> None:
     assert simulate_program(program).makespan == 22000
 
 
+def test_published_binomial_reduction() -> None:
+    """1024 bytes over 8 ranks, through a GOAL file and back."""
+    from spmdsim.cost.loggops import simulate_program
+    from spmdsim.cost.program import Program
+
+    goal = read_goal(goal_of(schedule_of("reduce", "binomial", 8), 1024).to_text())
+    found = simulate_program(goal.fill(Program(8)))
+    assert sorted(found.rank_ends) == [1500] * 4 + [13138] * 2 + [24776, 34914]
+
+
 def attributes(step: ET.Element) -> dict[str, Any]:
     return {k: int(v) if v.lstrip("-").isdigit() else v for k, v in step.attrib.items()}
 
