@@ -192,6 +192,20 @@ def test_export(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert ET.fromstring(target.read_text()).attrib["coll"] == "allreduce"
 
 
+def test_goal_files_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "tree.goal"
+    argv = ("export", "reduce", "binomial", "-n", "8", "-b", "1024", "-o", str(target))
+    assert output(capsys, *argv)[0] == 0
+    code, text = output(capsys, "goal", str(target), "--json")
+    result = json.loads(text)
+    assert code == 0 and result["makespan"] == max(result["rank_ends"]) == 34914
+    shorter = json.loads(output(capsys, "goal", str(target), "-G", "0", "--json")[1])
+    assert shorter["makespan"] < result["makespan"]
+    target.write_text("num_ranks 2\nrank 0 {\nl1: recv 8b from 1 tag 0\n}\n")
+    code, text = output(capsys, "goal", str(target))
+    assert code == 1 and text.startswith("wrong: ")
+
+
 def test_arguments() -> None:
     assert rank_counts("2..4, 8") == [2, 3, 4, 8]
     assert [parse_bytes(t) for t in ("8", "64K", "1MiB", "0.5k", "2GB")] == [8, 65536, 1 << 20, 512, 2 << 30]

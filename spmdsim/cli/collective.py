@@ -12,6 +12,7 @@ SUBCOMMANDS = (
     "diff",
     "check",
     "export",
+    "goal",
     "predict",
     "bench",
     "calibrate",
@@ -26,7 +27,7 @@ examples:
   spmdsim collective diff all_reduce ring rabenseifner -n 6
   spmdsim collective check my.py:my_ring -n 2..16      verify your own generator of (rank, size)
   spmdsim collective export all_reduce ring -n 4 -o ring.goal
-  spmdsim collective predict --goal ring.goal          simulate it, or any GOAL file
+  spmdsim collective goal ring.goal                    simulate it, or any GOAL file
   spmdsim collective predict all_reduce -n 2..1024x2   times on a machine, over sizes or rank counts
   spmdsim collective bench all_reduce --ranks 2        measured, next to the library's own call
   spmdsim collective calibrate                         measure this machine for the predictions

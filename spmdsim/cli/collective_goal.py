@@ -1,0 +1,59 @@
+"""``spmdsim collective goal``: simulate anybody's GOAL file, with LogGOPS parameters."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from spmdsim.errors import InputError, ScheduleError
+
+PARAMETERS = {
+    "L": "latency of the network",
+    "o": "cpu time per message on each side",
+    "g": "gap between messages",
+    "G": "time per byte",
+    "O": "cpu time per byte",
+    "S": "longest message sent without waiting for its receiver",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "goal",
+        help="simulate a GOAL file (LogGOPSim's format)",
+        description="Simulate a GOAL file in LogGOPS time: when each rank ends. Defaults are LogGOPSim's, in ns."
+        " A deadlock or a message that nobody receives is reported.",
+    )
+    parser.add_argument("file", help="a GOAL text file")
+    for name, words in PARAMETERS.items():
+        parser.add_argument(f"-{name}", type=float, metavar="T", help=words)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate; 1 when the program cannot end."""
+    from spmdsim.cli.output import emit_json, say
+    from spmdsim.collectives.goal import read_goal
+    from spmdsim.cost.loggops import LogGOPS, simulate_program
+    from spmdsim.cost.program import Program
+
+    try:
+        text = Path(args.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {args.file}: {error}") from None
+    goal = read_goal(text)
+    given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
+    try:
+        found = simulate_program(goal.fill(Program(len(goal.ranks))), LogGOPS(**given))
+    except ScheduleError as error:
+        say(f"wrong: {error.message}")
+        return 1
+    if args.json:
+        emit_json({"makespan": found.makespan, "rank_ends": list(found.rank_ends), "events": found.events})
+        return 0
+    for rank, end in enumerate(found.rank_ends):
+        say(f"rank {rank} ends at {end:g}")
+    say(f"makespan {found.makespan:g}, {found.events} events")
+    return 0
