@@ -53,7 +53,7 @@ def gather_stops(comm: MPI.Comm, message: str, seconds: float = SECONDS) -> dict
 def _report(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str] | None:
     """Tell rank 0 and wait for its answer; if none comes, rank 0 is not stopping and this rank speaks."""
     request = comm.isend(message, dest=0, tag=TAG)
-    deadline = time.monotonic() + seconds * 1.5 + 0.05 * comm.rank
+    deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)
     while time.monotonic() < deadline:
         request.test()
         if comm.iprobe(source=0, tag=TAG):
