@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("greenlet")
-
 from spmdsim.simulate import simulate
+
+pytest.importorskip("greenlet")
 
 FOLDER = Path(__file__).parent.parent / "examples" / "buggy_programs"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")

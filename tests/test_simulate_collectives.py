@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("greenlet")
-
 from spmdsim.simulate import simulate
+
+pytest.importorskip("greenlet")
 
 SIZES = [1, 2, 3, 4, 7, 16]
 
@@ -191,7 +191,7 @@ def test_in_place(size: int) -> None:
         np.testing.assert_array_equal(found["rsb"][:2], total[2 * rank : 2 * rank + 2])
 
 
-OPS = {
+OPS: dict[str, Any] = {
     "SUM": np.add,
     "PROD": np.multiply,
     "MAX": np.maximum,

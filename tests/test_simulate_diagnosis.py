@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("greenlet")
-
 from spmdsim.simulate import Problem, Report, SimulationError, simulate
+
+pytest.importorskip("greenlet")
 
 
 def judge(program: Callable[..., Any], n: int, **options: Any) -> Report:
@@ -405,9 +405,7 @@ def test_different_collectives() -> None:
 
     problem = mismatch(program, 8)
     assert problem.ranks == (3,)
-    assert f"rank 3 calls Bcast at test_simulate_diagnosis.py:{line(program, 'Bcast')}" in (
-        problem.message
-    )
+    assert f"rank 3 calls Bcast at test_simulate_diagnosis.py:{line(program, 'Bcast')}" in (problem.message)
     assert "where ranks 0-2, 4-7 call Allreduce" in problem.message
 
 

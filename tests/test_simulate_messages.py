@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("greenlet")
-
 from spmdsim.simulate import simulate
+
+pytest.importorskip("greenlet")
 
 
 def run(program: Any, size: int, **options: Any) -> Any:
@@ -220,9 +220,9 @@ def test_waitsome_and_testsome() -> None:
         requests = [comm.Irecv(room, source=r + 1) for r, room in enumerate(rooms)]
         places: list[int] = []
         while len(places) < 2:
-            places += MPI.Request.Waitsome(requests)
+            places += MPI.Request.Waitsome(requests) or []
         while len(places) < len(rooms):
-            places += MPI.Request.Testsome(requests)
+            places += MPI.Request.Testsome(requests) or []
         assert MPI.Request.Waitsome(requests) is None
         return sorted(places), [int(room[0]) for room in rooms]
 
@@ -330,9 +330,7 @@ def test_nodes() -> None:
         return node.size, node.rank, MPI.Get_processor_name()
 
     results = run(program, 6, ranks_per_node=4)
-    assert results == tuple(
-        (4 if r < 4 else 2, r % 4, f"node{r // 4}") for r in range(6)
-    )
+    assert results == tuple((4 if r < 4 else 2, r % 4, f"node{r // 4}") for r in range(6))
 
 
 def test_groups() -> None:
@@ -350,12 +348,12 @@ def test_groups() -> None:
             union.size,
             MPI.Group.Translate_ranks(union, [0, 1, 2], world),
             world.Excl([1]).Compare(world) == MPI.UNEQUAL,
-            MPI.Group.Difference(world, first).members,
+            world.Translate_ranks(group=MPI.Group.Difference(world, first)).count(MPI.UNDEFINED),
             made != MPI.COMM_NULL and made.rank,
         )
 
     results = run(program, 5)
-    assert results[2] == ([2, 0, 1, 3], 4, [2, 0, 1], True, (1, 3, 4), 0)
+    assert results[2] == ([2, 0, 1, 3], 4, [2, 0, 1], True, 2, 0)
     assert results[0][-1] == 1 and results[4][0] is None and results[4][-1] is False
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("greenlet")
-
 from spmdsim.simulate import simulate
+
+pytest.importorskip("greenlet")
 
 FOLDER = Path(__file__).parent / "simulate_programs"
 PROGRAMS = {
@@ -40,9 +40,7 @@ def lines_of(name: str, ranks: int, **options: object) -> list[str]:
 @pytest.mark.parametrize("ranks", [2, 4, 6, 16])
 def test_ring(ranks: int) -> None:
     total = sum(range(4 * ranks)) * ranks * (ranks + 1) // 2
-    assert lines_of("ring_all_reduce", ranks) == sorted(
-        f"rank {rank}: {total} True" for rank in range(ranks)
-    )
+    assert lines_of("ring_all_reduce", ranks) == sorted(f"rank {rank}: {total} True" for rank in range(ranks))
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 64])

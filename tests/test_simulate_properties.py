@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("greenlet")
-hypothesis = pytest.importorskip("hypothesis")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdsim.simulate import simulate
+
+pytest.importorskip("greenlet")
 
 
 @st.composite
@@ -81,12 +81,8 @@ def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> 
     def program(comm: Any) -> list[Any]:
         from mpi4py import MPI
 
-        receives = [
-            comm.irecv(source=s, tag=t) for s, d, t in messages if d == comm.rank
-        ]
-        sends = [
-            comm.isend(i, dest=d, tag=t) for i, (s, d, t) in enumerate(messages) if s == comm.rank
-        ]
+        receives = [comm.irecv(source=s, tag=t) for s, d, t in messages if d == comm.rank]
+        sends = [comm.isend(i, dest=d, tag=t) for i, (s, d, t) in enumerate(messages) if s == comm.rank]
         got = MPI.Request.waitall(receives)
         MPI.Request.waitall(sends)
         return got
@@ -104,9 +100,7 @@ def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> 
 
 @given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
-def test_wildcards_get_every_message_once_and_in_the_senders_order(
-    size: int, each: int, seed: int
-) -> None:
+def test_wildcards_get_every_message_once_and_in_the_senders_order(size: int, each: int, seed: int) -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 

@@ -15,8 +15,37 @@ from spmdsim.simulate.collectives import Call, join
 from spmdsim.simulate.messages import wait_for
 from spmdsim.simulate.requests import Prequest, Request, take_result
 
-_OBJECTS = ["barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan"]
-_BUFFERS = ["Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block", "Reduce_scatter"]
+_OBJECTS = [
+    "barrier",
+    "bcast",
+    "gather",
+    "scatter",
+    "allgather",
+    "alltoall",
+    "reduce",
+    "allreduce",
+    "scan",
+    "exscan",
+]
+_BUFFERS = [
+    "Barrier",
+    "Bcast",
+    "Gather",
+    "Gatherv",
+    "Scatter",
+    "Scatterv",
+    "Allgather",
+    "Allgatherv",
+    "Alltoall",
+    "Alltoallv",
+    "Alltoallw",
+    "Reduce",
+    "Allreduce",
+    "Scan",
+    "Exscan",
+    "Reduce_scatter_block",
+    "Reduce_scatter",
+]
 
 
 def meet(comm: Any, call: Call, name: str, frame: Any) -> Any:

@@ -252,7 +252,25 @@ NAMED: dict[str, Datatype] = {
 }
 BYTE = NAMED["BYTE"]
 PACKED = NAMED["PACKED"]
-_PREFERRED = ["DOUBLE", "FLOAT", "INT", "LONG", "UNSIGNED", "UNSIGNED_LONG", "SHORT", "UNSIGNED_SHORT", "SIGNED_CHAR", "UNSIGNED_CHAR", "C_BOOL", "C_FLOAT_COMPLEX", "C_DOUBLE_COMPLEX", "FLOAT16_T", "LONG_DOUBLE", "CHAR", "WCHAR"]
+_PREFERRED = [
+    "DOUBLE",
+    "FLOAT",
+    "INT",
+    "LONG",
+    "UNSIGNED",
+    "UNSIGNED_LONG",
+    "SHORT",
+    "UNSIGNED_SHORT",
+    "SIGNED_CHAR",
+    "UNSIGNED_CHAR",
+    "C_BOOL",
+    "C_FLOAT_COMPLEX",
+    "C_DOUBLE_COMPLEX",
+    "FLOAT16_T",
+    "LONG_DOUBLE",
+    "CHAR",
+    "WCHAR",
+]
 _BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED)}
 
 

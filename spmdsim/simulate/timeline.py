@@ -6,6 +6,7 @@ from types import FrameType
 from typing import Any
 
 from spmdsim.simulate.messages import Message, Receive
+from spmdsim.simulate.places import user_call
 
 _MICRO = 1e6
 
@@ -29,7 +30,9 @@ class Timeline:
 
     def call(self, task: Any, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
         """One call of a rank, from ``begin`` to the rank's clock."""
-        facts["line"] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        _, user = user_call(frame)
+        if user is not None:
+            facts["line"] = f"{user.f_code.co_filename}:{user.f_lineno}"
         self._slice(name, task.rank, begin, task.clock, facts)
 
     def _slice(self, name: str, rank: int, begin: float, end: float, facts: dict[str, Any]) -> None:

@@ -83,9 +83,7 @@ def start_receive(
     """
     scheduler, box = comm._scheduler, comm._box
     site = (frame.f_code, frame.f_lasti)
-    receive = Receive(
-        comm._shared, comm._task, target, source, comm._rank, tag, name, site, direct
-    )
+    receive = Receive(comm._shared, comm._task, target, source, comm._rank, tag, name, site, direct)
     if (source < 0 or tag < 0 or source >= comm._shared.size) and not check_source(comm, source, tag):
         receive.done = True
         receive.end = receive.posted
@@ -195,9 +193,7 @@ def _count_ahead(task: Any, dest: int, message: Message) -> None:
         task.flood = (dest, message, counts)
 
 
-def _to_nobody(
-    shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site
-) -> Message:
+def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site) -> Message:
     """A send to PROC_NULL is done at once; any other rank outside the communicator is refused."""
     if dest != PROC_NULL:
         raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")

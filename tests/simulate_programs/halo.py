@@ -16,7 +16,7 @@ up, down = cart.Shift(0, 1)
 left, right = cart.Shift(1, 1)
 
 
-def place(row, col):
+def place(row: int, col: int) -> np.ndarray:
     return block.reshape(-1)[row * (columns + 2) + col :]
 
 

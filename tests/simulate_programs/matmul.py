@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
-side = int(round(comm.size**0.5))
+side = round(comm.size**0.5)
 cart = comm.Create_cart([side, side], periods=[True, True])
 if cart != MPI.COMM_NULL:
     row, col = cart.coords

@@ -11,12 +11,12 @@ data = np.arange(size * chunk, dtype=np.int64) * (rank + 1)
 incoming = np.empty(chunk, dtype=np.int64)
 
 
-def part(number):
+def part(number: int) -> np.ndarray:
     start = number % size * chunk
     return data[start : start + chunk]
 
 
-def shift(outgoing):
+def shift(outgoing: np.ndarray) -> None:
     """Even ranks send first, odd ranks receive first: no rank counts on a buffer."""
     if rank % 2 == 0:
         comm.Send(outgoing, dest=right)

@@ -1,5 +1,7 @@
 """One call of nearly everything, with whole numbers only, so that every MPI prints the same."""
 
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 
@@ -8,7 +10,7 @@ rank, size = comm.Get_rank(), comm.Get_size()
 lines = []
 
 
-def show(name, value):
+def show(name: str, value: Any) -> None:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     lines.append(f"{rank} {name}: {value}")
 
@@ -65,7 +67,7 @@ show("exscan", comm.exscan([rank]))
 show("maxloc", comm.allreduce(((rank * 7) % 5, rank), op=MPI.MAXLOC))
 
 
-def compose(inbuf, inoutbuf, datatype):
+def compose(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
     """2×2 matrix product, which does not commute: inoutbuf = inbuf · inoutbuf."""
     left = np.frombuffer(inbuf, dtype="q").reshape(2, 2)
     right = np.frombuffer(inoutbuf, dtype="q").reshape(2, 2)
@@ -121,8 +123,8 @@ for turn in range(2):
     show("persistent", incoming)
 to_right.Free()
 from_left.Free()
-sent = comm.isend([rank], dest=right, tag=9)
-got = comm.irecv(source=left, tag=9)
-show("irecv", got.wait())
-sent.wait()
+leaving = comm.isend([rank], dest=right, tag=9)
+coming = comm.irecv(source=left, tag=9)
+show("irecv", coming.wait())
+leaving.wait()
 print("\n".join(lines) + "\n", end="")
