@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spmdsim import ops
-from spmdsim.auto_parallel.carry_out import Applied, compare_bytes, run
+from spmdsim.auto_parallel.carry_out import Applied, Parallelised, compare_bytes, run
 from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
 from spmdsim.auto_parallel.record import record_program
 from spmdsim.auto_parallel.search import search
@@ -141,7 +141,7 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
     program, inputs, parameters = CASES["network"]
     mesh = Mesh((2, world.size // 2), ("dp", "tp"))
     graph = record_program(program, mesh, inputs, parameters)
-    configured = graph.configure(matmul={"m": "dp", "n": "tp"})
+    configured = graph.configure(**{"matmul.w1": {"m": "dp", "n": "tp"}})
     for method, what in (
         ("exact", mesh),
         ("sharding_propagation", mesh),
@@ -153,7 +153,7 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
         for row in compare_bytes(found, trace, world.ranks[0]):
             assert row.predicted == row.counted, (method, row)
         if method == "sharding_propagation":
-            assert found.strategy("matmul").axes == {"m": ("dp",), "n": ("tp",)}
+            assert found.strategy("matmul.w1").axes == {"m": ("dp",), "n": ("tp",)}
 
 
 @pytest.mark.ranks(4, 8)
@@ -244,3 +244,36 @@ def test_configured_operators_and_layers_are_recorded():
         (2, 1),
         (1, 2),
     ]
+
+
+@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.parametrize("method", ["auto", "recursive_programming"])
+def test_a_function_that_finds_its_own_strategies(world, method):
+    mesh = Mesh((world.size,), ("x",))
+    rng = np.random.default_rng(3)
+    make = lambda *shape, grad=False: Tensor.from_global(  # noqa: E731
+        rng.standard_normal(shape), Layout.replicated(mesh, len(shape)), world, requires_grad=grad
+    )
+    w1, w2, x = make(16, 32, grad=True), make(32, 16, grad=True), make(64, 16)
+    step = Parallelised(lambda x: ops.sum(ops.matmul(ops.relu(ops.matmul(x, w1)), w2)), method)
+    assert step.found(x) is None
+    first = step(x)
+    first.backward()
+    wanted, w1.grad = w1.grad.full(), None
+    second = step(x)
+    second.backward()
+    assert second.item() == pytest.approx(first.item(), rel=1e-9)
+    np.testing.assert_allclose(w1.grad.full(), wanted, rtol=1e-9, atol=1e-9)
+    found = step.found(x)
+    if world.size > 1:
+        assert any(strategy.splits for strategy in found.choice.strategies)
+
+
+@pytest.mark.ranks(4)
+def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
+    x = Tensor.from_global(np.ones((8, 8)), Layout.replicated(Mesh((world.size,), ("x",)), 2), world)
+    with pytest.raises(InputError, match="none is configured"):
+        Parallelised(lambda x: ops.relu(x), "sharding_propagation")(x)
+    step = Parallelised(lambda x: ops.exp(ops.relu.op.shard(((4, 1),))(x)), "sharding_propagation")
+    step(x)
+    assert step(x).layout.parts == (4, 1)

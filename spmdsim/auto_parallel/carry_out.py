@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.auto_parallel.evaluate import Move
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.moves import element_type
-from spmdsim.auto_parallel.settings import machine_on
+from spmdsim.auto_parallel.record import record_call
+from spmdsim.auto_parallel.settings import Settings, machine_on
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
@@ -134,6 +135,45 @@ def run(
         return result, tensors
     finally:
         world.machine = before
+
+
+class Parallelised:
+    """A function of global tensors that finds its own strategies.
+
+    The first call with new shapes runs as it is, is recorded and searched; later calls run with what was found.
+
+    Args:
+        function: a function of tensors, such as a network's forward pass.
+        method: the search, as in :func:`spmdsim.auto_parallel.search.search`.
+        settings: its assumptions.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], method: str = "auto", settings: Settings | None = None
+    ) -> None:
+        self.function, self.method, self.settings = function, method, settings
+        self._found: dict[tuple[Any, ...], Found] = {}
+
+    def found(self, *arguments: Any) -> Found | None:
+        """What was found for arguments of these shapes, if they were seen."""
+        return self._found.get(_key(arguments))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        known = self._found.get(_key(arguments))
+        if known is not None:
+            with watching(Applied(known)):
+                return self.function(*arguments)
+        from spmdsim.auto_parallel.search import search
+
+        result, graph = record_call(self.function, *arguments)
+        ranks = next(a for a in arguments if isinstance(a, Tensor)).world.size
+        self._found[_key(arguments)] = search(graph, ranks, method=self.method, settings=self.settings)
+        return result
+
+
+def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple((a.shape, a.dtype) if isinstance(a, Tensor) else repr(a) for a in arguments)
 
 
 @dataclass(frozen=True)

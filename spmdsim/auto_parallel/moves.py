@@ -172,6 +172,18 @@ def direct(src: Layout, dst: Layout) -> Hop | None:
     return Hop("exchange", mesh.axes, mesh.size, wanted - overlap, messages)
 
 
+@lru_cache(maxsize=1 << 18)
+def scattered(src: Layout, dst: Layout) -> Layout:
+    """Where pending sums go before a direct exchange: scattered, as minor parts, over the dims the target splits."""
+    if not src.partial:
+        return src
+    kept = [pair for pair in src.partial if pair in dst.partial]
+    pending = [axis for axis in src.partial_axes if axis not in dst.partial_axes]
+    goal = {axis: dim for dim, entry in enumerate(dst.dims) for axis in entry}
+    dims = [(*entry, *(a for a in pending if goal.get(a) == dim)) for dim, entry in enumerate(src.dims)]
+    return Layout(src.mesh, dims, kept)
+
+
 class Moves:
     """Prices of all moves on one machine.
 
@@ -212,12 +224,17 @@ class Moves:
             return IMPOSSIBLE
         if src.mesh != dst.mesh or self.plans:
             return self._planned(src, dst, shape, itemsize)
-        seconds = sum(self._hop(hop, nbytes) for hop in path(src, dst, self.scatter))
+        seconds = self._path(src, dst, nbytes)
         if self.exchange and seconds > 0:
-            hop = direct(src, dst)
+            between = scattered(src, dst)
+            hop = direct(between, dst)
             if hop is not None and hop.share > 0:
-                seconds = min(seconds, self._hop(hop, nbytes))
+                first = 0.0 if between == src else self._path(src, between, nbytes)
+                seconds = min(seconds, first + self._hop(hop, nbytes))
         return seconds
+
+    def _path(self, src: Layout, dst: Layout, nbytes: int) -> float:
+        return sum(self._hop(hop, nbytes) for hop in path(src, dst, self.scatter))
 
     def _planned(self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int) -> float:
         from spmdsim.redistribution import plan

@@ -74,7 +74,7 @@ class _Notes(Watcher):
         outputs = self.build.add(
             bound,
             inputs,
-            self.build.unique(op.name),
+            self.build.unique(self._name(op, tensors)),
             op.name,
             _configured(sharding),
             recorder.source_line() or "",
@@ -83,6 +83,13 @@ class _Notes(Watcher):
         )
         for result, value in zip(results, outputs):
             self.know(result, value)
+
+    def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
+        """The operator's name, with that of a parameter it reads: ``matmul.w1``."""
+        trained = [
+            tensor.name for tensor in tensors if tensor.requires_grad and tensor.node is None and tensor.name
+        ]
+        return f"{op.name}.{trained[0]}" if trained else op.name
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
         """A redistribution is the same tensor."""
@@ -146,6 +153,39 @@ def record_program(
     if not graph.operators:
         raise InputError(f"the program {graph.name} computes nothing: no operator was applied to its inputs")
     return replace(mark_layers(graph), recorded=True)
+
+
+def record_call(function: Program, *arguments: Any, **named: Any) -> tuple[Any, Graph]:
+    """Call a function on tensors that exist, and take notes: its result, and its graph.
+
+    The call runs as it would otherwise, except that configured strategies are only noted. What the function reads
+    besides its arguments are parameters where they require gradients, else constants.
+
+    Args:
+        function: a function of global tensors.
+        *arguments: its arguments.
+        **named: the same by name.
+
+    Raises:
+        InputError: no tensor among the arguments, or nothing is computed.
+    """
+    tensors = [value for value in (*arguments, *named.values()) if isinstance(value, Tensor)]
+    if not tensors:
+        raise InputError("there is no tensor among the arguments, so nothing says on which ranks to run")
+    mesh = Mesh((tensors[0].world.size,), ("x",))
+    build = GraphBuilder(getattr(function, "__name__", type(function).__name__))
+    notes = _Notes(build, mesh)
+    for k, tensor in enumerate(tensors):
+        if not tensor.requires_grad:
+            name = build.unique(tensor.name or f"argument{k}")
+            notes.know(tensor, build.input(name, tensor.shape, tensor.dtype.itemsize))
+    with watching(notes):
+        result = function(*arguments, **named)
+    found = result if isinstance(result, tuple | list) else (result,)
+    graph = build.graph(*[notes.value(one) for one in found if isinstance(one, Tensor)])
+    if not graph.operators:
+        raise InputError(f"{graph.name} computes nothing: no operator was applied to its arguments")
+    return result, replace(mark_layers(graph), recorded=True)
 
 
 def _shape_tensor(

@@ -1,0 +1,332 @@
+"""The public search, its report, its files, its command, and its speed in looks instead of seconds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spmdsim.auto_parallel import rules
+from spmdsim.auto_parallel.candidates import binary_mesh, device_matrices, mesh_strategies
+from spmdsim.auto_parallel.double_recursion import double_recursion
+from spmdsim.auto_parallel.found import Found, load_choice
+from spmdsim.auto_parallel.graph import GraphBuilder
+from spmdsim.auto_parallel.integer import DoesNotFitError
+from spmdsim.auto_parallel.layers import find_repeats, mark_layers
+from spmdsim.auto_parallel.memory import peak_memory
+from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.moves import Moves, path, simple_layouts
+from spmdsim.auto_parallel.pareto import frontier, frontier_table
+from spmdsim.auto_parallel.programs import PROGRAMS, build_program, gpt, mlp, seed003
+from spmdsim.auto_parallel.propagation import propagate
+from spmdsim.auto_parallel.search import search, search_mesh
+from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.cli.main import main
+from spmdsim.cost import Machine
+from spmdsim.errors import InputError, RuleError
+from spmdsim.layout import Layout, Mesh
+
+
+@pytest.mark.parametrize(
+    "mesh", [Mesh((4,), ("a",)), Mesh((2, 2), ("a", "b")), Mesh((2, 4), ("a", "b"))], ids=str
+)
+@pytest.mark.parametrize("shape", [(64, 128), (2048, 4096), (8, 16, 64)])
+def test_quick_prices_are_close_to_the_plans(mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Free where the plan is free, nearly always the same, never far off."""
+    machine = Machine.laptop()
+    quick, exact = Moves(machine), Moves(machine, plans=True)
+    layouts = simple_layouts(mesh, shape)
+    pending = [Layout(mesh, l.dims, [(a, "sum")]) for l in layouts for a in l.replicated_axes]
+    ratios = []
+    for src in (*layouts, *pending):
+        for dst in layouts:
+            a, b = quick.seconds(src, dst, shape, 4), exact.seconds(src, dst, shape, 4)
+            assert (a == 0) == (b == 0), (src, dst)
+            if b:
+                ratios.append(a / b)
+    assert sum(0.99 < ratio < 1.01 for ratio in ratios) >= 0.8 * len(ratios)
+    assert min(ratios) > 0.7 and max(ratios) < 2.5
+
+
+def test_paths_end_for_every_pair() -> None:
+    mesh = Mesh((2, 2, 2), ("a", "b", "c"))
+    layouts = simple_layouts(mesh, (8, 8))
+    twisted = [Layout(mesh, [("c", "a"), ("b",)]), Layout(mesh, [(), ("b", "c", "a")])]
+    pending = [Layout(mesh, [("a",), ()], ["b", "c"]), Layout(mesh, [(), ()], ["a", "b", "c"])]
+    for src in (*layouts, *twisted, *pending):
+        for dst in (*layouts, *twisted):
+            hops = path(src, dst)
+            assert all(hop.share > 0 for hop in hops)
+            assert (not hops) == (src == dst)
+
+
+def test_machines_of_nodes_give_axes_their_links() -> None:
+    mesh = Mesh((4, 2, 4), ("a", "b", "c"))
+    machine = machine_on(Machine.accelerators(), mesh)
+    assert machine.axis_links == Machine.accelerators().on_mesh(mesh).axis_links
+    assert machine_on(Machine.laptop(), mesh) is Machine.laptop()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: Path) -> None:
+    found = search(build_program(name), 8)
+    text = str(found)
+    assert "comparison" in text and "peak memory per rank" in text
+    for operator in found.graph.operators[:3]:
+        assert operator.name.split(".")[0] in text
+    found.save(tmp_path / "s.json")
+    again = load_choice(tmp_path / "s.json", found.graph)
+    assert again == found.choice
+    other = Found(again, found.settings, "loaded")
+    assert other.seconds == found.seconds and other.memory == found.memory
+
+
+def test_files_of_other_programs_are_refused(tmp_path: Path) -> None:
+    search(mlp(2, 16, 16), 2).save(tmp_path / "s.json")
+    with pytest.raises(InputError, match="not those of"):
+        load_choice(tmp_path / "s.json", mlp(3, 16, 16))
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(InputError, match="not a file of strategies"):
+        load_choice(tmp_path / "t.json", mlp(2, 16, 16))
+    with pytest.raises(InputError, match="cannot read"):
+        load_choice(tmp_path / "none.json", mlp(2, 16, 16))
+
+
+def test_tying_repeated_layers_changes_nothing() -> None:
+    graph, mesh = gpt(3, 256, 8, 64, heads=4), Mesh((2, 2), ("a", "b"))
+    tied = search_mesh(graph, mesh, Settings(tie=True, partial=True))
+    free = search_mesh(graph, mesh, Settings(partial=True))
+    assert tied.seconds == pytest.approx(free.seconds, rel=1e-6)
+    assert len(Model(graph, mesh, Settings(tie=True)).problem) < 0.6 * len(
+        Model(graph, mesh, Settings()).problem
+    )
+
+
+def test_overlap_and_recomputation_change_the_total_as_stated() -> None:
+    graph, mesh = mlp(2, 32, 4096, bias=False), Mesh((8,), ("dp",))
+    plain = search_mesh(graph, mesh, Settings())
+    assert not any(plain.layout(v.name).split_axes for v in graph.parameters)
+    gradients = sum(cost.gradient for cost in plain.evaluation.operators)
+    assert gradients > 0
+    hidden = replace(plain, settings=Settings(overlap=1.0))
+    assert hidden.seconds == pytest.approx(plain.seconds - gradients)
+    again = replace(plain, settings=Settings(recompute=True))
+    assert again.seconds > plain.seconds
+    assert peak_memory(plain.choice, Settings(recompute=True)).activations <= plain.memory.activations
+
+
+def test_peak_memory_counts_every_part() -> None:
+    build = GraphBuilder("one")
+    x, w = build.input("x", (8, 16)), build.parameter("w", (16, 4))
+    y = build.apply(rules.MATMUL, x, w, name="mm", kind="matmul")
+    found = search_mesh(build.graph(y), Mesh((1,), ("a",)), Settings())
+    memory = found.memory
+    assert (memory.parameters, memory.gradients, memory.optimizer) == (256, 256, 512)
+    assert memory.activations == 4 * 8 * 16
+    assert memory.transient == 4 * 8 * 4
+    assert memory.peak == 256 + 256 + 512 + 512 + 128
+
+
+def test_memory_limit_is_met_or_named() -> None:
+    graph, mesh = mlp(3, 256, 1024), Mesh((4,), ("dp",))
+    free = search(graph, mesh)
+    with pytest.raises(DoesNotFitError, match="smallest limit that can be met is ([0-9,]+)") as refused:
+        search(graph, mesh, memory=1000)
+    words = str(refused.value).split("can be met is ")[1].split(" ")[0]
+    least = int(words.replace(",", ""))
+    found = search(graph, mesh, memory=least)
+    assert found.seconds >= free.seconds
+    with pytest.raises(DoesNotFitError):
+        search(graph, mesh, memory=least - 1)
+
+
+def test_frontier_falls_and_starts_at_the_optimum() -> None:
+    graph = mlp(2, 128, 512)
+    points = frontier(graph, 4, Settings())
+    assert len(points) >= 3
+    assert all(a.seconds < b.seconds and a.memory > b.memory for a, b in itertools.pairwise(points))
+    assert points[0].seconds == pytest.approx(min(s for _, s in search(graph, 4).considered), rel=1e-3)
+    assert frontier_table(points).count("\n") == len(points)
+
+
+def test_why_not_names_the_difference() -> None:
+    found = search(mlp(2, 512, 64), Mesh((2, 4), ("dp", "tp")))
+    answer = found.why("fc1", {".0": "tp"})
+    assert answer.other.strategy("fc1").axes == {".0": ("tp",)}
+    assert answer.difference > 0
+    text = str(answer)
+    assert "fc1 with .0:tp instead of" in text and "total" in text
+    same = found.why("fc1", found.strategy("fc1"))
+    assert same.difference == pytest.approx(0, abs=1e-12)
+
+
+def test_propagation_order_and_ties() -> None:
+    """Readers before producers, breadth first; an operator of two operands waits for both."""
+    build = GraphBuilder("diamond")
+    x = build.input("x", (8, 8))
+    a = build.apply(rules.POINTWISE, x, name="a", kind="relu")
+    b = build.apply(rules.POINTWISE, a, name="b", kind="relu")
+    c = build.apply(rules.POINTWISE, a, name="c", kind="relu")
+    c2 = build.apply(rules.POINTWISE, c, name="c2", kind="relu")
+    d = build.apply(rules.ADD, b, c2, name="d", kind="add")
+    lonely = build.apply(rules.POINTWISE, build.input("y", (8, 8)), name="lonely", kind="relu")
+    graph = build.graph(d, lonely).configure(a={".1": "x"})
+    found = propagate(graph, Mesh((2,), ("x",)))
+    names = [graph.operators[i].name for i in found.order]
+    assert names == ["a", "b", "c", "c2", "d"]
+    assert [str(s) for s in found.strategies] == [".1:x"] * 5 + ["replicated"]
+    assert not found.remarks
+
+
+def test_propagation_goes_to_producers_too() -> None:
+    graph = mlp(2, 16, 16, bias=False).configure(fc1={".0": "x"})
+    found = propagate(graph, Mesh((2,), ("x",)))
+    assert [str(s) for s in found.strategies] == [".0:x", ".1:x", ".0:x", "b:x"]
+    assert found.order[0] == graph.operator("fc1").index
+
+
+def test_propagation_prefers_a_reshape_without_communication() -> None:
+    build = GraphBuilder("reshape")
+    x = build.input("x", (8, 4, 6))
+    y = build.apply("b c d -> b (c d)", x, name="flat", kind="reshape")
+    z = build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    mesh = Mesh((4,), ("x",))
+    for dim, factor in ((".0", "c"), (".1", "b")):
+        found = propagate(build.graph(z).configure(relu={dim: "x"}), mesh)
+        assert [s.axes for s in found.strategies] == [{factor: ("x",)}, {dim: ("x",)}]
+
+
+def test_propagation_remarks_on_configured_operators_that_disagree() -> None:
+    graph = mlp(2, 16, 16, bias=False).configure(fc0={".0": "x"}, relu0={".0": "x"})
+    found = propagate(graph, Mesh((2,), ("x",)))
+    assert len(found.remarks) == 1 and "fc0 and relu0 are both configured" in found.remarks[0]
+    assert found.strategies[0].axes == {".0": ("x",)} and found.strategies[1].axes == {".0": ("x",)}
+
+
+def test_nothing_configured_is_refused() -> None:
+    with pytest.raises(InputError, match=r"\.shard"):
+        search(mlp(2, 16, 16), 2, method="sharding_propagation")
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(InputError, match="no search is called"):
+        search("mlp", 2, method="magic")
+    with pytest.raises(InputError, match="no built-in program"):
+        search("resnet", 2)
+    with pytest.raises(InputError, match="no size 'depth'"):
+        search("mlp", 2, depth=3)
+    with pytest.raises(InputError, match="no operator is called"):
+        mlp(1).operator("fc9")
+    with pytest.raises(InputError, match="0 ranks"):
+        search("mlp", 0)
+    with pytest.raises(InputError, match="no operator can use 7 ranks"):
+        search("mlp", 7)
+    with pytest.raises(RuleError, match="operand"):
+        search(mlp(2, 16, 16).configure(fc0=((2, 2), (4, 1))), 4)
+
+
+def test_layers_of_a_graph_are_found() -> None:
+    graph = gpt(5, 64, 4, 16, heads=2)
+    bare = replace(graph, operators=tuple(replace(o, layer=None) for o in graph.operators))
+    marked = mark_layers(bare)
+    period = len([o for o in graph.operators if o.layer == ("layer", 0)])
+    repeats = {o.layer for o in marked.operators if o.layer}
+    assert len(repeats) >= 4
+    sizes = {layer: sum(o.layer == layer for o in marked.operators) for layer in repeats}
+    assert set(sizes.values()) == {period}
+    assert find_repeats([1, 1, 1, 1]) == (1, 0, 4)
+
+
+def test_meshes() -> None:
+    assert [m.shape for m in device_matrices(12, 3)] == [
+        (12,), (2, 6), (3, 4), (4, 3), (6, 2), (2, 2, 3), (2, 3, 2), (3, 2, 2)
+    ]  # fmt: skip
+    assert device_matrices(1)[0].shape == (1,)
+    assert binary_mesh(1).size == 1
+    bound = mlp(1, 8, 8).operators[0].bound
+    assert len(mesh_strategies(bound, Mesh((1, 2), ("a", "b")))) == 4
+
+
+@pytest.mark.parametrize("layers", [10, 40])
+def test_double_recursion_looks_grow_with_layers_and_steps(layers: int) -> None:
+    """The work is (operators) x (steps): every operator has one cut per step, equal layers equal cuts."""
+    graph = gpt(layers, 256, 64, 64, heads=4)
+    for ranks, steps in ((8, 3), (64, 6), (65536, 16)):
+        found = double_recursion(graph, ranks)
+        assert {len(cuts) for cuts in found.cuts} == {steps}
+
+
+def test_large_searches_stay_symbolic() -> None:
+    """65,536 ranks: no list of ranks is ever made."""
+    found = search(
+        "gpt",
+        65536,
+        layers=96,
+        hidden=12288,
+        batch=8192,
+        seq=128,
+        vocab=51200,
+        heads=96,
+        machine=Machine.accelerators(),
+    )
+    assert found.mesh.size == 65536 and found.optimal
+    assert len({found.strategy(f"l{k}.fc1") for k in range(96)}) == 1
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
+    assert main(["search", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from spmdsim import ops\n"
+        "inputs = {'x': (64, 32)}\n"
+        "parameters = {'w': (32, 64)}\n"
+        "def program(x, w):\n"
+        "    return ops.sum(ops.relu(ops.matmul(x, w)))\n"
+    )
+    data = run_json(
+        capsys, str(file), "-n", "4", "--why", "matmul.w", "((4,1),(1,1))", "--save", str(tmp_path / "s")
+    )
+    assert [row["name"] for row in data["operators"]] == ["matmul.w", "relu", "sum"]
+    assert data["operators"][0]["source"].endswith("model.py:5")
+    assert data["why"][0]["operator"] == "matmul.w"
+    assert json.loads((tmp_path / "s").read_text())["strategies"] == data["strategies"]
+    assert main(["search", "--program", "seed003", "-n", "8"]) == 0
+    assert "matmul1" in capsys.readouterr().out
+
+
+def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "--matmul", "512,512,512", "-n", "8")
+    assert data["grid"] == [2, 2, 2] and data["ratio"] == pytest.approx(1.0)
+    points = run_json(capsys, "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "2", "--pareto")
+    assert points == sorted(points, key=lambda p: p["seconds"])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["-n", "4"], "one of them"),
+        (["--program", "mlp", "--mesh", "dp"], "--mesh is written like"),
+        (["--program", "mlp", "--memory", "lots"], "is not a size"),
+        (["--program", "mlp", "--why", "fc0", "(("], "a strategy is written like"),
+        (["nowhere.py"], "no program file"),
+        (["--matmul", "1,2"], "three sizes"),
+        (["--program", "mlp", "-n", "2", "--memory", "1KiB"], "smallest limit"),
+    ],
+)
+def test_command_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["search", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_network_of_the_tutorial_propagates() -> None:
+    found = search(seed003(), 8, method="sharding_propagation", polish=False)
+    assert len(found.remarks) == 3
+    flatten = found.graph.operator("flatten")
+    assert [layout.parts[0] for layout in flatten.bound.input_layouts(found.strategy("flatten"))] == [2]
