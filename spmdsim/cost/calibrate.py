@@ -140,7 +140,8 @@ def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
     def criterion(k: int) -> float:
         # Errors below half a percent are no evidence: clocks are not better than that.
         mean = max(table[k][count][0] / count, 0.005**2)
-        return count * log(mean) + 3 * k * log(count)
+        # Each range has three numbers of its own, and the best of many cuts fits noise better than any given one.
+        return count * log(mean) + 6 * k * log(count)
 
     chosen = min(ranges, key=criterion)
     cuts, stop = [], count

@@ -158,11 +158,7 @@ def predict(
             schedule = _schedule(known[name], n, options or {}, left_out)
             by_hand = network is not None or events is not None
             if schedule is not None and _affordable(schedule, machine, by_hand, events is not None, left_out):
-                pricers[name] = lambda m, s=schedule, t=network: (
-                    price(  # type: ignore[misc]
-                        s, machine, m, t, itemsize
-                    ).seconds
-                )
+                pricers[name] = _pricer(schedule, machine, network, itemsize, events)
         if not names or "native" in names:
             pricers |= _native(collective, machine, n)
         bound = lower_bound(collective, n)

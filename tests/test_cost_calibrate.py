@@ -1,0 +1,95 @@
+"""Fitting: known machines are found again from noisy samples, and protocol changes are seen."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from spmdsim.cost.calibrate import calibrate, fit_line, fit_pieces
+from spmdsim.errors import InputError
+
+SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]
+
+
+def samples(pieces, noise: float, seed: int, sizes=SIZES):
+    """Times of (limit, alpha, beta) pieces with relative noise."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for size in sizes:
+        alpha, beta = next((a, b) for limit, a, b in pieces if size <= limit)
+        found.append((size, (alpha + size * beta) * (1 + noise * float(rng.standard_normal()))))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_line_is_found_again(seed: int) -> None:
+    fit = fit_pieces(samples([(inf, 3e-6, 2e-10)], 0.03, seed))
+    assert len(fit.pieces) == 1
+    assert fit.pieces[0].alpha == pytest.approx(3e-6, rel=0.1)
+    assert fit.pieces[0].beta == pytest.approx(2e-10, rel=0.1)
+    assert fit.median_error < 0.05
+
+
+def test_exact_samples_fit_exactly() -> None:
+    fit = fit_pieces(samples([(inf, 3e-6, 2e-10)], 0.0, 0))
+    assert fit.largest_error < 1e-9
+    assert fit.pieces[0].limit == inf
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_protocol_change_gives_two_lines(seed: int) -> None:
+    fit = fit_pieces(samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.03, seed))
+    assert len(fit.pieces) == 2
+    assert 5000 < fit.pieces[0].limit < 13000
+    assert fit.pieces[0].alpha == pytest.approx(1e-6, rel=0.1)
+    assert fit.pieces[1].beta == pytest.approx(3e-10, rel=0.1)
+    assert fit.median_error < 0.06
+
+
+def test_lines_are_never_negative() -> None:
+    assert fit_line([(100, 1e-9), (1000, 1e-7), (10000, 1e-5)])[0] == 0.0
+    assert fit_line([(100, 3e-6), (1000, 2e-6), (10000, 1e-6)])[1] == 0.0
+
+
+def test_the_last_line_grows_unless_nothing_does() -> None:
+    growing = [(m, 1e-6 + m * 1e-9) for m in SIZES[:-4]]
+    plateau = [(m, growing[-1][1]) for m in SIZES[-4:]]
+    assert fit_pieces(growing + plateau).pieces[-1].beta > 0
+    assert fit_pieces([(m, 1e-6) for m in SIZES]).pieces[-1].beta == pytest.approx(0, abs=1e-18)
+
+
+def test_repeated_sizes_count_as_their_median() -> None:
+    clean = samples([(inf, 3e-6, 2e-10)], 0.0, 0)
+    spoiled = [(m, t * factor) for m, t in clean for factor in (1, 1, 50)]
+    assert fit_pieces(spoiled).pieces == fit_pieces(clean).pieces
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([(1, 1.0), (2, 1.0)], "2 sizes are too few"),
+        ([(1, 1.0), (2, 0.0), (3, 1.0)], "cannot be a measurement"),
+        ([(1, 1.0), (-2, 1.0), (3, 1.0)], "cannot be a measurement"),
+        ([(1, 1.0), (2, float("nan")), (3, 1.0)], "cannot be a measurement"),
+    ],
+)
+def test_impossible_samples_are_refused(wrong, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        fit_pieces(wrong)
+
+
+def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
+    messages = samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.02, 1)
+    reductions = samples([(inf, 4e-7, 1e-10)], 0.02, 2)
+    copies = samples([(inf, 2e-7, 5e-11)], 0.02, 3)
+    found = calibrate("lab", messages, reductions, copies, 5e10)
+    machine = found.machine
+    assert machine.message_seconds(1000) == pytest.approx(1e-6 + 1e-7, rel=0.1)
+    assert machine.message_seconds(1 << 20) == pytest.approx(2e-5 + 3e-10 * (1 << 20), rel=0.1)
+    assert machine.reduce_seconds(1 << 20) == pytest.approx(4e-7 + 1e-10 * (1 << 20), rel=0.1)
+    assert machine.copy_seconds(1 << 20) == pytest.approx(2e-7 + 5e-11 * (1 << 20), rel=0.1)
+    assert machine.reduce_seconds(0) == machine.copy_seconds(0) == 0
+    assert (machine.alpha, machine.beta) == (machine.pieces[0].alpha, machine.pieces[-1].beta)
+    assert set(found.notes()) >= {"message_median_error", "copy_largest_error"}

@@ -1,0 +1,159 @@
+"""Predictions: tables, crossovers, what is left out; and the command around them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spmdsim.cli.collective_predict import as_plot, growing_counts, growing_sizes
+from spmdsim.cli.main import main
+from spmdsim.collectives import schedule_of
+from spmdsim.cost import Link, Machine, Measurement, save_machine
+from spmdsim.cost.emulated import emulated_seconds
+from spmdsim.cost.loggops import LogGOPS, simulate_program
+from spmdsim.cost.lowering import program_of
+from spmdsim.cost.predict import predict
+from spmdsim.cost.price import price
+from spmdsim.errors import InputError
+
+MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)
+
+
+def test_points_are_the_prices_of_the_schedules() -> None:
+    found = predict("all_reduce", MACHINE, [4, 6], [100, 10_000], ["ring", "rabenseifner"])
+    assert [(p.ranks, p.nbytes) for p in found.points] == [(4, 100), (4, 10_000), (6, 100), (6, 10_000)]
+    for point in found.points:
+        for name, seconds in point.seconds.items():
+            schedule = schedule_of("all_reduce", name, point.ranks)
+            assert seconds == price(schedule, MACHINE, point.nbytes).seconds
+            assert seconds >= point.bound
+        assert point.best == min(point.seconds, key=point.seconds.__getitem__)
+
+
+def test_crossover_is_where_the_closed_forms_cross() -> None:
+    found = predict("all_reduce", MACHINE, [8], [64, 1 << 20], ["recursive_doubling", "rabenseifner"])
+    (crossover,) = found.crossovers
+    assert (crossover.before, crossover.after) == ("recursive_doubling", "rabenseifner")
+    assert crossover.nbytes == pytest.approx(3e-6 / (1.25e-9 + 2.125 * 2e-10), rel=0.01)
+
+
+def test_what_does_not_run_is_left_out_with_its_reason() -> None:
+    found = predict("all_gather", MACHINE, [6], [1000])
+    assert "recursive_doubling" not in found.algorithms
+    assert "power of two" in found.left_out["recursive_doubling"]
+    large = predict("broadcast", Machine.cluster(), [1 << 17], [1000], topology="")
+    assert "too many messages" in large.left_out["linear"]
+
+
+def test_the_library_appears_where_it_was_measured() -> None:
+    rows = tuple(Measurement("all_reduce", "native", 4, size, size * 1e-9) for size in (100, 10_000))
+    machine = Machine("measured", 1e-6, 1e-9, measured=rows)
+    found = predict("all_reduce", machine, [2, 4], [1000], ["ring", "native"])
+    assert list(found.points[0].seconds) == ["ring"]
+    assert found.points[1].seconds["native"] == pytest.approx(1e-6)
+    assert found.points[1].best == "native"
+
+
+def test_events_agree_with_the_simulator() -> None:
+    events = LogGOPS(1e-6, 5e-7, 0, 1e-9, 0, 1e18)
+    found = predict("all_reduce", MACHINE, [6], [6000], ["ring"], events=events)
+    schedule = schedule_of("all_reduce", "ring", 6)
+    expected = simulate_program(program_of(schedule, 6000, gamma=2e-10), events).makespan
+    assert found.points[0].seconds["ring"] == expected
+
+
+def test_options_reach_the_algorithms_that_have_them() -> None:
+    machine = Machine("two", 1e-5, 1e-9, ranks_per_node=4, intra=Link(1e-7, 1e-11))
+    by_node = predict(
+        "all_reduce", machine, [16], [1 << 20], ["two_level_ring", "ring"], options={"group": 4}
+    )
+    by_pair = predict("all_reduce", machine, [16], [1 << 20], ["two_level_ring"], options={"group": 2})
+    assert by_node.points[0].seconds["two_level_ring"] < by_pair.points[0].seconds["two_level_ring"]
+
+
+def test_topology_slows_down_what_it_does_not_fit() -> None:
+    flat = predict("all_reduce", MACHINE, [16], [1 << 20], ["recursive_doubling"]).points[0]
+    ring = predict("all_reduce", MACHINE, [16], [1 << 20], ["recursive_doubling"], topology="ring").points[0]
+    assert ring.seconds["recursive_doubling"] > 2 * flat.seconds["recursive_doubling"]
+
+
+def test_wrong_requests() -> None:
+    with pytest.raises(InputError, match="no algorithm 'rong'"):
+        predict("all_reduce", MACHINE, [4], [100], ["rong"])
+    with pytest.raises(InputError, match="rank counts >= 1"):
+        predict("all_reduce", MACHINE, [0], [100])
+
+
+def test_emulated_time_counts_copies_and_the_call() -> None:
+    machine = Machine("c", 1e-6, 1e-9, 1e-10, beta_memory=1e-10, call_seconds=5e-6)
+    schedule = schedule_of("all_gather", "ring", 2)
+    # One exchange of half the bytes; the own half is copied from input to output.
+    assert emulated_seconds(schedule, machine, 1000, 4) == pytest.approx(5e-6 + 1e-6 + 2e-6 + 2e-7)
+
+
+def test_growing_numbers() -> None:
+    assert growing_counts("2..16x2") == [2, 4, 8, 16]
+    assert growing_counts("3,5..7") == [3, 5, 6, 7]
+    assert growing_sizes(8, 64, 2) == [8, 16, 32, 64]
+    assert growing_sizes(1, 3, 1.1) == [1, 2, 3]
+    for wrong in ("x2", "4..2x2", "2..8x1", "a..8x2", "0..8x2"):
+        with pytest.raises(InputError):
+            growing_counts(wrong)
+    with pytest.raises(InputError, match="do not grow"):
+        growing_sizes(8, 4, 2)
+
+
+def test_the_plot_has_the_points() -> None:
+    plot = as_plot(predict("all_reduce", MACHINE, [8], [64, 4096], ["ring", "linear"]))
+    assert [line.name for line in plot.lines] == ["ring", "linear"]
+    assert [x for x, _ in plot.lines[0].points] == [64, 4096]
+    over_ranks = as_plot(predict("all_reduce", MACHINE, [2, 4, 8], [64], ["ring"]))
+    assert [x for x, _ in over_ranks.lines[0].points] == [2, 4, 8] and over_ranks.x_label == "ranks"
+
+
+def test_command_prints_table_crossovers_and_plot(capsys) -> None:
+    assert main(["collective", "predict", "all_reduce", "-n", "8", "-e", "64K"]) == 0
+    text = capsys.readouterr().out
+    assert "rabenseifner is faster than recursive_doubling from" in text
+    assert "(bound)" in text and "o ring" in text and "10.9*" in text
+
+
+def test_command_writes_json_and_pictures(tmp_path, capsys) -> None:
+    machine = tmp_path / "lab.json"
+    save_machine(MACHINE, machine)
+    svg = tmp_path / "times.svg"
+    arguments = ["all_gather", "-n", "2..8x2", "-b", "1M", "--machine", str(machine), "--what-if", "beta=0.5"]
+    assert main(["collective", "predict", *arguments, "--json", "--svg", str(svg)]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["machine"] == "m (beta x0.5)"
+    assert [point["ranks"] for point in data["points"]] == [2, 4, 8]
+    half = data["points"][0]["seconds"]["ring"]
+    assert half == pytest.approx(1e-6 + (1 << 19) * 0.5e-9)
+    assert svg.read_text().startswith("<svg") and "ring" in svg.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["all_reduce", "--what-if", "beta"], "--what-if takes NUMBER=FACTOR"),
+        (["all_reduce", "--what-if", "speed=2"], "no machine number called 'speed'"),
+        (["all_reduce", "--machine", "/no/such/file"], "cannot read machine"),
+        (["all_reduce", "--topology", "torus:3x3"], "has 9 ranks, not 8"),
+        (["all_reduce", "-b", "much"], "is no size"),
+        (["all_reduce", "--model", "loggops", "--loggops", "X=1"], "--loggops takes L"),
+        (["all_reduce", "--itemsize", "0"], "--itemsize is 0"),
+        (["all_reduce", "--algorithms", "rong"], "no algorithm 'rong'"),
+        (
+            ["all_gather", "-n", "6", "--algorithms", "recursive_doubling"],
+            "no algorithm of all_gather can be",
+        ),
+        (["all_reduce", "--svg", "/no/such/folder/x.svg"], "cannot write"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, words, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        raise SystemExit(main(["collective", "predict", *arguments]))
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert words in error and "\n" not in error
