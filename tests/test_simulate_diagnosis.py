@@ -224,6 +224,55 @@ def test_only_the_guilty_send_is_named() -> None:
     assert f":{line(program, 'guilty')}" in problem.message
 
 
+def test_collectives_that_must_not_wait_for_all_are_a_warning() -> None:
+    def down(comm: Any) -> Any:
+        if comm.rank == 1:
+            comm.recv(source=0)
+        thing = comm.bcast([7] if comm.rank == 0 else None)
+        if comm.rank == 0:
+            thing.append(8)
+            comm.send(1, dest=1)
+        return thing
+
+    def up(comm: Any) -> Any:
+        x = np.array([comm.rank + 1])
+        if comm.rank == 0:
+            comm.recv(source=1)
+        total = np.zeros(1, dtype=int)
+        comm.Reduce(x, total if comm.rank == 0 else None)
+        x[0] = 99
+        if comm.rank == 1:
+            comm.send(1, dest=0)
+        return int(total[0])
+
+    for program, expected in ((down, ([7, 8], [7], [7])), (up, (6, 0, 0))):
+        report = judge(program, 3)
+        assert report.results == expected
+        (problem,) = report.problems
+        assert (problem.kind, problem.severity) == ("early_leave", "warning")
+        assert set(problem.cycle) == {0, 1}
+        assert only(program, 3, strict=True).kind == "deadlock"
+
+
+def test_pairs_at_one_line_are_one_warning() -> None:
+    def program(comm: Any) -> None:
+        comm.send(1, dest=comm.rank ^ 1)
+        comm.recv(source=comm.rank ^ 1)
+
+    problem = only(program, 6)
+    assert problem.ranks == (0, 1)
+    assert "(0 → 1 → 0), and 4 more ranks likewise" in problem.message
+
+
+def test_a_send_to_oneself() -> None:
+    def program(comm: Any) -> None:
+        comm.send(1, dest=0)
+        comm.recv(source=0)
+
+    assert "rank 0 waits for itself" in only(program, 1).message
+    assert "rank 0 waits for itself in send(dest=0" in only(program, 1, strict=True).message
+
+
 def test_buffered_mode_needs_no_relief_but_an_attached_buffer() -> None:
     def program(comm: Any) -> None:
         from mpi4py import MPI

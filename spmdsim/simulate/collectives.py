@@ -55,6 +55,7 @@ class Call:
         "op",
         "rank",
         "receive",
+        "relieved",
         "request",
         "root",
         "rule",
@@ -93,6 +94,7 @@ class Call:
         self.done = False
         self.waiter: Any = None
         self.request: Any = None
+        self.relieved: Any = None
         self.entered = 0.0
         self.end = 0.0
 
@@ -101,6 +103,18 @@ class Call:
         brought = sum(part.nbytes for part in self.send)
         wanted = sum(part.nbytes for part in self.receive or ())
         return max(brought, wanted)
+
+    def may_leave(self) -> bool:
+        """Whether a library may let this rank go on before the others have come."""
+        flow = self.rule.flow
+        return flow == "down" if self.rank == self.root else flow == "up"
+
+    def leave(self) -> None:
+        """Keep what this rank brings, so that it can go on before the others come."""
+        self.send = [_private(part) for part in self.send]
+        self.end = self.entered
+        if self.rule.answer is _scatter:
+            self.blocks = [_kept(self.send[self.rank])]
 
     def take(self) -> Any:
         """Write or return what it got, in the rank's own turn."""
@@ -149,6 +163,8 @@ class Meeting:
         if scheduler.timeline is not None:
             scheduler.timeline.meeting(shared, calls)
         for call in calls:
+            if call.relieved is not None:
+                call.relieved.confirm_early(scheduler, call)
             finish(scheduler, call)
 
 
@@ -194,6 +210,13 @@ def _set_times(scheduler: Any, shared: Any, calls: list[Call]) -> None:
 def _kept(part: Any) -> Any:
     """A block that stays as it is when its sender goes on: a copy of the elements, or the pickled object."""
     return part if isinstance(part, ObjectPayload) else part.copy()
+
+
+def _private(part: Any) -> Any:
+    """What a rank brings, safe from its own later changes."""
+    if isinstance(part, ObjectPayload):
+        return part
+    return Buffer(part.copy(), part.dtype, part.elements)
 
 
 def _nothing(calls: list[Call]) -> None:

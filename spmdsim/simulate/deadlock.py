@@ -53,9 +53,7 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
         if wait.ranks
     )
     cycle = found.cycle or graph.find_cycle()
-    return Problem(
-        found.kind, ERROR, found.message, found.ranks, found.places, cycle, found.details + details
-    )
+    return Problem(found.kind, ERROR, found.message, found.ranks, found.places, cycle, details)
 
 
 def _mismatched(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
@@ -155,7 +153,8 @@ def _cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     cycle = graph.find_cycle()
     if not cycle:
         return _polling(graph)
-    waits = [wait_of(scheduler.tasks[rank]) for rank in cycle]
+    following = [*cycle[1:], cycle[0]]
+    waits = [wait_of(scheduler.tasks[rank], after) for rank, after in zip(cycle, following)]
     behind = _behind(scheduler.tasks[cycle[0]])
     if len(cycle) == 1:
         text = f"rank {cycle[0]} waits for itself in {waits[0].text}"

@@ -66,10 +66,17 @@ def describe(operation: Any) -> str:
     return f"{operation.name}(source={source}, tag={tag}{where})"
 
 
-def wait_of(task: Task) -> Wait:
-    """What a blocked rank waits for."""
+def wait_of(task: Task, toward: int | None = None) -> Wait:
+    """What a blocked rank waits for.
+
+    Args:
+        task: the rank.
+        toward: of several operations, put the one that waits for this rank first.
+    """
     place = place_in_stack(task.rank, task.greenlet.gr_frame)
     operations = open_operations(task.waiting)
+    if toward is not None:
+        operations.sort(key=lambda operation: toward not in awaited_ranks(operation)[0])
     ranks: dict[int, None] = {}
     every = not (isinstance(task.waiting, Together) and not task.waiting.every)
     for operation in operations:
