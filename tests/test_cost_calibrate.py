@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from spmdsim.cost.calibrate import calibrate, fit_line, fit_pieces
+from spmdsim.cost.calibration import calibrate, fit_line, fit_pieces
 from spmdsim.errors import InputError
 
 SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]

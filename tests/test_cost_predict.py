@@ -13,8 +13,8 @@ from spmdsim.cost import Link, Machine, Measurement, save_machine
 from spmdsim.cost.emulated import emulated_seconds
 from spmdsim.cost.loggops import LogGOPS, simulate_program
 from spmdsim.cost.lowering import program_of
-from spmdsim.cost.predict import predict
-from spmdsim.cost.price import price
+from spmdsim.cost.prediction import predict
+from spmdsim.cost.pricing import price
 from spmdsim.errors import InputError
 
 MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)

@@ -12,7 +12,7 @@ from spmdsim.collectives import algorithm, algorithms, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
 from spmdsim.cost.formulas import closed_form, crossover_bytes
-from spmdsim.cost.price import price
+from spmdsim.cost.pricing import price
 from spmdsim.cost.traffic import symmetry_of, traffic
 from spmdsim.errors import InputError
 

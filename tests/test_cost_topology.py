@@ -10,7 +10,7 @@ from spmdsim.cost import Link, Machine
 from spmdsim.cost.congestion import drain_seconds, max_min_rates, round_seconds
 from spmdsim.cost.dragonfly import Dragonfly
 from spmdsim.cost.fat_tree import FatTree
-from spmdsim.cost.price import price
+from spmdsim.cost.pricing import price
 from spmdsim.cost.topology import Flat, Nodes, Routes, Topology
 from spmdsim.cost.topology_spec import parse_topology
 from spmdsim.cost.torus import Torus

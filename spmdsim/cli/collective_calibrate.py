@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
-    from spmdsim.cost.calibrate import Calibration, Fit
+    from spmdsim.cost.calibration import Calibration, Fit
 
 EXAMPLES = """\
 examples:
@@ -78,7 +78,7 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
     from spmdsim.cli import collective_samples as samples
     from spmdsim.cost import Link
-    from spmdsim.cost.calibrate import calibrate, fit_pieces
+    from spmdsim.cost.calibration import calibrate, fit_pieces
 
     near, far, per_node = samples.pairs(comm)
     outer = far or near

@@ -12,7 +12,7 @@ from spmdsim.errors import InputError
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
     from spmdsim.cost.loggops import LogGOPS
-    from spmdsim.cost.predict import Point, Prediction
+    from spmdsim.cost.prediction import Point, Prediction
     from spmdsim.draw.plot import Plot
 
 EXAMPLES = """\
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     from spmdsim.cli.output import console, emit_json, remark, say, table
     from spmdsim.collectives import collective
-    from spmdsim.cost.predict import predict
+    from spmdsim.cost.prediction import predict
 
     machine = machine_of(args.machine, args.what_if)
     ranks = growing_counts(args.ranks)

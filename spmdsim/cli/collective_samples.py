@@ -14,7 +14,7 @@ from spmdsim.cli.collective_measure import case_for, native_call, seconds_per_ca
 from spmdsim.collectives.execution import execute
 from spmdsim.collectives.program import INPUT, OUTPUT, Place, Program, Step
 from spmdsim.cost import Measurement
-from spmdsim.cost.calibrate import Sample
+from spmdsim.cost.calibration import Sample
 
 #: Collectives whose native calls are measured for the table of the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

@@ -2,12 +2,76 @@
 
 Import the names from here::
 
-    from spmdsim.cost import Machine, load_machine
+    from spmdsim.cost import Machine, load_machine, predict, price
 """
 
 from __future__ import annotations
 
-from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
-from spmdsim.cost.machine_file import load_machine, save_machine
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "load_machine", "save_machine"]
+from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
+from spmdsim.cost.machine_file import load_cost_model, load_machine, save_machine
+
+if TYPE_CHECKING:
+    from spmdsim.cost.calibration import calibrate
+    from spmdsim.cost.formulas import closed_form, crossover_bytes
+    from spmdsim.cost.loggops import LogGOPS, simulate_program
+    from spmdsim.cost.lowering import program_of
+    from spmdsim.cost.prediction import Prediction, predict
+    from spmdsim.cost.pricing import Price, price
+    from spmdsim.cost.program import Program
+    from spmdsim.cost.roofline import Work
+    from spmdsim.cost.topology import Topology
+    from spmdsim.cost.topology_spec import parse_topology
+
+__all__ = [
+    "CostModel",
+    "Link",
+    "LogGOPS",
+    "Machine",
+    "Measurement",
+    "Piece",
+    "Prediction",
+    "Price",
+    "Program",
+    "Topology",
+    "Work",
+    "calibrate",
+    "closed_form",
+    "crossover_bytes",
+    "load_cost_model",
+    "load_machine",
+    "parse_topology",
+    "predict",
+    "price",
+    "program_of",
+    "save_machine",
+    "simulate_program",
+]
+
+#: Names that need schedules or numpy: planners, which only need a machine, do not pay for them.
+_HOME = {
+    "LogGOPS": "loggops",
+    "Prediction": "prediction",
+    "Price": "pricing",
+    "Program": "program",
+    "Topology": "topology",
+    "Work": "roofline",
+    "calibrate": "calibration",
+    "closed_form": "formulas",
+    "crossover_bytes": "formulas",
+    "parse_topology": "topology_spec",
+    "predict": "prediction",
+    "price": "pricing",
+    "program_of": "lowering",
+    "simulate_program": "loggops",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the rest of the room when it is first asked for."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.program import program_for
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.price import price
+from spmdsim.cost.pricing import price
 
 #: Ranks whose copies are looked at; more do not copy differently.
 _LOOKED_AT = 32

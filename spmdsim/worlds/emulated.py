@@ -171,7 +171,7 @@ def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
         machine: the world's cost model; a flat one with typical figures if it has no alpha and beta.
     """
     from spmdsim.cost.machine import Machine
-    from spmdsim.cost.predict import predict
+    from spmdsim.cost.prediction import predict
 
     if not isinstance(machine, Machine):
         machine = Machine("typical", alpha=2e-6, beta=1e-10, gamma=2e-11)

@@ -14,7 +14,7 @@ from spmdsim.cost.formulas import closed_form
 from spmdsim.cost.loggops import LogGOPS, simulate_program
 from spmdsim.cost.lowering import program_of
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.price import price
+from spmdsim.cost.pricing import price
 from spmdsim.cost.topology import Topology
 from spmdsim.cost.topology_spec import parse_topology
 from spmdsim.cost.traffic import symmetry_of
