@@ -1,0 +1,184 @@
+"""``spmdsim plan``: from one layout to another, step by step, with bytes, bound and price."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.cost.machine import CostModel
+    from spmdsim.layout import Layout, Mesh
+    from spmdsim.redistribution.plan import Plan
+
+EXAMPLES = """\
+examples:
+  one mesh      spmdsim plan --mesh dp=2,tp=4 --src dp,None --dst "None,(tp,dp)" --shape 64,64
+  pending       spmdsim plan --mesh dp=2,tp=4 --src dp,None --partial tp --dst "dp,tp" --shape 64,64
+  two meshes    spmdsim plan --src "a=2,b=3: a,b" --dst "c=3,d=2: c,d" --shape 64,64
+  MindSpore     spmdsim plan --device-matrix 4,2 --src 1,0 --dst 0,1 --shape 64,64 --style mindspore
+  OneFlow       spmdsim plan --mesh "[[0,1],[2,3]]" --src "(B,S(0))" --dst "(S(0),S(0))" --shape 8,8
+  DTensor, JAX  spmdsim plan --mesh dp=2,tp=4 --src "S(0)R" --dst "P(None,'tp')" --shape 64,64
+  a reshape     spmdsim plan --mesh dp=2,tp=4 --src dp,tp --shape 8,16 --to-shape 128 --dst "(dp,tp)"
+
+The busiest rank's bytes are set against the exact lower bound. Without --machine the fewest bytes win.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="from one layout to another: the collectives and their bytes",
+        description="Plan how a tensor goes from one layout to another, and what that costs.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--shape", required=True, metavar="N,M", help="global shape of the tensor")
+    parser.add_argument("--src", required=True, metavar="LAYOUT", help="where it lives")
+    parser.add_argument("--dst", required=True, metavar="LAYOUT", help="where it is to live")
+    parser.add_argument("--mesh", metavar="MESH", help="dp=2,tp=4, if the layouts do not name theirs")
+    parser.add_argument("--dst-mesh", metavar="MESH", help="the target's mesh, if it is another one")
+    parser.add_argument(
+        "--device-matrix", metavar="N,M", help="MindSpore's mesh: the layouts are tensor maps"
+    )
+    parser.add_argument("--dst-device-matrix", metavar="N,M", help="the target's, if it is another one")
+    parser.add_argument("--alias", metavar="A,B", help="names of the axes of --device-matrix")
+    parser.add_argument("--dst-alias", metavar="A,B", help="names of the axes of --dst-device-matrix")
+    parser.add_argument(
+        "--partial",
+        metavar="AXIS[:OP]",
+        action="append",
+        default=[],
+        help="an axis the source is pending over",
+    )
+    parser.add_argument("--to-shape", metavar="N,M", help="reshape to this on the way")
+    parser.add_argument("--dtype", default="float32", help="element type (float32)")
+    parser.add_argument(
+        "--machine", metavar="NAME|FILE", help="price plans on laptop, cluster, ... or a file"
+    )
+    parser.add_argument("--style", choices=("mindspore",), help="what another system would do, beside ours")
+    parser.add_argument("--draw", action="store_true", help="draw who sends which box to whom")
+    parser.add_argument("--rank", type=int, metavar="R", help="list what this rank receives")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan and print."""
+    from spmdsim.cli.output import say
+    from spmdsim.redistribution import plan
+
+    shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
+    src, dst = layouts(args, len(shape), len(shape if to_shape is None else to_shape))
+    options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
+    found = plan(src, dst, shape, _dtype(args.dtype), _machine(args.machine), **options)
+    if args.json:
+        say(json.dumps({**found.to_dict(), **_ranks(found, args)}, indent=2))
+        return 0
+    say(found)
+    ours: Plan = found if args.style is None else found.ours
+    if args.draw:
+        _draw(ours)
+    if args.rank is not None:
+        _list(ours, args.rank)
+    return 0
+
+
+def layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
+    """The two layouts of the arguments."""
+    from spmdsim.dialects.spelling import parse_layout, parse_mindspore
+
+    if args.device_matrix:
+        src = parse_mindspore(args.device_matrix, args.alias, args.src, ndim=ndim)
+        matrix = args.dst_device_matrix or args.device_matrix
+        alias = args.dst_alias or (None if args.dst_device_matrix else args.alias)
+        dst = parse_mindspore(matrix, alias, args.dst, ndim=to_ndim)
+    else:
+        src = parse_layout(args.src, _mesh(args.mesh), ndim)
+        mesh = args.dst_mesh or args.mesh
+        dst = parse_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
+    from spmdsim.layout import Layout
+
+    pending = dict(src.partial)
+    for item in args.partial:
+        for one in item.split(","):
+            axis, _, op = one.strip().partition(":")
+            pending[axis] = op or "sum"
+    return Layout(src.mesh, src.dims, pending), Layout(dst.mesh, dst.dims, dst.partial)
+
+
+def _mesh(text: str | None) -> Mesh | None:
+    from spmdsim.dialects.spelling import parse_mesh
+
+    return None if text is None else parse_mesh(text)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    from spmdsim.dialects.spelling import parse_ints
+
+    stripped = text.strip("()[] ")
+    return parse_ints(text, "a shape") if stripped else ()
+
+
+def _dtype(name: str) -> Any:
+    import numpy as np
+
+    if name.startswith(("bfloat", "float8")):
+        import ml_dtypes
+
+        if hasattr(ml_dtypes, name):
+            return np.dtype(getattr(ml_dtypes, name))
+    try:
+        return np.dtype(name)
+    except TypeError:
+        raise InputError(
+            f"no element type is called {name!r}; float32, int64 and bfloat16 are some"
+        ) from None
+
+
+def _machine(name: str | None) -> CostModel | None:
+    from spmdsim.cost.machine_file import load_cost_model
+
+    return None if name is None else load_cost_model(name)
+
+
+def _ranks(found: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """Bytes per rank for programs, on meshes of a size that fits."""
+    ours: Plan = found if args.style is None else found.ours
+    if ours.dst.mesh.size > 4096:
+        return {}
+    ranks = sorted(ours.dst.mesh.rank_list)
+    return {
+        "ranks": [
+            {"rank": rank, "nbytes": ours.nbytes(rank), "lower_bound": ours.lower_bound(rank)}
+            for rank in ranks
+        ]
+    }
+
+
+def _draw(found: Plan) -> None:
+    from spmdsim.cli.output import console, remark, say
+    from spmdsim.draw.transfers import transfers_list, transfers_picture
+
+    if found.src.partial != found.dst.partial or found.to_shape is not None:
+        remark("only plans that move boxes as they are can be drawn: this one reduces or reshapes")
+        return
+    say("", "who sends what to whom (sender>receiver):")
+    picture = transfers_picture(found.src, found.dst, found.shape)
+    if picture is not None:
+        console().print(picture.rich())
+        return
+    say(*transfers_list(found.src, found.dst, found.shape))
+
+
+def _list(found: Plan, rank: int) -> None:
+    from spmdsim.cli.output import say
+    from spmdsim.draw.transfers import transfers_list
+
+    if rank not in found.dst.mesh and rank not in found.src.mesh:
+        raise InputError(f"rank {rank} is in neither mesh of {found.src} -> {found.dst}")
+    say("", f"rank {rank}: receives {found.nbytes(rank)} bytes, must receive {found.lower_bound(rank)}")
+    if found.src.partial == found.dst.partial and found.to_shape is None:
+        say(*transfers_list(found.src, found.dst, found.shape, rank))

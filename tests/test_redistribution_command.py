@@ -1,0 +1,70 @@
+"""``spmdsim plan`` and its picture."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spmdsim.cli.main import main
+from spmdsim.draw.transfers import transfers, transfers_list, transfers_picture
+from spmdsim.layout import Mesh
+
+MESH = ("plan", "--mesh", "dp=2,tp=4")
+
+
+def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*MESH, "--src", "dp,None", "--dst", "None,(tp,dp)", "--shape", "64,64", "--draw"]) == 0
+    text = capsys.readouterr().out
+    assert "1 KiB = the lower bound" in text and "S(0)R -> S(1)[1]S(1)[0]" in text
+    assert "| 0   | 0>4 | 1   |" in text
+
+
+def test_pending_sources_and_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--src", "dp,None", "--partial", "tp:max", "--dst", "dp,tp", "--shape", "64,64"]
+    assert main([*MESH, *arguments, "--machine", "cluster", "--rank", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "reduce_scatter" in text and "on cluster" in text and "rank 3: receives 6144 bytes" in text
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*MESH, "--src", "dp,tp", "--dst", "None,None", "--shape", "5,7", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["max_nbytes"] == max(one["nbytes"] for one in data["ranks"])
+    assert data["ratio"] == 1.0 and data["steps"][0]["collective"] == "all_gather"
+
+
+def test_other_spellings_meshes_and_reshapes(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ["--shape", "64,64"]
+    assert main(["plan", "--src", "a=2,b=3: a,b", "--dst", "c=3,d=2: c,d", *shape]) == 0
+    matrix = ["plan", "--device-matrix", "4,2", "--src", "1,0", "--dst", "0,1", "--style", "mindspore"]
+    assert main([*matrix, *shape]) == 0
+    assert "AllConcat [0, 2, 4, 6, 0]" in capsys.readouterr().out
+    flow = ["plan", "--mesh", "[[0,1],[2,3]]", "--src", "(B,S(0))", "--dst", "(S(0),S(0))"]
+    assert main([*flow, *shape]) == 0
+    reshape = ["--src", "dp,tp", "--shape", "8,16", "--to-shape", "128", "--dst", "(dp,tp)"]
+    assert main([*MESH, *reshape]) == 0
+    assert "float32[8x16] to 128" in capsys.readouterr().out
+
+
+def test_wrong_arguments_say_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*MESH, "--src", "dp,tq", "--dst", "dp,tp", "--shape", "4,4"]) == 2
+    assert main([*MESH, "--src", "dp", "--dst", "dp,tp", "--shape", "4"]) == 2
+    assert main([*MESH, "--src", "dp", "--dst", "tp", "--shape", "4", "--dtype", "float33"]) == 2
+    errors = capsys.readouterr().err
+    assert "float33" in errors and errors.count("error:") == 3
+
+
+def test_the_picture_shows_every_transfer_once() -> None:
+    mesh = Mesh((2, 2), ("a", "b"))
+    src, dst = mesh("a", "b"), mesh(None, "a")
+    picture = transfers_picture(src, dst, (4, 6))
+    assert picture is not None
+    text = picture.plain()
+    for sender, receiver, _ in transfers(src, dst, (4, 6)):
+        assert (f"{sender}>{receiver}" if sender != receiver else f"| {sender} ") in text
+    assert transfers_picture(src, dst, (400, 0)) is None
+    line = Mesh((3,), ("x",))
+    drawn = transfers_picture(line("x"), Mesh((2,), ("y",), [2, 0])("y"), (6,))
+    assert drawn is not None and "1>2" in drawn.plain() and "2>0" in drawn.plain()
+    assert transfers_list(src, dst, (4, 6), rank=0)[0].startswith("0 keeps [0:2, 0:3]")
