@@ -144,6 +144,21 @@ def test_integers_are_exact_beyond_the_precision_of_floats(world):
         assert result.tolist() == [big + world.size - 1] * 3
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("count", [3, 1000, 100_000])
+def test_small_integers_wrap_around_at_any_length(world, count, dtype):
+    """As numpy's do; a library that adds them in vector units may saturate instead, for long arrays only."""
+    mesh, largest = Mesh((world.size,), ("a",)), np.iinfo(dtype).max
+    pending = mesh(None, partial="a")
+    for step in (
+        Step("all_reduce", ("a",), pending, mesh(None), (count,), "sum"),
+        Step("reduce_scatter", ("a",), pending, mesh("a"), (count,), "sum"),
+    ):
+        for result in world.run(step, [np.full(count, largest, dtype) for _ in world.ranks]):
+            wanted = np.full(1, world.size * int(largest)).astype(dtype)
+            assert (result == wanted).all()
+
+
 def test_a_nan_stays_in_a_maximum(world):
     mesh = Mesh((world.size,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, partial={"a": "max"}), mesh(None), (2,), "max")

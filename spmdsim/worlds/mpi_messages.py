@@ -35,14 +35,14 @@ class Messages:
         peer, kind = self.numbers[source], element(buffer.dtype.itemsize)[1]
         if buffer.size <= mpi_types.MAX_COUNT:
             return self.comm.Irecv([words(buffer), buffer.size, kind], peer, tag)
-        return [self.comm.Irecv([part, kind], peer, tag) for part in _parts(buffer)]
+        return [self.comm.Irecv([part, kind], peer, tag) for part in counted_parts(buffer)]
 
     def isend(self, buffer: np.ndarray, dest: int, tag: int) -> Any:
         """Start to send a contiguous array."""
         peer, kind = self.numbers[dest], element(buffer.dtype.itemsize)[1]
         if buffer.size <= mpi_types.MAX_COUNT:
             return self.comm.Isend([words(buffer), buffer.size, kind], peer, tag)
-        return [self.comm.Isend([part, kind], peer, tag) for part in _parts(buffer)]
+        return [self.comm.Isend([part, kind], peer, tag) for part in counted_parts(buffer)]
 
     def wait_all(self, requests: Sequence[Any]) -> None:
         """Wait for all messages."""
@@ -52,7 +52,7 @@ class Messages:
         MPI.Request.Waitall(flat)
 
 
-def _parts(array: np.ndarray) -> list[np.ndarray]:
+def counted_parts(array: np.ndarray) -> list[np.ndarray]:
     """Views of at most :data:`~spmdsim.worlds.mpi_types.MAX_COUNT` elements."""
     flat, most = array.reshape(-1), mpi_types.MAX_COUNT
     return [words(flat[start : start + most]) for start in range(0, flat.size, most)]

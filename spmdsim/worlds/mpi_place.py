@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from spmdsim.worlds import mpi_types
 from spmdsim.worlds.local_steps import Index, contiguous
-from spmdsim.worlds.mpi_messages import _parts
+from spmdsim.worlds.mpi_messages import counted_parts
 from spmdsim.worlds.mpi_types import element, flat_offset, mover, subarray
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.traffic import Piece, Traffic
@@ -236,10 +236,10 @@ def _messages(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
                 landings.append((piece, landing))
             else:
                 landing = out.reshape(-1)[offset : offset + piece.count]
-            requests += [comm.Irecv([part, kind], piece.member) for part in _parts(landing)]
+            requests += [comm.Irecv([part, kind], piece.member) for part in counted_parts(landing)]
         for piece in traffic.sends:
             box = contiguous(array[piece.index])
-            requests += [comm.Isend([part, kind], piece.member) for part in _parts(box)]
+            requests += [comm.Isend([part, kind], piece.member) for part in counted_parts(box)]
         if own is not None:
             out[own[1]] = array[own[0]]
         MPI.Request.Waitall(requests)

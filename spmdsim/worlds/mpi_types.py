@@ -54,10 +54,13 @@ def native_op(op: str, dtype: np.dtype) -> MPI.Op | None:
     """MPI's own reduction, where it does the same as numpy's; None where ranks must reduce themselves.
 
     Floats of 16 bits are accumulated in float32, which MPI does not do (nor knows bfloat16), and its MAX of a
-    NaN depends on the order of the operands while numpy's is NaN.
+    NaN depends on the order of the operands while numpy's is NaN. Sums of 8- and 16-bit integers wrap around in
+    numpy, but saturate in Open MPI where its vector units add them, that is, depending on the length.
     """
     if dtype.kind == "b":
         return _BOOLEAN[op]
+    if dtype.kind in "iu" and dtype.itemsize <= 2 and op in ("sum", "prod"):
+        return None
     if is_half(dtype) or (is_float(dtype) and op in ("max", "min")):
         return None
     return _NATIVE[op]

@@ -1,0 +1,118 @@
+"""Buffer arguments in mpi4py's spelling: an array, or a list of a buffer, counts, displacements and a type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.errors import UsageTypeError, WorldError
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer argument, understood.
+
+    Args:
+        elements: the elements along the first dimension; elements of several bytes that numpy does not know as
+            one (pairs, matrices) are rows of bytes.
+        datatype: their MPI type, None for numpy's own.
+        counts: elements per rank, if given.
+        displacements: where each rank's elements begin, if given.
+    """
+
+    elements: np.ndarray
+    datatype: MPI.Datatype | None
+    counts: tuple[int, ...] | None
+    displacements: tuple[int, ...] | None
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return len(self.elements)
+
+    def blocks(self, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Counts and displacements per rank; equal blocks if none were given.
+
+        Raises:
+            WorldError: the elements do not divide into equal blocks, or there are not ``size`` counts.
+        """
+        if self.counts is None:
+            if self.count % size:
+                raise WorldError(f"{self.count} elements are no whole number of blocks for {size} ranks")
+            counts: tuple[int, ...] = (self.count // size,) * size
+        else:
+            counts = self.counts
+        if len(counts) != size:
+            raise WorldError(f"{len(counts)} counts were given for {size} ranks")
+        begins = self.displacements
+        return counts, tuple(accumulate((0, *counts[:-1]))) if begins is None else begins
+
+
+def buffer_of(spec: Any, vector: bool = False) -> Buffer:
+    """Understand a buffer argument.
+
+    Args:
+        spec: ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
+            displacements), type]`` or ``[array, counts, displacements, type]``.
+        vector: whether a lone sequence of integers means counts per rank.
+
+    Raises:
+        UsageTypeError: something else, an array that is not C-contiguous, or an MPI type with gaps.
+    """
+    if not isinstance(spec, list | tuple):
+        return Buffer(_elements(_array(spec), None, None), None, None, None)
+    array, *rest = spec
+    datatype = None
+    if rest and isinstance(rest[-1], MPI.Datatype | str):
+        last = rest.pop()
+        datatype = MPI.Datatype.fromcode(last) if isinstance(last, str) else last
+    count, counts, displacements = None, None, None
+    if len(rest) == 2:
+        counts, displacements = rest
+    elif len(rest) == 1 and isinstance(rest[0], int | np.integer):
+        count = int(rest[0])
+    elif len(rest) == 1 and rest[0] is not None:
+        counts = rest[0]
+        if len(counts) == 2 and not isinstance(counts[0], int | np.integer):
+            counts, displacements = counts
+    if len(rest) > 2 or (counts is not None and not vector):
+        raise UsageTypeError(f"a buffer is [array, count, type] here, but got {spec!r}")
+    elements = _elements(_array(array), datatype, count)
+    if counts is not None and displacements is None and datatype is None and vector:
+        counts = _integers(counts)
+    return Buffer(elements, datatype, _integers(counts), _integers(displacements))
+
+
+def _integers(values: Sequence[Any] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(int(value) for value in values)
+
+
+def _array(buffer: Any) -> np.ndarray:
+    array = buffer if isinstance(buffer, np.ndarray) else np.asarray(buffer)
+    if not isinstance(buffer, np.ndarray) and not hasattr(buffer, "__buffer__"):
+        try:
+            memoryview(buffer)
+        except TypeError:
+            raise UsageTypeError(f"a {type(buffer).__name__} is no buffer; pass a numpy array") from None
+    if not array.flags.c_contiguous:
+        raise UsageTypeError(
+            f"a buffer must be C-contiguous, but got strides {array.strides} of {array.shape}"
+        )
+    return array.reshape(-1)
+
+
+def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
+    if datatype is not None:
+        size = datatype.Get_size()
+        if datatype.Get_extent() != (0, size):
+            raise UsageTypeError(
+                "an MPI type with gaps cannot be cut into elements here; pack the data first"
+            )
+        if size != flat.dtype.itemsize:
+            flat = flat.view(np.uint8).reshape(-1, size)
+    return flat if count is None else flat[:count]

@@ -1,0 +1,342 @@
+"""A communicator whose collectives are emulated: it stands in for mpi4py's in a script that knows nothing of it.
+
+::
+
+    comm = EmulatedCommunicator(MPI.COMM_WORLD, all_reduce="ring", library="mpich")
+    comm.Allreduce(x, y, op=MPI.MAX)
+
+Each upper-case collective runs a schedule over point-to-point messages of the real communicator: the algorithm
+named for it, or the one that the library named (the MPI in use, if none is) would choose for that size. All that
+is not a collective of buffers, the lower-case methods included, goes to the real communicator.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
+from spmdsim.collectives.execution import execute
+from spmdsim.collectives.partition import cut
+from spmdsim.collectives.program import compile_program
+from spmdsim.collectives.promises import collective
+from spmdsim.collectives.selection import choose, libraries
+from spmdsim.errors import InputError, ScheduleError, WorldError
+from spmdsim.worlds.emulated import _parsed
+from spmdsim.worlds.mpi_buffers import Buffer, buffer_of
+from spmdsim.worlds.mpi_messages import TAG, Messages
+
+_program = lru_cache(maxsize=4096)(compile_program)
+
+_UFUNCS = (
+    (MPI.SUM, np.add),
+    (MPI.MAX, np.maximum),
+    (MPI.MIN, np.minimum),
+    (MPI.PROD, np.multiply),
+    (MPI.BAND, np.bitwise_and),
+    (MPI.BOR, np.bitwise_or),
+    (MPI.BXOR, np.bitwise_xor),
+)
+
+
+class EmulatedCommunicator:
+    """An object with mpi4py's signatures for collectives of buffers, run by emulated algorithms.
+
+    Args:
+        comm: the real communicator; messages go over a duplicate of it. Collective.
+        library: ``"mpich"`` or ``"openmpi"``: whose choices to follow where no algorithm is named; those of the
+            MPI in use if left out.
+        **algorithms: an algorithm per collective, such as ``all_reduce="ring"``, with options after a colon.
+
+    Raises:
+        SpmdError: no such collective.
+        ScheduleError: no such algorithm.
+        InputError: no such library.
+    """
+
+    def __init__(self, comm: MPI.Comm, library: str | None = None, **algorithms: str) -> None:
+        self.library = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
+        if self.library not in libraries():
+            raise InputError(f"the choices of {library!r} are not known; known are {', '.join(libraries())}")
+        self._rank, self._size = comm.Get_rank(), comm.Get_size()
+        self._named = {collective(name).name: text for name, text in algorithms.items()}
+        self._schedules: dict[tuple[Any, ...], Schedule] = {}
+        for name, text in self._named.items():
+            kind, options = _parsed(text)
+            schedule_of(name, kind, self._size, **options)
+        self.real, self.comm = comm, comm.Dup()
+        self._messages = Messages(self.comm)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def Free(self) -> None:
+        """Free the duplicate; the real communicator stays the caller's. Collective."""
+        self.comm.Free()
+
+    # -- reductions -----------------------------------------------------------------------------------
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Reduce to all."""
+        self._reduce("all_reduce", sendbuf, recvbuf, op)
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+        """Reduce to the root."""
+        self._reduce("reduce", sendbuf, recvbuf, op, root)
+
+    def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Reduce the ranks up to and including the own one."""
+        self._reduce("scan", sendbuf, recvbuf, op)
+
+    def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Reduce the ranks before the own one; rank 0's result is left as it is."""
+        self._reduce("exscan", sendbuf, recvbuf, op)
+
+    def _reduce(self, name: str, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0) -> None:
+        here = name != "reduce" or self._rank == root
+        result = buffer_of(recvbuf) if here else None
+        given = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf)
+        assert given is not None  # for the type checker: only the root's sendbuf may be IN_PLACE
+        schedule = self._schedule(name, given.count, given, op, root)
+        vector = given.elements.copy() if sendbuf is MPI.IN_PLACE else given.elements
+        target = (
+            None if result is None or not schedule.ends_with(self._rank) else result.elements[: given.count]
+        )
+        self._run(schedule, schedule.chunk_elements(given.count), vector, target, op, given)
+
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Reduce, and leave each rank its block; blocks are equal."""
+        result = buffer_of(recvbuf)
+        count = result.count // self._size if sendbuf is MPI.IN_PLACE else result.count
+        self._scatter_reduced(sendbuf, result, (count,) * self._size, op)
+
+    def Reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """Reduce, and leave each rank its block of ``recvcounts`` elements."""
+        result = buffer_of(recvbuf)
+        counts = self.real.allgather(result.count) if recvcounts is None else recvcounts
+        self._scatter_reduced(sendbuf, result, tuple(int(count) for count in counts), op)
+
+    def _scatter_reduced(self, sendbuf: Any, result: Buffer, counts: tuple[int, ...], op: MPI.Op) -> None:
+        in_place = sendbuf is MPI.IN_PLACE
+        given = result if in_place else buffer_of(sendbuf)
+        schedule = self._schedule("reduce_scatter", sum(counts), given, op)
+        vector = given.elements.copy() if in_place else given.elements
+        target = result.elements[: counts[self._rank]]
+        self._run(schedule, _shares(schedule, counts), vector[: sum(counts)], target, op, given)
+
+    # -- moves ----------------------------------------------------------------------------------------
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """The root's buffer to all."""
+        buffer = buffer_of(buf)
+        schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
+        mine = self._rank == root
+        given, target = (buffer.elements.copy() if mine else None), buffer.elements
+        self._run(schedule, schedule.chunk_elements(buffer.count), given, target)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """All blocks to all."""
+        self._gather_all(sendbuf, buffer_of(recvbuf))
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """All blocks, of different lengths, to all."""
+        self._gather_all(sendbuf, buffer_of(recvbuf, vector=True))
+
+    def _gather_all(self, sendbuf: Any, result: Buffer) -> None:
+        counts, begins = result.blocks(self._size)
+        schedule = self._schedule("all_gather", sum(counts), result)
+        block = slice(begins[self._rank], begins[self._rank] + counts[self._rank])
+        given = result.elements[block].copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
+        self._placed(schedule, _shares(schedule, counts), given, result, counts, begins)
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from each to each."""
+        result = buffer_of(recvbuf)
+        given = result.elements.copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
+        schedule = self._schedule("all_to_all", len(given), result)
+        self._run(schedule, schedule.chunk_elements(len(given)), given, result.elements)
+
+    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block of any length from each to each. Ranks first tell each other the lengths."""
+        result, size = buffer_of(recvbuf, vector=True), self._size
+        source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf, vector=True)
+        counts, begins = source.blocks(size)
+        lengths = np.empty((size, size), np.int64)
+        self.real.Allgather(np.array(counts, np.int64), lengths)
+        schedule = self._schedule("all_to_all", int(lengths.sum(axis=1).max()), result)
+        parts = [source.elements[begin : begin + count] for begin, count in zip(begins, counts)]
+        given = np.concatenate(parts)
+        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), given, result, *result.blocks(size))
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """All blocks to the root."""
+        self._gather(sendbuf, recvbuf, root, False)
+
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """All blocks, of different lengths, to the root, which tells the others the lengths."""
+        self._gather(sendbuf, recvbuf, root, True)
+
+    def _gather(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
+        mine = self._rank == root
+        result = buffer_of(recvbuf, vector) if mine else None
+        counts, begins = result.blocks(self._size) if result is not None else ((), ())
+        if vector:
+            counts = self.real.bcast(counts, root)
+        elif result is None:
+            counts = (buffer_of(sendbuf).count,) * self._size
+        if sendbuf is MPI.IN_PLACE and result is not None:
+            given = result.elements[begins[root] : begins[root] + counts[root]].copy()
+        else:
+            given = buffer_of(sendbuf).elements
+        schedule = self._schedule("gather", sum(counts), result or buffer_of(sendbuf), None, root)
+        self._placed(schedule, _shares(schedule, counts), given, result, counts, begins)
+
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """The root's blocks to all."""
+        self._scatter(sendbuf, recvbuf, root, False)
+
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """The root's blocks, of different lengths, to all; the root tells the others the lengths."""
+        self._scatter(sendbuf, recvbuf, root, True)
+
+    def _scatter(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
+        mine = self._rank == root
+        source = buffer_of(sendbuf, vector) if mine else None
+        counts, begins = source.blocks(self._size) if source is not None else ((), ())
+        kept = recvbuf is MPI.IN_PLACE
+        result = source if kept else buffer_of(recvbuf)
+        assert result is not None  # for the type checker: only the root's recvbuf may be IN_PLACE
+        if vector:
+            counts = self.real.bcast(counts, root)
+        elif source is None:
+            counts = (result.count,) * self._size
+        schedule = self._schedule("scatter", sum(counts), result, None, root)
+        given = None
+        if source is not None:
+            given = np.concatenate([source.elements[b : b + c] for b, c in zip(begins, counts)])
+        count = counts[self._rank]
+        target = np.empty_like(result.elements[:count]) if kept else result.elements[:count]
+        self._run(schedule, _shares(schedule, counts), given, target)
+
+    def Barrier(self) -> None:
+        """Wait until all are here."""
+        schedule = self._schedule("barrier", 0, Buffer(np.empty(0), None, None, None))
+        self._run(schedule, (0,) * schedule.chunk_count, None, None)
+
+    # -- how -------------------------------------------------------------------------------------------
+
+    def _placed(
+        self,
+        schedule: Schedule,
+        sizes: tuple[int, ...],
+        given: np.ndarray,
+        result: Buffer | None,
+        counts: tuple[int, ...],
+        begins: tuple[int, ...],
+    ) -> None:
+        """Run, and put the blocks where their displacements say; straight there if they follow one another."""
+        if result is None:
+            self._run(schedule, sizes, given, None)
+            return
+        total = sum(counts)
+        in_order = all(b == sum(counts[:k]) for k, b in enumerate(begins)) if len(begins) < 64 else False
+        target = (
+            result.elements[:total]
+            if in_order
+            else np.empty_like(result.elements, shape=_like(result, total))
+        )
+        self._run(schedule, sizes, given, target)
+        start = 0
+        for begin, count in zip(begins, counts if not in_order else ()):
+            result.elements[begin : begin + count] = target[start : start + count]
+            start += count
+
+    def _run(
+        self,
+        schedule: Schedule,
+        sizes: tuple[int, ...],
+        given: np.ndarray | None,
+        result: np.ndarray | None,
+        op: MPI.Op | None = None,
+        like: Buffer | None = None,
+    ) -> None:
+        program = _program(schedule, self._rank, sizes)
+        function = np.add if op is None or like is None else _function(op, like)
+        execute(program, self._messages, given, result, function, TAG)
+
+    def _schedule(
+        self, name: str, count: int, like: Buffer, op: MPI.Op | None = None, root: int = 0
+    ) -> Schedule:
+        """The schedule of a call: the algorithm named, or the library's choice; in rank order if need be."""
+        elements = like.elements
+        itemsize = elements.dtype.itemsize * (elements.shape[1] if elements.ndim > 1 else 1)
+        commutes = op is None or op.Is_commutative()
+        key = (name, count, itemsize, commutes, root)
+        found = self._schedules.get(key)
+        if found is None:
+            found = self._schedules[key] = self._choose(name, count * itemsize, itemsize, commutes, root)
+        return found
+
+    def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
+        if name in self._named:
+            kind, options = _parsed(self._named[name])
+            made = schedule_of(name, kind, self._size, root, **options)
+            if not commutes and not made.in_order:
+                raise WorldError(
+                    f"{made.name} does not keep the order of operands, which a non-commutative operation needs"
+                )
+            return made
+        try:
+            chosen = choose(self.library, name, self._size, nbytes, commutes, itemsize).algorithm
+            made = make_schedule(chosen, self._size, root)
+            if commutes or made.in_order:
+                return made
+        except (InputError, ScheduleError):
+            pass  # no table for this collective, or a choice that does not fit here
+        return _any_schedule(name, self._size, root, commutes)
+
+
+def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
+    """The first algorithm that fits, in rank order if the operation does not commute."""
+    for one in algorithms(name):
+        if one.fits(size, dict(one.options)):
+            made = make_schedule(one, size, root)
+            if commutes or made.in_order:
+                return made
+    raise WorldError(
+        f"no algorithm of {name} fits {size} ranks, root {root}" + (", in order" * (not commutes))
+    )
+
+
+def _like(result: Buffer, count: int) -> tuple[int, ...]:
+    return (count, *result.elements.shape[1:])
+
+
+def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements of each chunk where every rank owns a block of chunks."""
+    each = schedule.chunk_count // schedule.size
+    return tuple(part for count in counts for part in cut(count, each)) if each != 1 else tuple(counts)
+
+
+def _function(op: MPI.Op, like: Buffer) -> Any:
+    """The operation as a function of two arrays: numpy's where there is one, else MPI's own."""
+    if like.elements.ndim == 1 and like.elements.dtype.kind in "iufc":
+        for known, function in _UFUNCS:
+            if op == known:
+                return function
+    datatype = like.datatype
+
+    def combine(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        result = right.copy()
+        if datatype is None:
+            op.Reduce_local(np.ascontiguousarray(left), result)
+        else:
+            op.Reduce_local([left, len(left), datatype], [result, len(left), datatype])
+        return result
+
+    return combine

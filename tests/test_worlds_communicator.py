@@ -1,0 +1,205 @@
+"""The emulated communicator against the real one: same arguments, same results, on real ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+MPI = pytest.importorskip("mpi4py.MPI")
+
+from spmdsim.collectives import algorithms  # noqa: E402
+from spmdsim.errors import ScheduleError, SpmdError, UsageTypeError, WorldError  # noqa: E402
+from spmdsim.worlds.mpi_communicator import EmulatedCommunicator  # noqa: E402
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def pair(mpi_comm):
+    """The real communicator and its stand-in."""
+    stand_in = EmulatedCommunicator(mpi_comm)
+    yield mpi_comm, stand_in
+    stand_in.Free()
+
+
+def numbers(count, rank, dtype="i8"):
+    return np.random.default_rng(rank).integers(-5, 6, count).astype(dtype)
+
+
+def both(pair, call, *outputs):
+    """Run a call on both communicators into fresh copies of the outputs; the results must be equal."""
+    found = []
+    for comm in pair:
+        copies = [output.copy() for output in outputs]
+        call(comm, *copies)
+        found.append(copies)
+    for real, emulated in zip(*found):
+        np.testing.assert_array_equal(emulated, real)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8", "c8", "u1"])
+@pytest.mark.parametrize("count", [0, 1, 13, 1000])
+def test_reductions(pair, count, dtype):
+    comm = pair[0]
+    x, out = numbers(count, comm.rank, dtype), np.full(count, 7, dtype)
+    # No sums of bytes: some libraries let long ones saturate and short ones wrap around.
+    for op in {"c8": (MPI.SUM, MPI.PROD), "u1": (MPI.MAX, MPI.BXOR)}.get(dtype, (MPI.SUM, MPI.MAX, MPI.MIN)):
+        both(pair, lambda c, y, op=op: c.Allreduce(x, y, op=op), out)
+        both(pair, lambda c, y, op=op: c.Allreduce(MPI.IN_PLACE, y, op), x)
+        both(pair, lambda c, y, op=op: c.Scan(x, y, op), out)
+        both(pair, lambda c, y, op=op: c.Scan(MPI.IN_PLACE, y, op), x)
+        if comm.rank:
+            both(pair, lambda c, y, op=op: c.Exscan(x, y, op), out)
+        else:
+            [c.Exscan(x, out.copy(), op) for c in pair]
+
+
+@pytest.mark.parametrize("count", [0, 1, 13])
+def test_every_root(pair, count):
+    comm = pair[0]
+    for root in range(comm.size):
+        mine = comm.rank == root
+        x, out = numbers(count, comm.rank), np.full(count, 7)
+        both(pair, lambda c, y, r=root: c.Bcast(y, root=r), x)
+        both(pair, lambda c, y, r=root, x=x: c.Reduce(x, y, MPI.SUM, r), out)
+        both(pair, lambda c, y, r=root, x=x, m=mine: c.Reduce(MPI.IN_PLACE if m else x, y, MPI.SUM, r), x)
+        blocks = numbers(count * comm.size, comm.rank)
+        both(pair, lambda c, y, r=root, x=x, m=mine: c.Gather(x, y if m else None, r), blocks)
+        both(pair, lambda c, y, r=root, b=blocks, m=mine: c.Scatter(b if m else None, y, r), out)
+        keep = blocks.copy()
+        keep[root * count : (root + 1) * count] = x
+        both(
+            pair,
+            lambda c, y, r=root, x=x, m=mine: c.Gather(MPI.IN_PLACE if m else x, y if m else None, r),
+            keep,
+        )
+
+
+def test_blocks_of_equal_length(pair):
+    comm, count = pair[0], 3
+    x, out = numbers(count, comm.rank), np.empty(count * comm.size, "i8")
+    both(pair, lambda c, y: c.Allgather(x, y), out)
+    place = numbers(count * comm.size, comm.rank)
+    both(pair, lambda c, y: c.Allgather(MPI.IN_PLACE, y), place)
+    both(pair, lambda c, y: c.Alltoall(place, y), out)
+    both(pair, lambda c, y: c.Alltoall(MPI.IN_PLACE, y), place)
+    both(pair, lambda c, y: c.Reduce_scatter_block(place, y), x)
+    [c.Barrier() for c in pair]
+    for c in pair:
+        whole = place.copy()
+        c.Reduce_scatter_block(MPI.IN_PLACE, whole)
+        np.testing.assert_array_equal(whole[:count], sum_of(comm, place)[comm.rank * count :][:count])
+
+
+def sum_of(comm, array):
+    total = np.empty_like(array)
+    comm.Allreduce(array, total)
+    return total
+
+
+def test_blocks_of_different_length(pair):
+    comm = pair[0]
+    n, r = comm.size, comm.rank
+    counts = [(k * 2 + 1) % 4 for k in range(n)]
+    gaps = [sum(counts[:k]) + 2 * k for k in range(n)]
+    x, out = numbers(counts[r], r), np.full(sum(counts) + 2 * n, 9)
+    both(pair, lambda c, y: c.Allgatherv(x, [y, (counts, gaps), MPI.INT64_T]), out)
+    both(pair, lambda c, y: c.Allgatherv(x, [y, counts]), out)
+    both(
+        pair, lambda c, y: c.Gatherv(x, [y, (counts, gaps), MPI.INT64_T] if r == n - 1 else None, n - 1), out
+    )
+    both(pair, lambda c, y: c.Scatterv([out, (counts, gaps), MPI.INT64_T] if r == 0 else None, y), x)
+    vector = numbers(sum(counts), r)
+    both(pair, lambda c, y: c.Reduce_scatter(vector, y, counts), x)
+    both(pair, lambda c, y: c.Reduce_scatter(vector, y), x)
+    lengths = np.add.outer(np.arange(n), 2 * np.arange(n)) % 3
+    given, got = lengths[r].tolist(), lengths[:, r].tolist()
+    data, target = numbers(sum(given), r), np.full(sum(got), 9)
+    both(pair, lambda c, y: c.Alltoallv([data, given], [y, got]), target)
+
+
+def test_specifications_of_buffers(pair):
+    comm = pair[0]
+    x = numbers(12, comm.rank)
+    both(pair, lambda c, y: c.Allreduce([x, MPI.INT64_T], [y, 12, MPI.INT64_T]), x)
+    both(pair, lambda c, y: c.Allreduce([x, 5, "q"], [y, 5, "q"]), x)
+    both(pair, lambda c, y: c.Allreduce(x.reshape(3, 4), y), x.reshape(3, 4))
+
+
+def test_operations_that_do_not_commute(pair):
+    """2 by 2 integer matrices: their product depends on the order of the ranks."""
+    comm = pair[0]
+
+    def product(a, b, datatype):
+        left, right = (np.frombuffer(m, np.int64).reshape(-1, 2, 2) for m in (a, b))
+        right[:] = left @ right
+
+    matrix = MPI.INT64_T.Create_contiguous(4).Commit()
+    op = MPI.Op.Create(product, commute=False)
+    x = np.array([[[1, comm.rank + 1], [0, 1]], [[0, 1], [1, comm.rank]]], np.int64)
+    both(pair, lambda c, y: c.Allreduce([x, 2, matrix], [y, 2, matrix], op), x)
+    both(pair, lambda c, y: c.Scan([x, 2, matrix], [y, 2, matrix], op), x)
+    for root in range(comm.size):
+        both(pair, lambda c, y, r=root: c.Reduce([x, 2, matrix], [y, 2, matrix], op, r), x)
+    ring = EmulatedCommunicator(comm, all_reduce="ring")
+    if comm.size > 2:
+        with pytest.raises(WorldError, match="does not keep the order of operands"):
+            ring.Allreduce([x, 2, matrix], [x.copy(), 2, matrix], op)
+    ring.Free()
+    op.Free()
+    matrix.Free()
+
+
+def test_largest_with_its_place(pair):
+    comm = pair[0]
+    kind = np.dtype([("value", "f8"), ("rank", "i4")])
+    x = np.array([(-1.0 * (comm.rank % 2), comm.rank)], np.dtype([("value", "i4"), ("rank", "i4")]))
+    both(pair, lambda c, y: c.Allreduce([x, 1, MPI.TWOINT], [y, 1, MPI.TWOINT], MPI.MAXLOC), x)
+    assert kind.itemsize == 12
+
+
+def test_any_algorithm_can_be_named(mpi_comm):
+    x = numbers(17, mpi_comm.rank)
+    wanted = sum_of(mpi_comm, x)
+    for one in algorithms("all_reduce"):
+        if one.fits(mpi_comm.size, dict(one.options)):
+            stand_in = EmulatedCommunicator(mpi_comm, allreduce=one.name)
+            found = np.empty_like(x)
+            stand_in.Allreduce(x, found)
+            np.testing.assert_array_equal(found, wanted)
+            stand_in.Free()
+
+
+def test_the_choices_of_either_library(mpi_comm):
+    for library in ("mpich", "openmpi"):
+        stand_in = EmulatedCommunicator(mpi_comm, library)
+        for count in (1, 3000, 100_000):
+            x = numbers(count, mpi_comm.rank)
+            found = np.empty_like(x)
+            stand_in.Allreduce(x, found)
+            np.testing.assert_array_equal(found, sum_of(mpi_comm, x))
+        stand_in.Free()
+
+
+def test_all_else_goes_to_the_real_one(pair):
+    comm, stand_in = pair
+    assert (stand_in.rank, stand_in.size, stand_in.Get_size()) == (comm.rank, comm.size, comm.size)
+    assert stand_in.allreduce(1) == comm.size
+
+
+def test_mistakes(pair):
+    comm, stand_in = pair
+    x = np.zeros((4, 4))
+    with pytest.raises(UsageTypeError, match="must be C-contiguous"):
+        stand_in.Allreduce(x.T[:, :2], np.empty((4, 2)))
+    with pytest.raises(UsageTypeError, match="a str is no buffer"):
+        stand_in.Allreduce("text", np.empty(4))
+    if comm.size > 1:
+        with pytest.raises(WorldError, match="no whole number of blocks"):
+            stand_in.Allgather(np.zeros(1), np.zeros(comm.size + 1))
+    with pytest.raises(ScheduleError, match="no algorithm 'rung'"):
+        EmulatedCommunicator(comm, all_reduce="rung")
+    with pytest.raises(SpmdError, match="the choices of 'nccl' are not known; known are openmpi, mpich"):
+        EmulatedCommunicator(comm, "nccl")
+    with pytest.raises(SpmdError, match="no collective 'all_reduced'"):
+        EmulatedCommunicator(comm, all_reduced="ring")
