@@ -1,0 +1,75 @@
+"""Every algorithm on real ranks with synchronous sends, which no library buffers, against plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from collectives_reference import expected, make_inputs
+
+MPI = pytest.importorskip("mpi4py.MPI")
+
+from spmdsim.collectives import COLLECTIVES, Schedule, algorithms, make_schedule  # noqa: E402
+from spmdsim.collectives.counts import count  # noqa: E402
+from spmdsim.collectives.execution import execute  # noqa: E402
+from spmdsim.collectives.lockstep import chunk_lengths  # noqa: E402
+from spmdsim.collectives.program import program_for_sizes  # noqa: E402
+
+pytestmark = pytest.mark.mpi
+
+
+class Synchronous:
+    """Messages by Issend: a send ends only when it is received. Counts what is sent."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm, self.messages, self.nbytes = comm, 0, 0
+
+    def irecv(self, buffer: Any, source: int, tag: int) -> Any:
+        return self.comm.Irecv(buffer, source, tag)
+
+    def isend(self, buffer: Any, dest: int, tag: int) -> Any:
+        self.messages += 1
+        self.nbytes += buffer.nbytes
+        return self.comm.Issend(buffer, dest, tag)
+
+    def wait_all(self, requests: Sequence[Any]) -> None:
+        MPI.Request.Waitall(requests)
+
+
+def run(comm: Any, schedule: Schedule, length: int) -> None:
+    """Run a schedule on real ranks; check this rank's result and what it sent."""
+    rng = np.random.default_rng(length)
+    inputs = make_inputs(schedule, length, lambda n: rng.integers(0, 99, n))
+    sizes = tuple(chunk_lengths(schedule, inputs))
+    program = program_for_sizes(schedule, comm.rank, sizes)
+    result, transport = np.empty(program.output_count, np.int64), Synchronous(comm)
+    execute(program, transport, inputs[comm.rank] if program.input_count else None, result)
+    wanted = expected(schedule, inputs)[comm.rank]
+    if wanted is not None:
+        np.testing.assert_array_equal(result, wanted, err_msg=schedule.name)
+    if length < 1000:
+        return
+    counted = count(schedule, 8 * sum(sizes), sizes=[8 * size for size in sizes])
+    assert transport.messages == counted.messages_sent[comm.rank], schedule.name
+    assert transport.nbytes == counted.bytes_sent[comm.rank], schedule.name
+
+
+@pytest.mark.ranks(2, 3, 6, 8)
+@pytest.mark.parametrize("name", list(COLLECTIVES))
+def test_every_algorithm(mpi_comm: Any, name: str) -> None:
+    for chosen in algorithms(name):
+        if not chosen.fits(mpi_comm.size):
+            continue
+        for root in range(mpi_comm.size) if chosen.takes_root else (0,):
+            for length in (1003, 3, 0) if root == 0 else (29,):
+                run(mpi_comm, make_schedule(chosen, mpi_comm.size, root), length)
+
+
+@pytest.mark.ranks(2, 6)
+def test_long_messages(mpi_comm: Any) -> None:
+    """Beyond every eager limit."""
+    for chosen in algorithms("all_reduce"):
+        if chosen.fits(mpi_comm.size):
+            run(mpi_comm, make_schedule(chosen, mpi_comm.size), 100_003)
