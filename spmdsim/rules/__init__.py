@@ -2,8 +2,17 @@
 
 from spmdsim.rules.bind import bind
 from spmdsim.rules.bound import BoundRule
-from spmdsim.rules.cuts import factor_cuts, strategy_from_cuts
+from spmdsim.rules.cuts import factor_cuts, strategy_from_cuts, strategy_from_factors
 from spmdsim.rules.rule import Rule, Term
 from spmdsim.rules.strategy import Strategy
 
-__all__ = ["BoundRule", "Rule", "Strategy", "Term", "bind", "factor_cuts", "strategy_from_cuts"]
+__all__ = [
+    "BoundRule",
+    "Rule",
+    "Strategy",
+    "Term",
+    "bind",
+    "factor_cuts",
+    "strategy_from_cuts",
+    "strategy_from_factors",
+]

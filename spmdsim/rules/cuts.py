@@ -7,7 +7,7 @@ the rule's order, and one for repeated calculation where the product is smaller 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from spmdsim.errors import RuleError
 from spmdsim.layout import Mesh
@@ -87,14 +87,31 @@ def strategy_from_cuts(
     >>> strategy_from_cuts(matmul, ((2, 4), (4, 1)), 8).mesh
     Mesh((2, 4, 1), ('m', 'k', 'n'))
     """
+    return strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
+
+
+def strategy_from_factors(
+    bound: BoundRule, found: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
+) -> Strategy:
+    """The strategy that cuts each factor into so many pieces, on a device matrix of one axis per factor.
+
+    Args:
+        bound: the operator's rule with shapes.
+        found: pieces by factor; a factor that is left out has no axis.
+        ranks: how many ranks, or which.
+        repeat: as for :func:`strategy_from_cuts`.
+
+    Raises:
+        RuleError: the pieces do not fit the rule or do not divide the ranks.
+    """
     members = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
-    found = factor_cuts(bound, cuts)
     names = [f for f in bound.sizes if f in found]
     sizes = [found[f] for f in names]
     used = math.prod(sizes)
     if len(members) % used:
         raise RuleError(
-            f"the strategy {_text(cuts)} cuts into {used} pieces, which does not divide the {len(members)} ranks"
+            f"the strategy cuts the factors of the rule '{bound.rule}' into {dict(found)} pieces, together {used}, "
+            f"which does not divide the {len(members)} ranks"
         )
     repeats = len(members) // used
     axes = [_axis_name(f) for f in names]

@@ -1,0 +1,129 @@
+"""Operators without a rule of their own: sources of data, and everything that is split along the batch only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spmdsim.dialects.mindspore.cuts import check_cuts
+from spmdsim.dialects.mindspore.shard_error import ShardError
+from spmdsim.dialects.mindspore.sharded import Sharded
+from spmdsim.layout import Layout, Mesh
+
+Shape = tuple[int, ...]
+
+
+def batch_parallel(
+    name: str,
+    shapes: Sequence[Shape],
+    given: Sequence[Sequence[int]] | None,
+    devices: int | Sequence[int] | None,
+    attrs: Mapping[str, Any],
+) -> Sharded:
+    """Dim 0 of every operand and result over all devices, on a device matrix of one axis.
+
+    Semantics: ``ops_info/batch_parallel_info.cc``.
+
+    Raises:
+        RuntimeError: another strategy, or a dim 0 that does not divide.
+    """
+    ranks = _members(devices, math.prod(given[0]) if given else 1)
+    wanted = [tuple(len(ranks) if d == 0 else 1 for d in range(len(shape))) for shape in shapes]
+    if given is not None and [tuple(entry) for entry in given] != wanted:
+        raise ShardError(f"the operator splits dim 0 over all {len(ranks)} devices, but got {tuple(given)}")
+    check_cuts(wanted, shapes, len(ranks))
+    mesh = Mesh((len(ranks),), ("batch",), ranks)
+    results = [tuple(shape) for shape in attrs.get("output_shapes", _result_shapes(name, shapes))]
+
+    def first(shape: Shape) -> Layout:
+        return Layout(mesh, ["batch" if d == 0 else None for d in range(len(shape))])
+
+    outputs = tuple(first(shape) for shape in results)
+    return Sharded(
+        operator=name,
+        strategy=None,
+        mesh=mesh,
+        input_shapes=tuple(shapes),
+        inputs=tuple(first(shape) for shape in shapes),
+        output_shapes=tuple(results),
+        computed=outputs,
+        outputs=outputs,
+    )
+
+
+def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
+    if name == "Flatten" and shapes[0]:
+        return [(shapes[0][0], math.prod(shapes[0][1:]))]
+    return [shapes[0]]
+
+
+def data_source(
+    name: str,
+    shapes: Sequence[Shape],
+    given: Sequence[Sequence[int]] | None,
+    devices: int | Sequence[int] | None,
+    repeat: str,
+) -> Sharded:
+    """Tensors that come from a data set: each dim split as its strategy says, nothing else.
+
+    The device matrix is the longest strategy; repeated calculation is on the left unless asked otherwise.
+    Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
+
+    Raises:
+        RuntimeError: strategies that split the same dim differently, or that do not divide.
+    """
+    cuts = [tuple(entry) for entry in given] if given is not None else None
+    ranks = _members(devices, math.prod(_longest(cuts)) if cuts else 1)
+    if cuts is None:
+        cuts = [tuple(len(ranks) if d == 0 else 1 for d in range(len(shape))) for shape in shapes]
+    check_cuts(cuts, shapes, len(ranks))
+    matrix = _longest(cuts)
+    for i, entry in enumerate(cuts):
+        wrong = [d for d, cut in enumerate(entry) if cut not in (1, matrix[d])]
+        if wrong:
+            raise ShardError(
+                f"tensor {i} is cut into {entry}, but dim {wrong[0]} of the others into {matrix}"
+            )
+    if len(ranks) % math.prod(matrix):
+        raise ShardError(
+            f"{matrix} makes {math.prod(matrix)} pieces, which do not divide {len(ranks)} devices"
+        )
+    mesh = _matrix(matrix, ranks, repeat)
+
+    def layout(entry: tuple[int, ...]) -> Layout:
+        return Layout(mesh, [f"dim{d}" if cut == matrix[d] else None for d, cut in enumerate(entry)])
+
+    layouts = tuple(layout(entry) for entry in cuts)
+    return Sharded(
+        operator=name,
+        strategy=None,
+        mesh=mesh,
+        input_shapes=tuple(shapes) if name != "GetNext" else (),
+        inputs=layouts if name != "GetNext" else (),
+        output_shapes=tuple(shapes),
+        computed=layouts,
+        outputs=layouts,
+        repeated_calc=len(ranks) // math.prod(matrix),
+        repeated_side=repeat,
+    )
+
+
+def _longest(cuts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return sorted(cuts, key=lambda entry: (len(entry), math.prod(entry)))[-1]
+
+
+def _matrix(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) -> Mesh:
+    times = len(ranks) // math.prod(matrix)
+    sizes, names = list(matrix), [f"dim{d}" for d in range(len(matrix))]
+    if times > 1:
+        at = 0 if repeat == "left" else len(sizes)
+        sizes.insert(at, times)
+        names.insert(at, "repeat")
+    return Mesh(sizes, names, ranks)
+
+
+def _members(devices: int | Sequence[int] | None, otherwise: int) -> tuple[int, ...]:
+    if devices is None:
+        return tuple(range(otherwise))
+    return tuple(range(devices)) if isinstance(devices, int) else tuple(devices)

@@ -1,0 +1,252 @@
+"""``Gather`` and ``EmbeddingLookup``: the modes in which a table and its indices can be split.
+
+Semantics: ``ops_info/gather_info.cc``. A mode only says which dims may be split together and on which device
+matrix; the layouts and the pending sum come from the rule of :func:`spmdsim.ops.gather`. One difference: there an
+index outside the table silently gives zeros on every device, here it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import spmdsim.ops as ops
+from spmdsim.dialects.mindspore.cuts import check_cuts
+from spmdsim.dialects.mindspore.data_parallel import _matrix, _members
+from spmdsim.dialects.mindspore.layout import check_even
+from spmdsim.dialects.mindspore.shard_error import ShardError
+from spmdsim.dialects.mindspore.sharded import Forward, Sharded
+from spmdsim.layout import Layout, Mesh
+from spmdsim.ops.lookup import LOOKED_UP
+from spmdsim.rules import BoundRule, Strategy, factor_cuts, strategy_from_factors
+
+Shape = tuple[int, ...]
+Cuts = tuple[int, ...]
+
+NORMAL = "NORMAL"
+AXIS_0 = "SHARD_AXIS_0_STATIC"
+AXIS_1 = "SHARD_AXIS_1"
+BATCH_AND_AXIS = "SHARD_BATCH_AND_AXIS"
+BATCH_AXIS_SP = "SHARD_BATCH_AXIS_AND_SP"
+MANUAL = "MANUAL"
+
+
+def mode_of(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
+    """The mode of a strategy.
+
+    Raises:
+        RuntimeError: no mode has these cuts.
+    """
+    if manual:
+        return MANUAL
+    if param[axis] == 1:
+        return NORMAL
+    if len(param) > 2:
+        raise ShardError(f"the axis of a table of {len(param)} dims cannot be split, only of one or two dims")
+    if math.prod(index) == 1:
+        return AXIS_0 if axis == 0 else AXIS_1
+    others = math.prod(param) // param[axis]
+    split = [d for d, cut in enumerate(index) if cut > 1]
+    if axis or others > 1 or split not in ([0], [0, 1], [1]):
+        raise ShardError(
+            f"with table cuts {param} along axis {axis} only the first two dims of the indices can be split, and no "
+            f"other dim of the table, but the indices are cut into {index}"
+        )
+    if math.prod(index) * param[0] != devices:
+        raise ShardError(
+            f"index and table cuts {index} and {param} together must use all {devices} devices, not "
+            f"{math.prod(index) * param[0]}"
+        )
+    return BATCH_AND_AXIS if split == [0] else BATCH_AXIS_SP
+
+
+def gather(
+    shapes: Sequence[Shape],
+    given: Sequence[Any] | None,
+    out: Any,
+    devices: int | Sequence[int] | None,
+    repeat: str | None,
+    attrs: Mapping[str, Any],
+) -> Sharded:
+    """What a strategy means for a Gather of a table (operand 0) by indices (operand 1).
+
+    Raises:
+        RuntimeError: cuts that no mode has, or an out_strategy that the mode does not give.
+    """
+    if len(shapes) != 2:
+        raise ShardError(f"Gather takes a table and indices, but got shapes {tuple(shapes)}")
+    table, ids = shapes
+    axis = int(attrs.get("axis", 0))
+    if not -len(table) <= axis < len(table):
+        raise ShardError(f"axis {axis} is out of range for a table of {len(table)} dims")
+    axis %= len(table)
+    ranks = _members(devices, 1 if given is None else math.prod(math.prod(e) for e in given))
+    bound = ops.gather.op.bind(shapes, {"dim": axis})  # type: ignore[attr-defined]
+    if given is not None and all(isinstance(entry, Layout) for entry in given):
+        return _by_layouts(bound, given, out)
+    cuts = tuple(given) if given is not None else _data_parallel(table, ids, len(ranks))
+    check_cuts(cuts, shapes if "manual_split" not in attrs else (_rounded(table, cuts[0]), ids), len(ranks))
+    param, index = tuple(cuts[0]), tuple(cuts[1])
+    mode = mode_of(axis, param, index, len(ranks), "manual_split" in attrs)
+    if mode == NORMAL:
+        made = _normal(bound, (param, index), ranks, repeat or "right")
+    elif mode == MANUAL:
+        made = _manual(bound, (param, index), ranks, attrs["manual_split"])
+    else:
+        made = _split(bound, (param, index), ranks, mode, repeat)
+    return _finished(made, (param, index), axis, out)
+
+
+def _data_parallel(table: Shape, ids: Shape, devices: int) -> tuple[Cuts, Cuts]:
+    return (1,) * len(table), tuple(devices if d == 0 else 1 for d in range(len(ids)))
+
+
+def _made(bound: BoundRule, strategy: Strategy, mode: str, repeated: int, side: str) -> Sharded:
+    computed = bound.output_layouts(strategy)
+    return Sharded(
+        operator="Gather",
+        strategy=strategy,
+        mesh=strategy.mesh,
+        input_shapes=bound.shapes,
+        inputs=bound.input_layouts(strategy),
+        output_shapes=bound.output_shapes,
+        computed=computed,
+        outputs=tuple(layout.reduced for layout in computed),
+        repeated_calc=repeated,
+        repeated_side=side,
+        bound=bound,
+        mode=mode,
+    )
+
+
+def _normal(bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], repeat: str) -> Sharded:
+    """The axis is whole: indices and the table's other dims are split freely, the axis has none of its own."""
+    strategy = strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
+    used = math.prod(cuts[0]) * math.prod(cuts[1])
+    return _made(bound, strategy, NORMAL, len(ranks) // used, repeat)
+
+
+def _split(
+    bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], mode: str, repeat: str | None
+) -> Sharded:
+    """The axis is split: the device matrix has the dims that the mode knows, and no others."""
+    param, index = cuts
+    used = math.prod(param) * math.prod(index)
+    if len(ranks) % used:
+        raise ShardError(
+            f"the cuts {param} and {index} make {used} pieces, which {len(ranks)} devices cannot share"
+        )
+    if used != len(ranks) and (mode != AXIS_0 or (len(param) > 1 and param[1] != 1)):
+        raise ShardError(
+            f"cuts {param} along a split axis do not support repeated calculation, but they use {used} of "
+            f"{len(ranks)} devices"
+        )
+    if mode in (AXIS_0, AXIS_1):
+        sizes, factors = param, [dim[0] if dim else "" for dim in bound.inputs[0]]
+    else:
+        lead = 1 if mode == BATCH_AND_AXIS else 2
+        sizes = (*index[:lead], param[0])
+        factors = [*(dim[0] if dim else "" for dim in bound.inputs[1][:lead]), LOOKED_UP]
+    mesh = _matrix(sizes, ranks, repeat or "left")
+    splits = {factor: f"dim{d}" for d, factor in enumerate(factors) if factor}
+    strategy = Strategy.of(mesh, splits)
+    bound.check(strategy)
+    return _made(bound, strategy, mode, len(ranks) // used, repeat or "left")
+
+
+def _rounded(table: Shape, param: Cuts) -> Shape:
+    """The table with a first dim that divides: pieces of a manual split are as unequal as they like."""
+    return (table[0] - table[0] % max(param[0], 1) or param[0], *table[1:])
+
+
+def _manual(
+    bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], pieces: Sequence[Any]
+) -> Sharded:
+    """Unequal pieces of the vocabulary, one per field of the indices: nothing is communicated."""
+    param, index = cuts
+    rows = [piece if isinstance(piece, int) else piece[0] for piece in pieces]
+    if len(rows) != param[0] or sum(rows) != bound.shapes[0][0]:
+        raise ShardError(
+            f"manual_split {tuple(rows)} must have one entry per piece of the table, {param[0]}, and sum to its "
+            f"{bound.shapes[0][0]} rows"
+        )
+    if len(param) != 2 or len(index) != 2 or index[0] != 1 or index[1] != param[0]:
+        raise ShardError(f"with manual_split the indices are cut into (1, {param[0]}), but got {index}")
+    if math.prod(param) != len(ranks):
+        raise ShardError(f"manual_split needs all {len(ranks)} devices, but the table is cut into {param}")
+    mesh = Mesh(param, ("dim0", "dim1"), ranks)
+    result = Layout(mesh, (None, "dim0", "dim1"))
+    return Sharded(
+        operator="Gather",
+        strategy=None,
+        mesh=mesh,
+        input_shapes=bound.shapes,
+        inputs=(Layout(mesh, ("dim0", "dim1")), Layout(mesh, (None, "dim0"))),
+        output_shapes=bound.output_shapes,
+        computed=(result,),
+        outputs=(result,),
+        mode=MANUAL,
+    )
+
+
+def _finished(made: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
+    """The result after its reduction: scattered along dim 0 where that divides, unless out asks otherwise."""
+    computed, shape = made.computed[0], made.output_shapes[0]
+    pending = tuple(a for a in computed.partial_axes if made.mesh.axis_size(a) > 1)
+    whole = computed.reduced
+    wanted = whole
+    scattered = Layout(made.mesh, ((*computed.dims[0], *pending), *computed.dims[1:])) if pending else whole
+    divides = bool(pending) and shape[0] % made.mesh.axis_size(*scattered.dims[0]) == 0
+    if made.mode == AXIS_1:
+        if not divides:
+            raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
+        wanted = scattered
+    elif divides and made.mode != BATCH_AXIS_SP:
+        wanted = scattered
+    if out is not None:
+        wanted = _asked(made, (whole, scattered if divides else None), axis, out)
+    check_even(wanted, shape, "the result")
+    forward: tuple[Forward, ...] = ()
+    if pending:
+        name = "ReduceScatter" if wanted == scattered else "AllReduce"
+        forward = (Forward(name, "sum", pending, made.mesh.groups(*pending)),)
+    matrix = None
+    if made.mode == AXIS_1:
+        matrix = (1, made.mesh.size)
+    return replace(made, outputs=(wanted,), forward=forward, output_shape_matrix=matrix)
+
+
+def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
+    entry = tuple(out[0]) if out and not isinstance(out[0], int) else tuple(out)
+    if axis != 0 or made.mode == MANUAL:
+        raise ShardError(f"an out_strategy is accepted for axis 0 only, but got {entry} for axis {axis}")
+    for layout in choices:
+        if layout is not None and layout.parts == entry:
+            return layout
+    kept = [str(layout.parts) for layout in choices if layout is not None]
+    raise ShardError(f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(kept)}")
+
+
+def _by_layouts(bound: BoundRule, given: Sequence[Layout], out: Any) -> Sharded:
+    """Layouts instead of cuts: what the rule makes of them, reduced, or scattered along dim 0 if out says so."""
+    for i, (layout, shape) in enumerate(zip(given, bound.shapes)):
+        check_even(layout, shape, f"operand {i}")
+    made = _made(bound, bound.infer(given), "LAYOUT", 1, "right")
+    computed = made.computed[0]
+    wanted = computed.reduced
+    pending = computed.partial_axes
+    if out is not None:
+        entry = out[0] if isinstance(out, (tuple, list)) else out
+        scattered = Layout(made.mesh, ((*computed.dims[0], *pending), *computed.dims[1:]))
+        found = [c for c in (wanted, scattered) if c.canonical == Layout(entry.mesh, entry.dims).canonical]
+        if not found:
+            raise ShardError(f"out_strategy {entry} cannot be had; the result is {wanted} or {scattered}")
+        wanted = found[0]
+    forward: tuple[Forward, ...] = ()
+    if pending:
+        name = "AllReduce" if wanted == computed.reduced else "ReduceScatter"
+        forward = (Forward(name, "sum", pending, made.mesh.groups(*pending)),)
+    check_even(wanted, made.output_shapes[0], "the result")
+    return replace(made, inputs=tuple(given), outputs=(wanted,), forward=forward)

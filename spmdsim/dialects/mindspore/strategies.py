@@ -1,0 +1,258 @@
+"""``.shard(in_strategy, out_strategy)`` of a MindSpore operator: everything that follows from it.
+
+Device matrix, tensor maps (axes counted from the right), slices, the forward collective, mirror groups and the
+divisor of ``_VirtualDiv`` are derived from the operator's rule. Semantics: ``ops_info/operator_info.cc`` and the
+operators' own ``*_info.cc``.
+
+>>> found = shard("MatMul", ((32, 784), (784, 512)), ((2, 4), (4, 1)), devices=8)
+>>> found.dev_matrix, found.input_maps, found.output_maps
+((2, 4, 1), ((2, 1), (1, 0)), ((2, 0),))
+>>> found.forward[0].name, found.forward[0].groups, found.mirror_groups(1)
+('AllReduce', ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 4), (1, 5), (2, 6), (3, 7)))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spmdsim.dialects.mindspore import operators
+from spmdsim.dialects.mindspore.cuts import check_cuts
+from spmdsim.dialects.mindspore.data_parallel import batch_parallel, data_source
+from spmdsim.dialects.mindspore.layout import check_even
+from spmdsim.dialects.mindspore.operators import Operator, Shape
+from spmdsim.dialects.mindspore.shard_error import ShardError, refusing
+from spmdsim.dialects.mindspore.sharded import Forward, Sharded
+from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.layout import Layout
+from spmdsim.rules import BoundRule, Strategy, factor_cuts, strategy_from_factors
+
+Cuts = Sequence[Sequence[int]]
+
+
+def shard(
+    operator: str,
+    input_shapes: Sequence[Sequence[int]],
+    in_strategy: Sequence[Any] | None = None,
+    out_strategy: Any = None,
+    *,
+    devices: int | Sequence[int] | None = None,
+    repeat: str | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Sharded:
+    """What a strategy means for an operator.
+
+    Args:
+        operator: MindSpore's name, such as ``"MatMul"``.
+        input_shapes: global shapes of the operands.
+        in_strategy: cuts per operand, or one layout per operand (all on one device matrix). Without it the
+            operator is data parallel: dim 0 of the first operand over all devices.
+        out_strategy: cuts or layout of the result, where the operator takes one (MatMul, Gather, Transpose).
+        devices: how many devices, or which, in their order; the product of the cuts if left out.
+        repeat: the side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); the
+            operator's own default if left out.
+        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``.
+
+    Raises:
+        RuntimeError: (also a ValueError) strategies that disagree, do not divide, split what must be whole, or
+            do not fit the devices; an unknown operator or attribute.
+        TypeError: cuts and layouts mixed.
+    """
+    shapes = [tuple(int(n) for n in shape) for shape in input_shapes]
+    given = None if in_strategy is None else tuple(in_strategy)
+    attributes = dict(attrs or {})
+    with refusing(operator):
+        if operator in operators.DATA:
+            return data_source(operator, shapes, given, devices, repeat or "left")
+        if operator in operators.BATCH_PARALLEL:
+            return batch_parallel(operator, shapes, given, devices, attributes)
+        if operator in ("Gather", "EmbeddingLookup"):
+            from spmdsim.dialects.mindspore.gather_modes import gather
+
+            return gather(shapes, given, out_strategy, devices, repeat, attributes)
+        row = operators.find(operator)
+        bound = row.op.bind(shapes, row.params(shapes, attributes))
+        if given and any(isinstance(entry, Layout) for entry in given):
+            return _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
+        return _by_cuts(operator, row, bound, given, out_strategy, devices, repeat or "right", attributes)
+
+
+# -- the two ways to write a strategy ----------------------------------------------------------------
+
+
+def _by_cuts(
+    name: str,
+    row: Operator,
+    bound: BoundRule,
+    given: Any,
+    out: Any,
+    devices: int | Sequence[int] | None,
+    repeat: str,
+    attrs: Mapping[str, Any],
+) -> Sharded:
+    ranks = _members(devices)
+    if row.of_result and given is not None:
+        found = _cuts_of_result(bound, given, ranks)
+    else:
+        cuts = given if given is not None else default_cuts(bound, _count(ranks, 1))
+        check_cuts(cuts, bound.shapes, _count(ranks, _product(factor_cuts(bound, cuts))))
+        found = factor_cuts(bound, cuts)
+    members = ranks if ranks is not None else tuple(range(_product(found)))
+    strategy = strategy_from_factors(bound, found, members, repeat=repeat)
+    repeated = len(members) // _product(found)
+    return _derive(name, row, bound, strategy, out, attrs, repeated, repeat)
+
+
+def _by_layouts(
+    name: str,
+    row: Operator,
+    bound: BoundRule,
+    given: Sequence[Any],
+    out: Any,
+    devices: int | Sequence[int] | None,
+    attrs: Mapping[str, Any],
+) -> Sharded:
+    if not all(isinstance(entry, Layout) for entry in given):
+        raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
+    if len(given) != len(bound.inputs):
+        raise ShardError(f"{len(given)} layouts were given for {len(bound.inputs)} operands")
+    for i, (layout, shape) in enumerate(zip(given, bound.shapes)):
+        layout.check_shape(shape)
+        check_even(layout, shape, f"operand {i}")
+    count = None if devices is None else devices if isinstance(devices, int) else len(devices)
+    if count is not None and count != given[0].mesh.size:
+        raise ShardError(f"the layouts are for {given[0].mesh.size} devices, but there are {count}")
+    strategy = bound.infer(given)
+    return _derive(name, row, bound, strategy, out, attrs, 1, "right", tuple(given))
+
+
+def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
+    """The cuts of an operator without a strategy: data parallel, dim 0 of the first operand over all devices.
+
+    Raises:
+        ValueError: that dim must stay whole or does not divide.
+    """
+    first = bound.inputs[0]
+    if not first or not first[0]:
+        return tuple((1,) * len(shape) for shape in bound.shapes)
+    factor = first[0][0]
+    if factor in bound.rule.whole or bound.shapes[0][0] % devices:
+        raise RuleError(
+            f"without a strategy dim 0 of the first operand is split over all {devices} devices, but of shape "
+            f"{bound.shapes[0]} it must stay whole or does not divide; give a strategy"
+        )
+    return tuple(tuple(devices if factor in dim else 1 for dim in term) for term in bound.inputs)
+
+
+def _cuts_of_result(bound: BoundRule, given: Sequence[Any], ranks: Sequence[int] | None) -> dict[str, int]:
+    """Factor cuts from those of the result; entries for further, scalar operands are empty."""
+    entries = [tuple(entry) for entry in given]
+    if any(entry for entry in entries[1:]):
+        raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {given}")
+    product = math.prod(entries[0])
+    check_cuts(entries[:1], bound.output_shapes[:1], _count(ranks, max(product, 1)))
+    return {factor: cut for dim, cut in zip(bound.outputs[0], entries[0]) for factor in dim}
+
+
+def _members(devices: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if devices is None:
+        return None
+    return tuple(range(devices)) if isinstance(devices, int) else tuple(devices)
+
+
+def _count(ranks: Sequence[int] | None, otherwise: int) -> int:
+    return otherwise if ranks is None else len(ranks)
+
+
+def _product(found: Mapping[str, int]) -> int:
+    return math.prod(found.values())
+
+
+# -- what follows ------------------------------------------------------------------------------------
+
+
+def _derive(
+    name: str,
+    row: Operator,
+    bound: BoundRule,
+    strategy: Strategy,
+    out: Any,
+    attrs: Mapping[str, Any],
+    repeated: int,
+    side: str,
+    given: tuple[Layout, ...] | None = None,
+) -> Sharded:
+    inputs = given or bound.input_layouts(strategy)
+    computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
+    for op, params in row.also(bound.shapes, attrs):
+        further = op.bind(bound.shapes[:1], params)
+        computed += further.output_layouts(further.infer(inputs[:1]))
+        shapes += further.output_shapes
+    for i in row.first_dim:
+        computed[i], shapes[i] = Layout(strategy.mesh, computed[i].dims[:1]), shapes[i][:1]
+    if row.gathers:
+        computed = [Layout.replicated(strategy.mesh, layout.ndim) for layout in computed]
+    outputs = [layout.reduced for layout in computed]
+    if out is not None:
+        outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], out)
+    for layout, shape in zip(outputs, shapes):
+        check_even(layout, shape, "the result")
+    return Sharded(
+        operator=name,
+        strategy=strategy,
+        mesh=strategy.mesh,
+        input_shapes=bound.shapes,
+        inputs=inputs,
+        output_shapes=tuple(shapes),
+        computed=tuple(computed),
+        outputs=tuple(outputs),
+        forward=tuple(forward(computed[0], outputs[0], row.mean)),
+        repeated_calc=repeated,
+        repeated_side=side,
+        loss_output=row.loss,
+        bound=bound,
+    )
+
+
+def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
+    """The collective after the local operator: nothing, an AllReduce or a ReduceScatter."""
+    axes = tuple(axis for axis, _ in computed.partial if computed.mesh.axis_size(axis) > 1)
+    if not axes:
+        return []
+    op = dict(computed.partial)[axes[0]]
+    name = "ReduceScatter" if set(axes) & set(wanted.split_axes) else "AllReduce"
+    divisor = computed.mesh.axis_size(*axes) if mean else 1
+    return [Forward(name, op, axes, computed.mesh.groups(*axes), divisor)]
+
+
+def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
+    """The layout that an out_strategy asks for, if the operator can give it.
+
+    Raises:
+        RuntimeError: the operator takes none, or another one.
+    """
+    if kind == "no":
+        raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")
+    entry = out[0] if isinstance(out, (tuple, list)) and out and not isinstance(out[0], int) else out
+    choices = [computed.reduced]
+    if kind == "product" and computed.partial:
+        choices.append(_scattered(computed))
+    if isinstance(entry, Layout):
+        found = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
+    else:
+        if kind == "product" and len(shape) != 2:
+            raise ShardError(f"an out_strategy is accepted for 2-D products only, but the result is {shape}")
+        found = [c for c in choices if c.parts == tuple(entry)]
+    if not found:
+        raise ShardError(
+            f"out_strategy {entry} cannot be had; the result is {' or '.join(map(str, choices))}"
+            f" (cuts {', '.join(str(c.parts) for c in choices)})"
+        )
+    return found[0]
+
+
+def _scattered(computed: Layout) -> Layout:
+    """Dim 0 split further, by the axes that were still to be reduced, as minor ones."""
+    pending = [axis for axis in computed.partial_axes if computed.mesh.axis_size(axis) > 1]
+    return Layout(computed.mesh, ((*computed.dims[0], *pending), *computed.dims[1:]))
