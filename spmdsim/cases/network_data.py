@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +52,8 @@ def load(path: str | None) -> Images:
 
 def mnist(folder: Path) -> Images:
     """``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not, in a folder or in ``train/``."""
-    images = open_array(_find(folder, "train-images", "idx3-ubyte"))
-    labels = open_array(_find(folder, "train-labels", "idx1-ubyte"))
+    images = open_array(find(folder, "train-images", "idx3-ubyte"))
+    labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
     if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
         raise InputError(
             f"MNIST has images of 28 x 28 with one label each, but {str(folder)!r} has images of shape "
@@ -69,7 +70,12 @@ def mnist(folder: Path) -> Images:
     return Images(f"MNIST in {folder}", pixels, known)
 
 
-def _find(folder: Path, name: str, kind: str) -> Path:
+def find(folder: Path, name: str, kind: str) -> Path:
+    """One of MNIST's files, gzipped or not, in a folder or its ``train/``.
+
+    Raises:
+        InputError: it is not there.
+    """
     for place in (folder, folder / "train"):
         for separator in ("-", "."):
             for suffix in ("", ".gz"):
@@ -85,21 +91,33 @@ def _normalised(pixels: np.ndarray) -> np.ndarray:
 
 def enlarged_digits() -> Images:
     """Scikit-learn's 8 x 8 digits, every pixel three times as wide and high, in a border of two pixels."""
-    small = digits()
+    images, labels_of, count = small_digits()
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         rows, columns = index
-        block = small.read((rows, slice(0, 64))).reshape(-1, 8, 8)
-        large = np.pad(block.repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
-        return _normalised(large.reshape(-1, SIDE * SIDE)[:, columns])
+        block = images(rows).reshape(-1, SIDE * SIDE)[:, columns]
+        return _normalised(block.astype(np.float32) / np.float32(255))
 
-    pixels = Source("digits", (small.shape[0], SIDE * SIDE), np.dtype(np.float32), read)
-    labels = Source("labels", (small.shape[0],), np.dtype(np.int64), digit_labels)
+    pixels = Source("digits", (count, SIDE * SIDE), np.dtype(np.float32), read)
+    labels = Source("labels", (count,), np.dtype(np.int64), lambda index: labels_of(index[0]))
     return Images("scikit-learn's handwritten digits, enlarged to 28 x 28", pixels, labels)
 
 
-def digit_labels(index: tuple[slice, ...]) -> np.ndarray:
-    """The labels of scikit-learn's digits."""
-    with gzip.open(digits_file(), "rt") as lines:
-        wanted = itertools.islice(lines, index[0].start, index[0].stop)
-        return np.array([int(float(line.rsplit(",", 1)[1])) for line in wanted], np.int64)
+Rows = Callable[[slice], np.ndarray]
+
+
+def small_digits() -> tuple[Rows, Rows, int]:
+    """The enlarged digits as bytes ``[rows, 28, 28, 1]``, their labels, and how many there are."""
+    small = digits()
+
+    def images(rows: slice) -> np.ndarray:
+        block = small.read((rows, slice(0, 64))).reshape(-1, 8, 8)
+        large = np.pad(block.repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
+        return np.rint(large * 255).astype(np.uint8)[..., None]
+
+    def labels(rows: slice) -> np.ndarray:
+        with gzip.open(digits_file(), "rt") as lines:
+            wanted = itertools.islice(lines, rows.start, rows.stop)
+            return np.array([int(float(line.rsplit(",", 1)[1])) for line in wanted], np.int64)
+
+    return images, labels, small.shape[0]

@@ -1,0 +1,206 @@
+"""``mindspore.ops``: primitives by their names there, each one of our operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import RuleError
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operator import Op
+
+
+def _plain(name: str, function: Any) -> Callable[[], Primitive]:
+    """A primitive class without arguments."""
+
+    def __init__(self: Primitive) -> None:
+        Primitive.__init__(self, function.op)
+
+    return type(
+        name, (Primitive,), {"__init__": __init__, "__doc__": f"``{name}``, our ``{function.op.name}``."}
+    )
+
+
+Add = _plain("Add", ops.add)
+Sub = _plain("Sub", ops.subtract)
+Mul = _plain("Mul", ops.multiply)
+Div = _plain("Div", ops.divide)
+RealDiv = _plain("RealDiv", ops.divide)
+Pow = _plain("Pow", ops.power)
+Maximum = _plain("Maximum", ops.maximum)
+Minimum = _plain("Minimum", ops.minimum)
+BiasAdd = _plain("BiasAdd", ops.add)
+Neg = _plain("Neg", ops.negative)
+Exp = _plain("Exp", ops.exp)
+Log = _plain("Log", ops.log)
+Sqrt = _plain("Sqrt", ops.sqrt)
+Tanh = _plain("Tanh", ops.tanh)
+Abs = _plain("Abs", ops.absolute)
+ReLU = _plain("ReLU", ops.relu)
+Sigmoid = _plain("Sigmoid", ops.sigmoid)
+GeLU = _plain("GeLU", ops.gelu)
+Select = _plain("Select", ops.where)
+
+
+class MatMul(Primitive):
+    """Matrix product, with transposed operands."""
+
+    def __init__(self, transpose_a: bool = False, transpose_b: bool = False) -> None:
+        given = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        super().__init__(ops.matmul.op, **{k: True for k, v in given.items() if v})  # type: ignore[attr-defined]
+
+
+class BatchMatMul(MatMul):
+    """Matrix products over leading dims."""
+
+
+class Softmax(Primitive):
+    """Softmax along a dim that is not split."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__(ops.softmax.op)  # type: ignore[attr-defined]
+        self.axis = axis
+
+    def __call__(self, x: Any) -> Any:
+        """Apply it."""
+        self.params = {"dim": self.axis % len(x.shape)}
+        return super().__call__(x)
+
+
+class _Reduce(Primitive):
+    function: Any = ops.sum
+
+    def __init__(self, keep_dims: bool = False) -> None:
+        super().__init__(type(self).function.op)
+        self.keep_dims = keep_dims
+
+    def __call__(self, x: Any, axis: Any = ()) -> Any:
+        """Reduce over an axis, several, or (by default) all."""
+        from spmdsim.ops.reduce import normal_dims
+
+        dims = normal_dims(None if axis == () else axis, len(x.shape))
+        self.params = {"dims": dims, "keepdims": self.keep_dims}
+        return super().__call__(x)
+
+
+class ReduceSum(_Reduce):
+    """Sum over axes."""
+
+    function = staticmethod(ops.sum)
+
+
+class ReduceMax(_Reduce):
+    """Largest element over axes."""
+
+    function = staticmethod(ops.max)
+
+
+class ReduceMin(_Reduce):
+    """Smallest element over axes."""
+
+    function = staticmethod(ops.min)
+
+
+class ReduceMean(ReduceSum):
+    """Mean over axes: a sum, divided by the number of elements."""
+
+    def __call__(self, x: Any, axis: Any = ()) -> Any:
+        """Reduce over an axis, several, or (by default) all."""
+        total = super().__call__(x, axis)
+        return ops.multiply(total, total.size / max(1, int(np.prod(x.shape))))
+
+
+class Transpose(Primitive):
+    """Dims in another order."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.transpose.op)  # type: ignore[attr-defined]
+
+    def __call__(self, x: Any, input_perm: Any) -> Any:
+        """Apply it."""
+        self.params = {"perm": tuple(p % len(x.shape) for p in input_perm)}
+        return super().__call__(x)
+
+
+class Reshape(Primitive):
+    """Another shape. In MindSpore it takes the producer's layout; so here."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.reshape.op)  # type: ignore[attr-defined]
+
+    def __call__(self, x: Any, shape: Any) -> Any:
+        """Apply it."""
+        if isinstance(x, Tensor) and self._sharding is None:
+            return ops.reshape(x, shape)
+        size = int(np.prod(x.shape))
+        known = -int(np.prod(shape))
+        self.params = {"shape": tuple(size // known if n == -1 else n for n in shape)}
+        return super().__call__(x)
+
+
+class Flatten(Primitive):
+    """All dims but the first as one; data parallel unless configured."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.reshape.op)  # type: ignore[attr-defined]
+
+    def __call__(self, x: Any) -> Any:
+        """Apply it."""
+        self.params = {"shape": (x.shape[0], int(np.prod(x.shape[1:])))}
+        return super().__call__(x)
+
+
+class Gather(Primitive):
+    """Rows of a table: ``Gather()(table, ids, 0)``."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.embedding.op)  # type: ignore[attr-defined]
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
+        """Strategies of the table and of the ids, in this order."""
+        turned = in_strategy if in_strategy is None else (in_strategy[1], in_strategy[0], *in_strategy[2:])
+        return super().shard(turned, out_strategy)
+
+    def __call__(self, params: Any, indices: Any, axis: int = 0) -> Any:
+        """Apply it.
+
+        Raises:
+            RuleError: another axis than 0.
+        """
+        if axis != 0:
+            raise RuleError(f"Gather looks rows up along axis 0, not {axis}; transpose the table first")
+        return super().__call__(indices, params)
+
+
+class Cast(Primitive):
+    """Another element type."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.cast.op)  # type: ignore[attr-defined]
+
+    def __call__(self, x: Any, dtype: Any) -> Any:
+        """Apply it."""
+        self.params = {"dtype": np.dtype(dtype)}
+        return super().__call__(x)
+
+
+def reshard(tensor: Tensor, layout: Any) -> Tensor:
+    """Redistribute a tensor inside a network."""
+    return tensor.to(layout)
+
+
+def to_tensor(operand: Any) -> Tensor:
+    """An array as a tensor, dim 0 over all ranks where it divides: how data enters a network."""
+    if isinstance(operand, Tensor):
+        return operand
+    array = np.asarray(operand)
+    world = current_world()
+    identity: Op = ops.negative.op  # type: ignore[attr-defined]
+    bound = identity.bind([array.shape], {})
+    layout = bound.input_layouts(data_parallel(bound, world.size))[0]
+    return Tensor.from_global(array, layout, world)

@@ -1,0 +1,53 @@
+"""``mindspore.parallel.auto_parallel``: a program with the strategies its operators were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spmdsim.errors import InputError
+from spmdsim.tensor import Tensor
+
+
+class AutoParallel:
+    """Run a training step in parallel.
+
+    Args:
+        network: a function or cell.
+        parallel_mode: ``"semi_auto"``: configured operators use their strategies, all others are data parallel.
+
+    Raises:
+        InputError: another mode.
+    """
+
+    def __init__(self, network: Callable[..., Any], parallel_mode: str = "semi_auto") -> None:
+        if parallel_mode != "semi_auto":
+            raise InputError(
+                f"AutoParallel runs parallel_mode='semi_auto'; for {parallel_mode!r} use spmdsim.auto_parallel.search"
+            )
+        self.network = network
+        self.parallel_mode = parallel_mode
+        self._full_batch = True
+
+    def dataset_strategy(self, config: Any = "full_batch") -> None:
+        """How data is given: ``"full_batch"`` (every rank is given the whole batch and keeps its piece).
+
+        Raises:
+            InputError: another strategy.
+        """
+        if config != "full_batch":
+            raise InputError(
+                f"data is given as 'full_batch', not {config!r}: every rank keeps its piece of it"
+            )
+
+    def __call__(self, *inputs: Any) -> Any:
+        """One call; results of one element come back as numbers, the same on every rank."""
+        return _numbers(self.network(*inputs))
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.size == 1:
+        return value.full().reshape(())[()]
+    if isinstance(value, tuple):
+        return tuple(_numbers(item) for item in value)
+    return value
