@@ -15,7 +15,7 @@ from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.moves import Move, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import InputError, ScheduleError
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,19 @@ class Algorithm:
         return self.generate(rank, size, **options)
 
 
+MOST_RANKS_TO_INFER = 2048
+
+
 def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any]) -> int:
     """The chunk count of an algorithm that does not declare it: from the largest number it uses."""
     what = algorithm.collective
     if "row" in (what.before, what.after):
         return size * size
+    if size > MOST_RANKS_TO_INFER:
+        raise InputError(
+            f"{algorithm.full_name} on {size} ranks: say into how many chunks the vector is cut; up to"
+            f" {MOST_RANKS_TO_INFER} ranks it is found from the chunk numbers"
+        )
     largest = max(_largest_chunk(algorithm, rank, size, options) for rank in range(size))
     if "owner" in (what.before, what.after):
         return (largest // size + 1) * size

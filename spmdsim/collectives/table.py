@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.moves import COMBINE, COPY, LOCAL, RECV, REDUCE, SEND, Move
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import InputError, ScheduleError
 
 KINDS = ("send", "recv", "reduce", "copy", "combine")
+
+
+MOST_RANK_ROUNDS = 3_000_000
+"""Ranks times rounds that are generated one by one; some gigabytes and a minute."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,14 @@ class Table:
         self.findings: list[Finding] = []
         self.ports = int(evaluate(schedule.algorithm.ports, schedule.size, dict(schedule.options)))
         self._limit = 64 * schedule.size + 8 * schedule.chunk_count + 4096
-        self.rounds = [self._collect(rank) for rank in range(schedule.size)]
+        self.rounds = [self._collect(0)]
+        if schedule.size * len(self.rounds[0]) > MOST_RANK_ROUNDS and not self.findings:
+            raise InputError(
+                f"{schedule.size} ranks x {len(self.rounds[0])} rounds are too many to follow one by one (at most"
+                f" {MOST_RANK_ROUNDS}); a prediction of the time has no such limit",
+                schedule=schedule.name,
+            )
+        self.rounds += [self._collect(rank) for rank in range(1, schedule.size)]
 
     def _collect(self, rank: int) -> list[list[Move]]:
         collected: list[list[Move]] = []
