@@ -133,7 +133,7 @@ def test_peak_memory_counts_every_part() -> None:
 def test_memory_limit_is_met_or_named() -> None:
     graph, mesh = mlp(3, 256, 1024), Mesh((4,), ("dp",))
     free = search(graph, mesh)
-    with pytest.raises(DoesNotFitError, match="smallest limit that can be met is ([0-9,]+)") as refused:
+    with pytest.raises(DoesNotFitError, match="smallest limit that can be met is") as refused:
         search(graph, mesh, memory=1000)
     words = str(refused.value).split("can be met is ")[1].split(" ")[0]
     least = int(words.replace(",", ""))

@@ -21,16 +21,14 @@ import numpy as np
 from spmdsim.auto_parallel.candidates import configured_strategy, mesh_strategies
 from spmdsim.auto_parallel.choice import Choice, Kept, States, states_of
 from spmdsim.auto_parallel.graph import Graph, Operator, Value
-from spmdsim.auto_parallel.moves import Moves, piece_elements, simple_layouts
+from spmdsim.auto_parallel.keeper import Keeper
+from spmdsim.auto_parallel.moves import Moves, piece_elements
 from spmdsim.auto_parallel.problem import Problem
 from spmdsim.auto_parallel.settings import Settings, machine_on
 from spmdsim.auto_parallel.work import kept_when_recomputing, saves, work_seconds
 from spmdsim.errors import RuleError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy
-
-#: Up to so many layouts of one tensor are all considered.
-MOST_LAYOUTS = 700
 
 
 class Model:
@@ -58,6 +56,7 @@ class Model:
         self._works: dict[tuple[object, ...], np.ndarray] = {}
         self.problem = Problem()
         self.states: list[States] = [self._states(operator) for operator in graph.operators]
+        self._keeper = Keeper(graph, mesh, settings, self.states)
         self.operator_variable: list[int] = []
         self.value_variable: dict[int, int] = {}
         self.kept: dict[int, Kept] = {}
@@ -80,62 +79,35 @@ class Model:
             )
         return states_of(operator.bound, tuple(found))
 
-    def _kept_states(self, value: Value) -> Kept:
-        if value.layout is not None:
-            base: tuple[Layout, ...] = (value.layout.canonical,)
-        elif (len(value.shape) + 1) ** len(self.mesh.axes) <= MOST_LAYOUTS:
-            base = simple_layouts(self.mesh, value.shape, self.settings.nested)
-        else:
-            base = self._seen_layouts(value)
-        if self.graph.recorded and value.layout is None:
-            whole = self._whole_dims(value)
-            base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
-        if not value.needs_gradient or len(self.graph.consumers[value.index]) < 2:
-            return Kept(base, base)
-        sums = self._seen_sums(value)
-        pairs = [(layout, total) for layout in base for total in (layout, *sums.get(layout.dims, ()))]
-        if value.kind == "parameter" and self.settings.sharded_parameters and value.layout is None:
-            totals = dict.fromkeys(total for _, total in pairs)
-            pairs = [
-                (layout, total) for total in totals for layout in base if _refines(layout, total.reduced)
-            ]
-        return Kept(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
-
-    def _seen_layouts(self, value: Value) -> tuple[Layout, ...]:
-        """Layouts in which the tensor is computed or read: what is tried where all layouts are too many."""
-        found: dict[Layout, None] = {}
-        if value.producer is not None:
-            made = self.states[value.producer].outputs[value.output]
-            found.update(dict.fromkeys(layout.reduced for layout in made))
-        for reader, operand in self.graph.consumers[value.index]:
-            found.update(dict.fromkeys(layout.reduced for layout in self.states[reader].inputs[operand]))
-        return tuple(found)
-
-    def _whole_dims(self, value: Value) -> set[int]:
-        """The dims that some reader must have whole."""
-        found: set[int] = set()
-        for reader, operand in self.graph.consumers[value.index]:
-            bound = self.graph.operators[reader].bound
-            found |= {d for d, factors in enumerate(bound.inputs[operand]) if bound.rule.whole & set(factors)}
-        return found
-
-    def _seen_sums(self, value: Value) -> dict[tuple[tuple[str, ...], ...], tuple[Layout, ...]]:
-        """Partial layouts in which the readers' gradients may arrive, by how they are split."""
-        found: dict[tuple[tuple[str, ...], ...], dict[Layout, None]] = {}
-        for reader, operand in self.graph.consumers[value.index]:
-            for layout in self.states[reader].gradients[operand]:
-                if layout.partial:
-                    found.setdefault(layout.dims, {})[layout] = None
-        return {dims: tuple(layouts) for dims, layouts in found.items()}
-
     # -- building -----------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        graph, problem = self.graph, self.problem
-        first: dict[int, int] = {}
-        for operator, states in zip(graph.operators, self.states):
-            seconds, memory = self._work(operator, states)
-            same = self._representative.get(operator.index, operator.index)
+        self._add_operators()
+        shared: dict[tuple[int, int, Kept], int] = {}
+        # Tied tensors cost the same: the first is priced, the others are counted.
+        alike: dict[tuple[object, ...], list[Value]] = {}
+        for value in self.graph.values:
+            alike.setdefault(self._signature(value), []).append(value)
+        for values in alike.values():
+            first, count = values[0], len(values)
+            if not self._has_variable(first):
+                self._add_direct(first, count)
+                continue
+            self._add_value(first, shared, count)
+            for value in values[1:]:
+                self.kept[value.index] = self.kept[first.index]
+                self.value_variable[value.index] = self.value_variable[first.index]
+
+    def _add_operators(self) -> None:
+        problem, first = self.problem, dict[int, int]()
+        known: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
+        for operator, states in zip(self.graph.operators, self.states):
+            same = self._tied_to(operator.index)
+            inputs = [self.graph.values[i] for i in operator.inputs]
+            key = (same, *((self._has_variable(v), v.kind, self._saved(operator, v)) for v in inputs))
+            if key not in known:
+                known[key] = self._work(operator, states)
+            seconds, memory = known[key]
             if same in first:
                 variable = first[same]
                 problem.seconds[variable] = problem.seconds[variable] + seconds
@@ -143,12 +115,20 @@ class Model:
             else:
                 variable = first[same] = problem.add_variable(seconds, memory)
             self.operator_variable.append(variable)
-        shared: dict[tuple[int, int, Kept], int] = {}
-        for value in graph.values:
-            if self._has_variable(value):
-                self._add_value(value, shared)
-            else:
-                self._add_direct(value)
+
+    def _tied_to(self, operator: int) -> int:
+        return self._representative.get(operator, operator)
+
+    def _signature(self, value: Value) -> tuple[object, ...]:
+        """Equal for tensors at the same place of repeated layers."""
+        if not self.settings.tie:
+            return (value.index,)
+        readers = self.graph.consumers[value.index]
+        made = None if value.producer is None else self._tied_to(value.producer)
+        around = tuple((self._tied_to(reader), operand) for reader, operand in readers)
+        boundary = bool(readers) and kept_when_recomputing(self.graph, value)
+        what = (value.kind, value.shape, value.itemsize, value.needs_gradient, value.layout, value.output)
+        return (*what, made, around, boundary)
 
     def _has_variable(self, value: Value) -> bool:
         readers = len(self.graph.consumers[value.index])
@@ -158,15 +138,15 @@ class Model:
             )
         return readers > 1
 
-    def _add_value(self, value: Value, shared: dict[tuple[int, int, Kept], int]) -> None:
-        kept = self.kept[value.index] = self._kept_states(value)
+    def _add_value(self, value: Value, shared: dict[tuple[int, int, Kept], int], count: int) -> None:
+        kept = self.kept[value.index] = self._keeper.states(value)
         owner = value.producer if value.producer is not None else self._first_reader(value)
         tied = (
-            self._representative.get(owner, owner),
+            self._tied_to(owner),
             value.output if value.producer is not None else -1 - self._slot(value),
             kept,
         )
-        seconds, memory = self._keep(value, kept)
+        seconds, memory = (count * row for row in self._keep(value, kept))
         if self.settings.tie and tied in shared:
             variable = shared[tied]
             self.problem.seconds[variable] = self.problem.seconds[variable] + seconds
@@ -175,9 +155,9 @@ class Model:
             variable = shared[tied] = self.problem.add_variable(seconds, memory)
         self.value_variable[value.index] = variable
         if value.producer is not None:
-            self._add_result(value, kept, variable)
+            self._add_result(value, kept, variable, count)
         for operator, operand in self.graph.consumers[value.index]:
-            self._add_reader(value, kept, variable, operator, operand)
+            self._add_reader(value, kept, variable, operator, operand, count)
 
     def _first_reader(self, value: Value) -> int:
         return self.graph.consumers[value.index][0][0]
@@ -185,7 +165,7 @@ class Model:
     def _slot(self, value: Value) -> int:
         return self.graph.consumers[value.index][0][1]
 
-    def _add_direct(self, value: Value) -> None:
+    def _add_direct(self, value: Value, count: int) -> None:
         """A tensor with at most one reader: the price of the pair is all there is."""
         if not self.graph.consumers[value.index]:
             return
@@ -194,7 +174,7 @@ class Model:
         variable = self.operator_variable[reader]
         if value.producer is None:
             row = self._direct_source(value, states, operand)
-            self.problem.seconds[variable] = self.problem.seconds[variable] + row
+            self.problem.seconds[variable] = self.problem.seconds[variable] + count * row
             return
         made = self.states[value.producer].outputs[value.output]
         forward, backward = self._times(value)
@@ -202,7 +182,7 @@ class Model:
         if backward:
             duals = tuple(layout.dual() for layout in made)
             prices = prices + self._table(states.gradients[operand], duals, value).T
-        self.problem.add_pair(self.operator_variable[value.producer], variable, prices)
+        self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
 
     def _direct_source(self, value: Value, states: States, operand: int) -> np.ndarray:
         wanted = states.inputs[operand]
@@ -215,16 +195,18 @@ class Model:
             row = row + exposed * np.array([self._seconds(g, w, value) for g, w in zip(sums, wanted)])
         return row
 
-    def _add_result(self, value: Value, kept: Kept, variable: int) -> None:
+    def _add_result(self, value: Value, kept: Kept, variable: int, count: int) -> None:
         assert value.producer is not None
         made = self.states[value.producer].outputs[value.output]
         forward, backward = self._times(value)
         prices = forward * self._table(made, kept.layouts, value)
         if backward:
             prices = prices + self._table(kept.sums, tuple(m.dual() for m in made), value).T
-        self.problem.add_pair(self.operator_variable[value.producer], variable, prices)
+        self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
 
-    def _add_reader(self, value: Value, kept: Kept, variable: int, reader: int, operand: int) -> None:
+    def _add_reader(
+        self, value: Value, kept: Kept, variable: int, reader: int, operand: int, count: int
+    ) -> None:
         states = self.states[reader]
         wanted = states.inputs[operand]
         forward, backward = self._times(value)
@@ -236,7 +218,8 @@ class Model:
                 own = np.where(same, 0.0, own)
             prices = prices + (1.0 - self.settings.overlap if value.kind == "parameter" else 1.0) * own
         memory = self._copy_memory(value, kept, wanted, reader, operand)
-        self.problem.add_pair(variable, self.operator_variable[reader], prices, memory)
+        copies = None if memory is None else count * memory
+        self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
     def _times(self, value: Value) -> tuple[int, bool]:
         """How often a tensor goes forward, and whether its gradient comes back."""
@@ -363,11 +346,6 @@ def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Stra
     return mesh_strategies(
         operator.bound, mesh, partial=passing, full=full, even=settings.even, nested=settings.nested
     )
-
-
-def _refines(fine: Layout, coarse: Layout) -> bool:
-    """Whether one layout splits every dim at least as the other does."""
-    return all(a[: len(b)] == b for a, b in zip(fine.dims, coarse.dims))
 
 
 def _tied(graph: Graph) -> dict[int, int]:

@@ -281,7 +281,8 @@ def piece_elements(layout: Layout, shape: Sequence[int]) -> int:
     return count
 
 
-def simple_layouts(mesh: Mesh, shape: Sequence[int], nested: bool = True) -> tuple[Layout, ...]:
+@lru_cache(maxsize=4096)
+def simple_layouts(mesh: Mesh, shape: tuple[int, ...], nested: bool = True) -> tuple[Layout, ...]:
     """Every layout in which each axis splits one dim evenly, or none; without ``nested``, one axis per dim."""
     found: list[list[list[str]]] = [[[] for _ in shape]]
     for axis, size in zip(mesh.axes, mesh.shape):

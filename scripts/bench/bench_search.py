@@ -1,0 +1,93 @@
+"""How long searches take: double recursion over sizes and ranks, propagation, exact optimum, recording.
+
+    python scripts/bench/bench_search.py [--quick]
+
+Wall seconds of one process; the best of three. The double recursion's columns show that it grows with the number of
+operators and with the logarithm of the ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from spmdsim import ops
+from spmdsim.auto_parallel.double_recursion import double_recursion
+from spmdsim.auto_parallel.programs import gpt
+from spmdsim.auto_parallel.propagation import propagate
+from spmdsim.auto_parallel.record import record_program
+from spmdsim.auto_parallel.report import text_table
+from spmdsim.auto_parallel.search import search, search_mesh
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.cost import Machine
+from spmdsim.layout import Mesh
+
+
+def best(work: Callable[[], object], repeats: int = 3) -> float:
+    found = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        found = min(found, time.perf_counter() - start)
+    return found
+
+
+def layers_for(operators: int) -> int:
+    per_layer = len(gpt(2).operators) - len(gpt(1).operators)
+    return max(1, (operators - len(gpt(0).operators)) // per_layer + 1)
+
+
+def recursion_table(sizes: list[int], ranks: list[int]) -> str:
+    rows = []
+    for size in sizes:
+        graph = gpt(layers_for(size), 1024, 65536, 512, heads=16, vocab=65536)
+        for version in ("r1.0", "2.x"):
+            times = [best(lambda n=n, g=graph, v=version: double_recursion(g, n, v)) for n in ranks]
+            rows.append([str(len(graph.operators)), version, *(f"{t:.3f}" for t in times)])
+    heads = ["operators", "version", *(f"{n} ranks" for n in ranks)]
+    return "double recursion, seconds\n" + text_table(heads, rows, right=range(len(heads)))
+
+
+def long_program(x, w):
+    for _ in range(2500):
+        x = ops.add(x, ops.relu(ops.matmul(ops.multiply(x, x), w)))
+    return x
+
+
+def others(quick: bool) -> str:
+    rows = []
+    size = 2000 if quick else 10000
+    graph = gpt(layers_for(size), 1024, 65536, 512, heads=16, vocab=65536)
+    graph = graph.configure(**{"l0.qkv": {"b": "dp", "n": "tp"}, "l0.fc1": {".1": "dp", "n": "tp"}})
+    mesh = Mesh((8192, 8), ("dp", "tp"))
+    seconds = best(lambda: propagate(graph, mesh))
+    rows.append([f"propagation, {len(graph.operators)} operators, 65,536 ranks", f"{seconds:.2f}", "5"])
+    stack = gpt(32, 1024, 8, 512, heads=16, vocab=32768)
+    settings = Settings(machine=Machine.accelerators(), partial=True, tie=True)
+    for shape in ((8,), (2, 4)):
+        two = Mesh(shape, ("dp", "tp")[: len(shape)])
+        seconds = best(lambda m=two: search_mesh(stack, m, settings), 1)
+        rows.append([f"exact optimum, GPT of 32 layers on {two}", f"{seconds:.2f}", "5"])
+    seconds = best(lambda: search(stack, 8, machine=Machine.accelerators()), 1)
+    rows.append(["exact optimum, GPT of 32 layers, all grids of 8 ranks", f"{seconds:.2f}", "5"])
+    sizes = {"layers": 96, "hidden": 12288, "batch": 8192, "seq": 2048, "vocab": 51200}
+    seconds = best(lambda: search("gpt", 65536, machine=Machine.accelerators(), **sizes), 1)
+    rows.append(["exact optimum, GPT of 96 layers, all grids of 65,536 ranks", f"{seconds:.2f}", "-"])
+    seconds = best(lambda: record_program(long_program, 8, {"x": (256, 256)}, {"w": (256, 256)}))
+    rows.append(["recording 10,000 operators", f"{seconds:.2f}", "2"])
+    return text_table(["what", "seconds", "target"], rows, right=(1, 2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller graphs")
+    args = parser.parse_args()
+    sizes = [500, 1000] if args.quick else [1250, 2500, 5000, 10000]
+    print(recursion_table(sizes, [16, 256, 65536]))
+    print()
+    print(others(args.quick))
+
+
+if __name__ == "__main__":
+    main()
