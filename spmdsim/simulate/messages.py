@@ -256,6 +256,22 @@ class Mailbox:
             return first[random.choice(sorted(first))]
         return min(first.values(), key=lambda message: message.number)
 
+    def take(self, source: int, tag: int, random: Any = None) -> Message | None:
+        """As find, but the message is taken out."""
+        key = (source, tag)
+        queue = self.arrived.get(key)  # wildcards are no keys
+        if queue is None:
+            if source != ANY_SOURCE and tag != ANY_TAG:
+                return None
+            message = self.find(source, tag, random)
+            if message is not None:
+                self.remove(message)
+            return message
+        message = queue.popleft()
+        if not queue:
+            del self.arrived[key]
+        return message
+
     def remove(self, message: Message) -> None:
         """Take a message out."""
         key = (message.source, message.tag)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LOOKS_BEFORE_RELIEF = 50
 LOOKS_BEFORE_GIVING_UP = 50_000
+STUBBORN = 100  # a rank that catches being ended this often is left where it stands
+_stubborn: list[Any] = []  # kept, because collecting such a greenlet would tell it once more
 
 
 def load_greenlet() -> Any:
@@ -48,6 +50,7 @@ class Task:
         self.port_in = 0.0
         self.waiting: Any = None  # the operation or operations it is blocked on
         self.started = False
+        self.exits = 0  # how often it was told to end
         self.finished = False
         self.value: Any = None
         self.exit_code = 0
@@ -193,6 +196,10 @@ class Scheduler:
     def pass_on(self, task: Task) -> None:
         """Run somebody else; come back when the given rank is ready again."""
         if self.closing:
+            task.exits += 1
+            if task.exits > STUBBORN:
+                _stubborn.append(task.greenlet)
+                self.hub.switch()
             raise self.exit
         ready = self.ready
         # The hub starts ranks: one started by another would inherit its recursion depth.

@@ -44,6 +44,21 @@ def _task() -> Task:
     return task
 
 
+def _users_of(mpi: Any) -> dict[str, Any]:
+    """The modules of an mpi4py, and every loaded module that holds its MPI."""
+
+    def holds(name: str, module: Any) -> bool:
+        if name.partition(".")[0] == "mpi4py":
+            return True
+        names = getattr(module, "__dict__", {})
+        return name != "__main__" and any(one is mpi for one in names.values())
+
+    everything = list(sys.modules.items())
+    if mpi is None:
+        return {name: module for name, module in everything if name.partition(".")[0] == "mpi4py"}
+    return {name: module for name, module in everything if holds(name, module)}
+
+
 class StandIn:
     """``mpi4py`` and ``mpi4py.MPI`` for one simulation."""
 
@@ -69,18 +84,23 @@ class StandIn:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Be what ``import mpi4py`` finds."""
-        kept = {name: sys.modules[name] for name in list(sys.modules) if name.split(".")[0] == "mpi4py"}
+        """Be what ``import mpi4py`` finds, also for libraries that have imported the real one before."""
+        kept = _users_of(sys.modules.get("mpi4py.MPI"))
         for name in kept:
             del sys.modules[name]
+        before = set(sys.modules)
         sys.modules.update(self.modules())
         try:
             yield
         finally:
-            for name in list(sys.modules):
-                if name.split(".")[0] == "mpi4py":
+            for name in _users_of(self.MPI):
+                if name not in before:
                     del sys.modules[name]
             sys.modules.update(kept)
+            for name, module in kept.items():
+                parent, _, child = name.rpartition(".")
+                if parent in sys.modules:
+                    setattr(sys.modules[parent], child, module)
 
     def _lookup(self, name: str) -> Any:
         """What differs from rank to rank."""

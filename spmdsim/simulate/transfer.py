@@ -53,7 +53,12 @@ def start_send(
     task.messages_sent += 1
     task.bytes_sent += nbytes
     if mode is STANDARD or mode is BUFFERED:
-        _count_ahead(task, shared.ranks[dest], message)
+        to = shared.ranks[dest]
+        counts = task.ahead.get(to)
+        if counts is None:
+            task.ahead[to] = [1, nbytes]
+        else:
+            _count_ahead(task, counts, message)
     box = shared.boxes[dest]
     if box.posted or box.wild:
         receive = box.take_receive(message)
@@ -88,9 +93,8 @@ def start_receive(
         receive.done = True
         receive.end = receive.posted
         return receive
-    message = box.find(source, tag, scheduler.random) if box.arrived else None
+    message = box.take(source, tag, scheduler.random) if box.arrived else None
     if message is not None:
-        box.remove(message)
         pair(scheduler, message, receive)
     else:
         receive.number = next(scheduler.numbers)
@@ -118,7 +122,16 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         scheduler.fail(faults.truncated(message, receive))
     if payload.fortran is not target.fortran and min(payload.elements, target.elements) > 1:
         faults.note_memory_order(scheduler, message, receive)
-    _set_times(scheduler, message, receive)
+    # It arrives when it has left the sender, the receive is posted, and the port in is free.
+    receiver, posted = receive.task, receive.posted
+    if message.mode is SYNCHRONOUS and posted > message.start:
+        message.end += posted - message.start
+        message.start = posted
+    end = receiver.port_in + scheduler.speeds.beta * payload.nbytes
+    if message.end > end:
+        end = message.end
+    receiver.port_in = end
+    receive.end = end if end > posted else posted
     message.matched = True
     receive.message = message
     scheduler.polls = 0
@@ -127,8 +140,12 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     else:
         message.keep()
     if not message.done:
-        finish(scheduler, message)
-    finish(scheduler, receive)
+        message.done = True
+        if message.waiter is not None:
+            finish(scheduler, message)
+    receive.done = True
+    if receive.waiter is not None:
+        finish(scheduler, receive)
     if message.relieved is not None:
         message.relieved.confirm(scheduler, message)
     if scheduler.timeline is not None:
@@ -182,15 +199,12 @@ def settle(task: Any) -> None:
     task.ahead.clear()
 
 
-def _count_ahead(task: Any, dest: int, message: Message) -> None:
-    counts = task.ahead.get(dest)
-    if counts is None:
-        task.ahead[dest] = [1, message.payload.nbytes]
-        return
+def _count_ahead(task: Any, counts: list[int], message: Message) -> None:
+    """One more message to a rank since the sender last waited for anybody."""
     counts[0] += 1
     counts[1] += message.payload.nbytes
     if counts[0] == FLOOD:
-        task.flood = (dest, message, counts)
+        task.flood = (message.comm.ranks[message.dest], message, counts)
 
 
 def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site) -> Message:
@@ -201,20 +215,6 @@ def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: 
     message = Message(shared, task, payload, -1, dest, tag, STANDARD, name, site, clock, clock)
     message.done = message.matched = True
     return message
-
-
-def _set_times(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """A message arrives when it has left the sender, the receive is posted, and the port in is free."""
-    task = receive.task
-    posted = receive.posted
-    if message.mode is SYNCHRONOUS and posted > message.start:
-        message.end += posted - message.start
-        message.start = posted
-    end = task.port_in + scheduler.speeds.beta * message.payload.nbytes
-    if message.end > end:
-        end = message.end
-    task.port_in = end
-    receive.end = end if end > posted else posted
 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:

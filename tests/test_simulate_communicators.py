@@ -1,0 +1,143 @@
+"""Communicators, groups and grids of virtual ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.simulate import simulate
+
+pytest.importorskip("greenlet")
+
+
+def run(program: Any, size: int, **options: Any) -> Any:
+    report = simulate(program, size, strict=True, **options)
+    assert report.problems == ()
+    return report.results
+
+
+def test_split_by_color_and_key() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        color = MPI.UNDEFINED if comm.rank == 4 else comm.rank % 2
+        part = comm.Split(color, key=-comm.rank)
+        if comm.rank == 4:
+            return part == MPI.COMM_NULL, bool(part)
+        return part.allgather(comm.rank), part.rank, part.Get_size()
+
+    results = run(program, 7)
+    assert results[0] == ([6, 2, 0], 2, 3)
+    assert results[1] == ([5, 3, 1], 2, 3)
+    assert results[4] == (True, False)
+
+
+def test_a_null_or_freed_communicator_cannot_be_used() -> None:
+    def program(comm: Any) -> list[str]:
+        from mpi4py import MPI
+
+        twin = comm.Dup()
+        twin.Free()
+        found = []
+        for bad in (MPI.COMM_NULL, twin):
+            try:
+                bad.Get_rank()
+            except MPI.Exception as error:
+                found.append(str(error))
+        return found
+
+    null, freed = run(program, 2)[0]
+    assert "COMM_NULL" in null and "freed" in freed
+
+
+def test_nodes() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        return node.size, node.rank, MPI.Get_processor_name()
+
+    results = run(program, 6, ranks_per_node=4)
+    assert results == tuple((4 if r < 4 else 2, r % 4, f"node{r // 4}") for r in range(6))
+
+
+def test_groups() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        world = comm.Get_group()
+        first, last = world.Incl([2, 0]), world.Range_incl([(1, 3, 2)])
+        union = MPI.Group.Union(first, last)
+        picked = comm.Create_group(union) if comm.rank in (0, 1, 2, 3) else None
+        order = picked.allgather(comm.rank) if picked else None
+        made = comm.Create(first)
+        return (
+            order,
+            union.size,
+            MPI.Group.Translate_ranks(union, [0, 1, 2], world),
+            world.Excl([1]).Compare(world) == MPI.UNEQUAL,
+            world.Translate_ranks(group=MPI.Group.Difference(world, first)).count(MPI.UNDEFINED),
+            made != MPI.COMM_NULL and made.rank,
+        )
+
+    results = run(program, 5)
+    assert results[2] == ([2, 0, 1, 3], 4, [2, 0, 1], True, 2, 0)
+    assert results[0][-1] == 1 and results[4][0] is None and results[4][-1] is False
+
+
+def test_grid() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        cart = comm.Create_cart([2, 3], periods=[True, False])
+        if cart == MPI.COMM_NULL:
+            return None
+        rows = cart.Sub([False, True])
+        return (
+            cart.Get_coords(cart.rank),
+            cart.Get_cart_rank(cart.coords),
+            cart.Shift(0, 1),
+            cart.Shift(1, 1),
+            rows.allgather(comm.rank),
+            rows.dims,
+            cart.Get_topo()[:2],
+            cart.topology == MPI.CART,
+        )
+
+    results = run(program, 7)
+    assert results[6] is None
+    assert results[4] == ([1, 1], 4, (1, 1), (3, 5), [3, 4, 5], [3], ([2, 3], [1, 0]), True)
+    assert results[0][3] == (-2, 1)
+
+
+def test_neighbours_swap_sides() -> None:
+    def program(comm: Any) -> Any:
+        cart = comm.Create_cart([comm.size], periods=[True])
+        got = np.zeros(2, dtype=int)
+        cart.Neighbor_alltoall(np.array([10 * comm.rank, 10 * comm.rank + 1]), got)
+        every = np.zeros(2, dtype=int)
+        cart.Neighbor_allgather(np.array([comm.rank]), every)
+        objects = cart.neighbor_alltoall([("to left", comm.rank), ("to right", comm.rank)])
+        return got.tolist(), every.tolist(), objects
+
+    for size in (1, 2, 4):
+        for rank, (got, every, objects) in enumerate(run(program, size)):
+            left, right = (rank - 1) % size, (rank + 1) % size
+            assert got == [10 * left + 1, 10 * right]
+            assert every == [left, right]
+            assert objects == [("to right", left), ("to left", right)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "wanted", "dims"),
+    [(6, 2, [3, 2]), (16, 2, [4, 4]), (12, 3, [3, 2, 2]), (7, 2, [7, 1]), (12, [0, 2], [6, 2])],
+)
+def test_balanced_dims(ranks: int, wanted: Any, dims: list[int]) -> None:
+    def program() -> Any:
+        from mpi4py import MPI
+
+        return MPI.Compute_dims(ranks, wanted)
+
+    assert simulate(program, 1).results == (dims,)
