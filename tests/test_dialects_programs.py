@@ -58,4 +58,4 @@ def test_operator_parallel_trains_like_one_process(world, capsys):
     np.testing.assert_allclose(simple, expected, rtol=2e-6)
     np.testing.assert_allclose(advanced, expected, rtol=2e-6)
     printed = capsys.readouterr().out
-    assert f"epoch: 0, step: 10, loss is {np.float32(simple[10])}" in printed
+    assert "epoch: 0, step: 10, loss is " + str(np.float32(simple[10])) in printed
