@@ -358,3 +358,13 @@ def test_a_plan_on_65536_ranks_is_priced_without_transfers() -> None:
     found = plan(mesh(("a", "b"), None), mesh("b", "a"), (65536, 65536), "float32", Machine.cluster())
     assert found.max_nbytes == found.max_lower_bound > 0
     assert found.seconds <= min(one.seconds for one in found.alternatives if one.allowed)
+
+
+def test_more_memory_only_when_allowed() -> None:
+    src, dst, shape = CUBE("a", "b"), CUBE("b", "a"), (16, 16)
+    slow_exchange = Machine("slow exchange", alpha=1e-3, beta=0.0)
+    best = plan(src, dst, shape, "float32", slow_exchange)
+    assert max(largest(step.dst, shape) for step in best.steps) <= largest(dst, shape)
+    allowed = plan(src, dst, shape, "float32", slow_exchange, more_memory=True)
+    assert allowed.seconds <= best.seconds
+    assert {one.allowed for one in best.alternatives} == {True, False}

@@ -16,7 +16,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.price import largest, price_step
+from spmdsim.redistribution.price import largest, machine_on, price_step
 from spmdsim.redistribution.search import Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import exchange_traffic
@@ -157,7 +157,7 @@ class _Finder:
         paths = self._search(dst, float("inf") if self.everything else bound * (1 + 1e-9) + 1e-12)
         found += self._collectives(paths, True)
         for mid in self._worth(paths, found):
-            found += self._exchanged(mid)
+            found += self._exchanged(mid, min((one.seconds for one in found), default=float("inf")))
         if self.everything and paths.target is None:
             found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
         return found
@@ -193,11 +193,18 @@ class _Finder:
         steps = steps_of(paths.target, self.src, self.shape, self.kept)
         return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
 
-    def _exchanged(self, mid: Found) -> list[Candidate]:
-        steps = steps_of(mid, self.src, self.shape, self.kept)
-        after = steps[-1].dst
+    def _exchanged(self, mid: Found, best: float) -> list[Candidate]:
+        """The steps to a reduced state and the exchange from there, unless its bytes alone take too long."""
+        after = Layout(self.src.mesh, mid.state.dims, self.kept)
         if after == self.dst:
             return []
+        received = exchange_traffic(after, self.dst, self.shape).most_received
+        if received and not self.everything:
+            model = machine_on(self.machine, self.src.mesh)
+            least = model.seconds("exchange", 2, received * self.itemsize, self.src.mesh.axes, messages=1)
+            if self.machine is not None and mid.seconds + least >= best:
+                return []
+        steps = steps_of(mid, self.src, self.shape, self.kept)
         return [self._candidate((*steps, self._direct(after)), REDUCED)]
 
     def _direct(self, src: Layout) -> Step:

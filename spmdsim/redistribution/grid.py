@@ -7,16 +7,21 @@ no pair of ranks is ever enumerated. Empty pieces are left out of the grid; the 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.layout import Layout, Mesh, split_block
 
 #: The axes that split each dim, major first.
 Entries = tuple[tuple[str, ...], ...]
+
+
+#: Up to so many pieces, blocks are split in plain Python.
+FEW = 32
 
 
 class Cuts:
@@ -31,12 +36,7 @@ class Cuts:
     __slots__ = ("cell", "edge_array", "edges", "piece", "start", "stop")
 
     def __init__(self, size: int, parts: Sequence[int]) -> None:
-        start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
-        for count in parts:
-            index = np.arange(count)
-            base, extra = length[:, None] // count, length[:, None] % count
-            start = (start[:, None] + index * base + np.minimum(index, extra)).ravel()
-            length = (base + (index < extra)).ravel()
+        start, length = _split_few(size, parts) if math.prod(parts) <= FEW else _split_many(size, parts)
         full = length > 0
         self.start, self.stop = start, start + length
         self.piece = np.flatnonzero(full)
@@ -57,6 +57,26 @@ class Cuts:
         """:meth:`overlapping` for many intervals at once."""
         first = np.searchsorted(self.edge_array, start, "right") - 1
         return first, np.searchsorted(self.edge_array, stop, "left")
+
+
+def _split_few(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of nested balanced blocks; plain Python is faster than arrays of a few elements."""
+    blocks = [(0, size)]
+    for count in parts:
+        if count > 1:
+            blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
+    found = np.array(blocks, np.int64)
+    return found[:, 0], found[:, 1]
+
+
+def _split_many(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
+    for count in parts:
+        index = np.arange(count)
+        base, extra = length[:, None] // count, length[:, None] % count
+        start = (start[:, None] + index * base + np.minimum(index, extra)).ravel()
+        length = (base + (index < extra)).ravel()
+    return start, length
 
 
 @lru_cache(maxsize=4096)
@@ -171,6 +191,12 @@ class Grid:
 
 
 @lru_cache(maxsize=1024)
+def grid(mesh: Mesh, entries: Entries, sizes: tuple[int, ...]) -> Grid:
+    """A grid, cached by value."""
+    return Grid(mesh, entries, sizes)
+
+
+@lru_cache(maxsize=1024)
 def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid, int]:
     """The grids of two layouts of one tensor, and how many leading dims are the tensor's own.
 
@@ -179,8 +205,8 @@ def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid,
     the mesh and equal requests are shared out evenly by symmetry.
     """
     if src.mesh != dst.mesh:
-        return Grid(src.mesh, src.dims, shape), Grid(dst.mesh, dst.dims, shape), len(shape)
+        return grid(src.mesh, src.dims, shape), grid(dst.mesh, dst.dims, shape), len(shape)
     split = {*src.split_axes, *dst.split_axes}
     apart = tuple((axis,) for axis in src.mesh.axes if axis not in split and src.mesh._size_of[axis] > 1)
     sizes = shape + tuple(src.mesh._size_of[axis] for (axis,) in apart)
-    return Grid(src.mesh, src.dims + apart, sizes), Grid(dst.mesh, dst.dims + apart, sizes), len(shape)
+    return grid(src.mesh, src.dims + apart, sizes), grid(dst.mesh, dst.dims + apart, sizes), len(shape)

@@ -51,9 +51,16 @@ class Target:
         self.goal = State(dst.dims, ())
         self.movable = tuple(a for a in src.mesh.axes if a not in kept and self.size_of[a] > 1)
         self.wanted = {axis for entry in dst.dims for axis in entry}
+        self._largest: dict[Dims, int] = {}
 
     def largest(self, dims: Dims) -> int:
         """Elements of the largest piece."""
+        found = self._largest.get(dims)
+        if found is None:
+            found = self._largest[dims] = self._count(dims)
+        return found
+
+    def _count(self, dims: Dims) -> int:
         count = 1
         for size, entry in zip(self.shape, dims):
             for axis in entry:

@@ -167,6 +167,7 @@ def plan(
     style: str | None = None,
     *,
     partial_target: bool = False,
+    more_memory: bool = False,
 ) -> Any:
     """The cheapest way from one layout of a tensor to another.
 
@@ -180,6 +181,8 @@ def plan(
         to_shape: the global shape after, to reshape on the way.
         style: ``"mindspore"`` for the operators that MindSpore's inference would insert instead.
         partial_target: allow a target with pending values that the source does not hold pending.
+        more_memory: allow collective steps after which a rank holds more than the larger of source and target
+            shard, if that is faster.
 
     Returns:
         A :class:`Plan`; with ``style="mindspore"`` a
@@ -195,7 +198,9 @@ def plan(
     """
     target_shape = None if to_shape is None else tuple(to_shape)
     model: Any = machine  # a cost model is a value, though its protocol does not say so
-    return _plan(src, dst, tuple(shape), np.dtype(dtype), model, target_shape, style, partial_target)
+    return _plan(
+        src, dst, tuple(shape), np.dtype(dtype), model, target_shape, style, partial_target, more_memory
+    )
 
 
 @lru_cache(maxsize=16384)
@@ -208,11 +213,13 @@ def _plan(
     to_shape: tuple[int, ...] | None,
     style: str | None,
     partial_target: bool,
+    more_memory: bool,
 ) -> Any:
     check_layouts(src, dst, shape, to_shape, partial_target)
     if to_shape == shape:
         to_shape = None
-    best = _candidates(src, dst, shape, to_shape, dtype.itemsize, machine, False)[0]
+    found_all = _candidates(src, dst, shape, to_shape, dtype.itemsize, machine, more_memory)
+    best = min(found_all, key=lambda one: one.order[1:]) if more_memory else found_all[0]
     found = Plan(src, dst, shape, dtype.name, dtype.itemsize, best.steps, machine, to_shape, best.kind)
     if style is None:
         return found

@@ -90,8 +90,8 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
 def plan_dict(plan: Plan) -> dict[str, Any]:
     """The plan in plain types."""
     return {
-        "shape": list(plan.shape),
-        "to_shape": None if plan.to_shape is None else list(plan.to_shape),
+        "shape": [int(size) for size in plan.shape],
+        "to_shape": None if plan.to_shape is None else [int(size) for size in plan.to_shape],
         "dtype": plan.dtype,
         "src": _layout_dict(plan.src),
         "dst": _layout_dict(plan.dst),
