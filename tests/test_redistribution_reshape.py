@@ -1,0 +1,121 @@
+"""Reshapes across layouts: every rank gets its elements, and no more than it misses."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from scripts import redistribution_proof as proof
+from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.every import every_layout
+from spmdsim.redistribution.factor import factor
+from spmdsim.redistribution.flat import flat_receives, flat_sends
+from spmdsim.trace import record
+from spmdsim.worlds.lockstep import LockStep
+
+MESHES = [
+    Mesh((2, 2, 2), ("a", "b", "c")),
+    Mesh((8,), ("x",)),
+    Mesh((4, 2), ("p", "q")),
+    Mesh((2, 3), ("u", "v")),
+    Mesh((2, 2), ("s", "t"), ranks=[7, 3, 0, 4]),
+]
+SHAPES = [
+    ((8, 8), (64,)),
+    ((8, 8), (4, 16)),
+    ((4, 3), (3, 4)),
+    ((16,), (2, 2, 4)),
+    ((2, 6, 4, 8), (2, 6, 32)),
+    ((5, 8), (5, 2, 4)),
+    ((7, 8), (7, 4, 2)),
+    ((6, 4), (2, 3, 4)),
+    ((1, 8, 8), (8, 8, 1)),
+    ((0, 4), (4, 0)),
+    ((), (1,)),
+    ((9, 5), (5, 9)),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_reshapes_bring_every_element(seed: int) -> None:
+    choose = random.Random(seed)
+    world = LockStep(8)
+    moved = 0
+    for number in range(500):
+        shape, to_shape = choose.choice(SHAPES)
+        if choose.random() < 0.5:
+            shape, to_shape = to_shape, shape
+        before = choose.choice(MESHES)
+        after = before if choose.random() < 0.6 else choose.choice(MESHES)
+        src = choose.choice(every_layout(before, len(shape), partial=choose.random() < 0.3))
+        dst = choose.choice(every_layout(after, len(to_shape)))
+        moved += check(world, src, dst, shape, to_shape, number)
+    assert moved > 100
+
+
+def check(world: LockStep, src: Layout, dst: Layout, shape: tuple, to_shape: tuple, number: int) -> bool:
+    pieces, whole = proof.contributions(src, shape, number)
+    nothing = np.zeros((0,) * len(shape), np.int64)
+    shards = [
+        pieces[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
+        for r in range(world.size)
+    ]
+    found = plan(src, dst, shape, np.int64, to_shape=to_shape)
+    with record() as trace:
+        after = proof.run(world, found, shards)
+    target = whole.reshape(to_shape)
+    for rank in dst.mesh.rank_list:
+        wanted = target[dst.slices(to_shape, rank)]
+        assert after[rank].shape == wanted.shape and np.array_equal(after[rank], wanted), (src, dst, shape)
+    counted = np.zeros(world.size, np.int64)
+    for event in trace.events:
+        counted += np.array(event.nbytes)
+    assert counted.tolist() == [found.nbytes(rank) for rank in range(world.size)]
+    if not src.partial:
+        assert found.max_nbytes == found.max_lower_bound
+        numbers = np.arange(math.prod(shape))
+        for rank in dst.mesh.rank_list:
+            have = numbers.reshape(shape)[src.slices(shape, rank)] if rank in src.mesh else numbers[:0]
+            need = numbers.reshape(to_shape)[dst.slices(to_shape, rank)]
+            assert found.lower_bound(rank) == 8 * len({*need.flat} - {*have.flat})
+    return bool(found.max_nbytes)
+
+
+def test_what_can_stay_in_place_does() -> None:
+    mesh = MESHES[0]
+    for src, shape, dst, to_shape in [
+        (mesh(("a", "b"), "c"), (8, 8), mesh("a", "b", "c"), (2, 4, 8)),
+        (mesh("a", "b"), (8, 8), mesh("a", None, "b", None), (4, 2, 4, 2)),
+        (mesh(("a", "b", "c"), None), (8, 3), mesh(("a", "b", "c")), (24,)),
+    ]:
+        found = plan(src, dst, shape, to_shape=to_shape)
+        assert [step.collective for step in found.steps] == ["reshape"]
+
+
+def test_where_cuts_do_not_divide_there_is_no_common_form() -> None:
+    mesh = Mesh((2,), ("x",))
+    assert factor(mesh("x", None), mesh("x", None), (4, 3), (3, 4)) is None
+    assert factor(mesh("x", None), mesh("x", None), (4, 6), (2, 12)) is not None
+    found = plan(mesh("x", None), mesh("x", None), (4, 3), "int8", to_shape=(3, 4))
+    assert [step.collective for step in found.steps] == ["exchange"]
+    assert [found.nbytes(rank) for rank in range(2)] == [2, 0]
+
+
+def test_sends_mirror_receives_by_numbers() -> None:
+    mesh, other = Mesh((2, 2), ("a", "b")), Mesh((3,), ("x",))
+    src, dst = mesh("a", None), other(None, "x")
+    got = [
+        (t.peer, rank, t.source.tolist())
+        for rank in range(4)
+        for t in flat_receives(src, dst, (4, 3), (2, 6), rank)
+    ]
+    given = [
+        (rank, peer, at.tolist())
+        for rank in range(4)
+        for peer, at in flat_sends(src, dst, (4, 3), (2, 6), rank)
+    ]
+    assert sorted(got) == sorted(given)
