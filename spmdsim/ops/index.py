@@ -108,20 +108,36 @@ embedding.op = _embedding_op  # type: ignore[attr-defined]
 
 def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Each rank's last row is zero, and every id it does not hold is looked up there."""
+    check_ids(ids, context.size("v") - context.strategy.parts("v"), "rows of the table")
+    return np.take(table, _padded_rows(context, ids), axis=0)
+
+
+def _padded_rows(context: Context, ids: np.ndarray) -> np.ndarray:
     start, stop = context.bounds("v")
     rows = stop - start - 1
-    parts = context.strategy.parts("v")
-    check_ids(ids, context.size("v") - parts, "rows of the table")
     first = start - start // (rows + 1)
-    local = np.where((ids >= first) & (ids < first + rows), ids - first, rows)
-    return np.take(table, local, axis=0)
+    return np.where((ids >= first) & (ids < first + rows), ids - first, rows)
+
+
+def _padded_vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any
+) -> tuple[None, np.ndarray]:
+    """The padding row gets no gradient, so that it stays zero."""
+    ids, table = operands
+    gradient = np.zeros_like(table)
+    rows = _padded_rows(context, ids)
+    mine = rows < len(table) - 1
+    add_rows(gradient, rows[mine], dy[mine])
+    return None, gradient
 
 
 def _padded_rule(ids: tuple[int, ...], table: tuple[int, ...]) -> Rule:
     return Rule.parse("..., v h -> ... h", indexed="v", linear=((1,),))
 
 
-_padded_op = Op("padded_embedding", _padded_rule, _padded, dtype=lambda _i, table: table, contextual=True)
+_padded_op = Op(
+    "padded_embedding", _padded_rule, _padded, _padded_vjp, dtype=lambda _i, table: table, contextual=True
+)
 
 
 def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:

@@ -25,6 +25,12 @@ EXPORTS: dict[str, str] = {
     "logical_shape": "tensors",
     "logical_shape_of": "tensors",
     "sbp_of": "tensors",
+    "GlobalTensor": "local",
+    "LocalTensor": "local",
+    "Size": "local",
+    **dict.fromkeys(
+        ("Tensor", "add", "arange", "manual_seed", "matmul", "mul", "randn", "relu", "tensor"), "functions"
+    ),
 }
 
 __all__ = list(EXPORTS)

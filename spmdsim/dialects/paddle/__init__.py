@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from spmdsim.dialects import lazy
@@ -25,12 +26,19 @@ EXPORTS: dict[str, str] = {
     "layout": "process_mesh",
     "SplitLayout": "splitting",
     "split_layout": "splitting",
+    **dict.fromkeys(("enable_static", "randint", "seed", "set_device"), "static"),
+    **dict.fromkeys(
+        ("ColumnParallelLinear", "ParallelCrossEntropy", "RowParallelLinear", "VocabParallelEmbedding"),
+        "layers",
+    ),
 }
 
 __all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "distributed":
+        return import_module(f"{__name__}.distributed")
     return lazy(__name__, EXPORTS, name)
 
 

@@ -1,0 +1,21 @@
+"""``grad_sbp``: the layout a gradient is brought into on its way back."""
+
+from __future__ import annotations
+
+from spmdsim.layout import Layout
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.tape import MoveNode, Pending, settle
+
+
+class GradientMove(MoveNode):
+    """The identity whose gradient passes through a given layout."""
+
+    __slots__ = ("layout",)
+
+    def __init__(self, operand: Tensor, layout: Layout) -> None:
+        super().__init__(operand)
+        self.layout = layout
+
+    def pull(self, gradients: list[Pending]) -> list[Pending]:
+        """Add the gradients up in the layout asked for."""
+        return [[settle(gradients[0], self.layout.reduced)]]

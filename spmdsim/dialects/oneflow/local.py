@@ -1,0 +1,246 @@
+"""Local and global tensors, and the way between them, as OneFlow has them.
+
+A local tensor is what one rank holds. In a world in which this process owns several ranks it is one array per
+owned rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.dialects.oneflow.placements import placement as Placement
+from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.tensors import layout as layout_of
+from spmdsim.dialects.oneflow.tensors import sbp_of
+from spmdsim.dialects.session import current_world
+from spmdsim.layout import Layout
+from spmdsim.redistribution.step import Step
+from spmdsim.tensor import Tensor as CoreTensor
+from spmdsim.tensor.sources import global_shape
+
+
+class Size(tuple):
+    """A shape, printed as OneFlow prints it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"oneflow.Size({list(self)})"
+
+
+class LocalTensor:
+    """One array per owned rank.
+
+    Args:
+        shards: the arrays, in the order of the world's ranks.
+        world: the world; the current one if left out.
+    """
+
+    is_global = False
+    is_local = True
+
+    def __init__(self, shards: Sequence[np.ndarray], world: Any = None) -> None:
+        self.world = world or current_world()
+        self.shards = [np.asarray(shard) for shard in shards]
+
+    @property
+    def shape(self) -> Size:
+        """Shape of this process's first rank's array."""
+        return Size(self.shards[0].shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type."""
+        return self.shards[0].dtype
+
+    @property
+    def device(self) -> str:
+        """Where the first owned rank computes."""
+        return f"cpu:{self.world.ranks[0]}"
+
+    def numpy(self, rank: int | None = None) -> np.ndarray:
+        """The array of a rank (this process's first one if left out)."""
+        return self.shards[0 if rank is None else self.world.ranks.index(rank)]
+
+    def to_local(self) -> LocalTensor:
+        """Refused: it is local already."""
+        raise OneFlowError("Expected global tensor for to_local but got local tensor!")
+
+    def to_global(
+        self,
+        placement: Placement | None = None,
+        sbp: Any = None,
+        *,
+        check_meta: bool = True,
+        copy: bool = False,
+    ) -> GlobalTensor:
+        """Take the local tensors as components of a global one.
+
+        The only communication is along broadcast axes, from the first rank of each group, whose values
+        overwrite the other ranks' unless ``copy``.
+
+        Raises:
+            RuntimeError: no placement or sbp, or local shapes that do not fit together.
+        """
+        if placement is None or sbp is None:
+            raise OneFlowError(
+                "Converting a local tensor to global tensor must have placement and sbp parameters."
+            )
+        layout = layout_of(placement, sbp, self.shards[0].ndim)
+        shape = self._logical_shape(layout, check_meta)
+        sent = _from_first(self, layout, shape)
+        if not copy:
+            for k, rank in enumerate(self.world.ranks):
+                if rank in layout.mesh and self.shards[k].shape == sent[k].shape:
+                    self.shards[k] = sent[k]
+        return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
+
+    def _logical_shape(self, layout: Layout, check_meta: bool) -> tuple[int, ...]:
+        facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards])
+        members = layout.mesh.rank_list
+        if not check_meta:
+            first = facts[members[0]][0]
+            return tuple(n * p for n, p in zip(first, layout.parts))
+        dtypes = {facts[rank][1] for rank in members}
+        if len(dtypes) > 1:
+            raise OneFlowError(
+                "Expected all tensors on each rank to be the same dtype, but found at least two dtypes, "
+                + " and ".join(sorted(dtypes))
+            )
+        shape = global_shape(layout, {rank: facts[rank][0] for rank in members})
+        for rank in members:
+            wanted = layout.local_shape(shape, rank)
+            for dim, (got, want) in enumerate(zip(facts[rank][0], wanted)):
+                if got == want:
+                    continue
+                if layout.dims[dim]:
+                    raise OneFlowError(
+                        f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution: "
+                        f"rank {rank} has {got}, a balanced split of {shape[dim]} gives it {want}"
+                    )
+                raise OneFlowError(
+                    f"Sizes of tensors must match in dimension {dim}. Expected size {want} but got size {got} for "
+                    f"tensor on rank {rank}!"
+                )
+        return shape
+
+    def __repr__(self) -> str:
+        return "\n".join(f"tensor({np.array2string(x, precision=4, separator=', ')})" for x in self.shards)
+
+
+def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Every rank's component, taken from the first rank of its group along the broadcast axes.
+
+    A broadcast from the first rank is a sum in which all other ranks hold zeros.
+    """
+    axes = tuple(a for a in layout.replicated_axes if layout.mesh.axis_size(a) > 1)
+    if not axes:
+        return list(tensor.shards)
+    mesh, world = layout.mesh, tensor.world
+    op = "any" if tensor.dtype == bool else "sum"
+    pending = Layout(mesh, layout.dims, [(axis, op) for axis in axes])
+    given = []
+    for rank, shard in zip(world.ranks, tensor.shards):
+        keeps = rank in mesh and mesh.group(rank, *axes)[0] == rank
+        given.append(shard if keeps or rank not in mesh else np.zeros_like(shard))
+        if rank not in mesh:
+            given[-1] = np.zeros((0,) * shard.ndim, shard.dtype)
+    target = Layout(mesh, layout.dims)
+    return world.run(Step("all_reduce", axes, pending, target, shape, op), given)
+
+
+class GlobalTensor:
+    """A global tensor with OneFlow's words."""
+
+    is_global = True
+    is_local = False
+
+    def __init__(self, value: CoreTensor, placement: Placement) -> None:
+        self.value = value
+        self.placement = placement
+
+    @property
+    def shape(self) -> Size:
+        """Logical shape."""
+        return Size(self.value.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type."""
+        return self.value.dtype
+
+    @property
+    def sbp(self) -> tuple[Any, ...]:
+        """One entry per axis of the placement."""
+        return sbp_of(self.value.layout)
+
+    @property
+    def grad(self) -> GlobalTensor | None:
+        """Its gradient after ``backward()``."""
+        found = self.value.grad
+        return None if found is None else GlobalTensor(found, self.placement)
+
+    def requires_grad_(self, on: bool = True) -> GlobalTensor:
+        """Ask for its gradient."""
+        self.value.requires_grad = on
+        return self
+
+    def backward(self, gradient: GlobalTensor | None = None) -> None:
+        """Gradients of everything it depends on."""
+        self.value.backward(None if gradient is None else gradient.value)
+
+    def to_global(
+        self,
+        placement: Placement | None = None,
+        sbp: Any = None,
+        *,
+        grad_sbp: Any = None,
+        check_meta: bool = False,
+        copy: bool = False,
+    ) -> GlobalTensor:
+        """The same tensor elsewhere; ``grad_sbp`` is where its gradient is brought on the way back.
+
+        Raises:
+            RuntimeError: neither placement nor sbp.
+        """
+        if placement is None and sbp is None:
+            raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")
+        where = placement or self.placement
+        entries = self.sbp if sbp is None else sbp
+        layout = layout_of(where, entries, self.value.ndim)
+        moved = _to(self.value, layout)
+        if grad_sbp is not None and moved.requires_grad:
+            from spmdsim.dialects.oneflow.gradients import GradientMove
+
+            wanted = layout_of(where, grad_sbp, self.value.ndim)
+            again = CoreTensor(moved.world, moved.meta, moved.shards, requires_grad=True)
+            again.node = GradientMove(moved, wanted)
+            moved = again
+        return GlobalTensor(moved, where)
+
+    def to_local(self, *, copy: bool = False) -> LocalTensor:
+        """Each rank's component."""
+        shards = [shard.copy() if copy else shard for shard in self.value.shards]
+        return LocalTensor(shards, self.value.world)
+
+    def numpy(self) -> np.ndarray:
+        """The whole tensor, on every process."""
+        return self.value.full()
+
+    def __repr__(self) -> str:
+        sbp = ", ".join(str(entry) for entry in self.sbp)
+        return f"global tensor{list(self.shape)} placement={self.placement} sbp=({sbp})"
+
+
+def _to(value: CoreTensor, layout: Layout) -> CoreTensor:
+    """To a layout that may be partial: what is wanted pending is reduced first, then spread as OneFlow does."""
+    if not layout.partial or layout == value.layout:
+        return value.to(layout)
+    from spmdsim.redistribution import plan
+    from spmdsim.tensor.move import run_plan
+
+    found = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
+    return run_plan(value, found)
