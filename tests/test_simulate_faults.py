@@ -272,6 +272,7 @@ def test_an_exception_on_one_rank_ends_the_job() -> None:
         problem.message
     )
     assert any("KeyError" in row for row in problem.details)
+    assert not any("spmdsim" in row for row in problem.details if "File" in row)
 
 
 def test_abort_and_exit_keep_their_code() -> None:

@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("spmdsim.cli.train", "train a network laid out over the ranks"),
     "launch": ("spmdsim.cli.launch", "start any script on N ranks"),
     "collective": ("spmdsim.cli.collective", "see, verify, price and run collective algorithms"),
-    "simulate": ("spmdsim.cli.simulate", "predict time and memory on a cluster you do not have"),
+    "simulate": ("spmdsim.cli.simulate", "run an mpi4py script on virtual ranks and name its mistakes"),
     "search": ("spmdsim.cli.search", "find the best layouts for a network"),
     "doctor": ("spmdsim.cli.doctor", "look at MPI, BLAS and this machine, and say what is wrong"),
 }

@@ -14,7 +14,7 @@ from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.simulate.deadlock import on_stall
 from spmdsim.simulate.finalize import check_end
 from spmdsim.simulate.isolation import Isolation, own_output, script_folder, virtual_sleep
-from spmdsim.simulate.places import Place, is_ours
+from spmdsim.simulate.places import HERE, Place, is_ours
 from spmdsim.simulate.problems import ERROR, Problem, SimulationError
 from spmdsim.simulate.report import Report
 from spmdsim.simulate.scheduler import Scheduler, Task, active
@@ -223,9 +223,10 @@ def _where(task: Task, error: BaseException, call: str) -> Place:
 
 def _exception(task: Task, error: BaseException) -> Problem:
     place = _where(task, error, type(error).__name__)
-    lines = []
-    for line in traceback.TracebackException.from_exception(error).format():
-        lines += line.rstrip().split("\n")
+    trace = traceback.TracebackException.from_exception(error)
+    theirs = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]
+    trace.stack = traceback.StackSummary.from_list(theirs)
+    lines = [line for part in trace.format() for line in part.rstrip().split("\n")]
     name = type(error).__name__
     what = str(error) if str(error).startswith("MPI_") else f"{name}: {error}" if str(error) else name
     text = f"rank {task.rank} raises {what} at {place.where}"
