@@ -58,7 +58,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--machine", metavar="NAME|FILE", help="price plans on laptop, cluster, ... or a file"
     )
-    parser.add_argument("--style", choices=("mindspore",), help="what another system would do, beside ours")
+    parser.add_argument(
+        "--style", choices=("mindspore", "dtensor"), help="what another system would do, beside ours"
+    )
     parser.add_argument("--draw", action="store_true", help="draw who sends which box to whom")
     parser.add_argument("--rank", type=int, metavar="R", help="list what this rank receives")
     parser.add_argument("--json", action="store_true", help="for programs")

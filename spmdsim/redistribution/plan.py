@@ -179,14 +179,15 @@ def plan(
         machine: the cost model that prices the candidates. Without one the plan in which the busiest rank
             receives the fewest bytes wins, then the one with the fewest steps.
         to_shape: the global shape after, to reshape on the way.
-        style: ``"mindspore"`` for the operators that MindSpore's inference would insert instead.
+        style: ``"mindspore"`` or ``"dtensor"`` for what MindSpore's inference or DTensor's default planner would
+            insert, beside the plan of this package.
         partial_target: allow a target with pending values that the source does not hold pending.
         more_memory: allow collective steps after which a rank holds more than the larger of source and target
             shard, if that is faster.
 
     Returns:
-        A :class:`Plan`; with ``style="mindspore"`` a
-        :class:`~spmdsim.redistribution.mindspore.plan.MindSporePlan`.
+        A :class:`Plan`; with a style a :class:`~spmdsim.redistribution.mindspore.plan.MindSporePlan` or a
+        :class:`~spmdsim.redistribution.dtensor.DTensorPlan`, whose ``ours`` is that plan.
 
     Raises:
         PlanError: the layouts are for other numbers of dims, or the target is pending.
@@ -223,8 +224,12 @@ def _plan(
     found = Plan(src, dst, shape, dtype.name, dtype.itemsize, best.steps, machine, to_shape, best.kind)
     if style is None:
         return found
+    if style == "dtensor":
+        from spmdsim.redistribution.dtensor import dtensor_plan
+
+        return dtensor_plan(src, dst, shape, dtype.itemsize, found)
     if style != "mindspore":
-        raise PlanError(f"no plan is made in the style of {style!r}; there is 'mindspore'")
+        raise PlanError(f"no plan is made in the style of {style!r}; there are 'mindspore' and 'dtensor'")
     from spmdsim.redistribution.mindspore import mindspore_plan
 
     return mindspore_plan(src, dst, shape, to_shape or shape, dtype.itemsize, found)
