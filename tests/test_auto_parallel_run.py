@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from spmdsim import ops
 from spmdsim.auto_parallel.carry_out import Applied, Parallelised, compare_bytes, run
+from spmdsim.auto_parallel.einsum_grid import best_factor_grid
 from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
+from spmdsim.auto_parallel.proof import arguments, prove
 from spmdsim.auto_parallel.record import record_program
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.settings import Settings
@@ -277,3 +280,33 @@ def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
     step = Parallelised(lambda x: ops.exp(ops.relu.op.shard(((4, 1),))(x)), "sharding_propagation")
     step(x)
     assert step(x).layout.parts == (4, 1)
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize(
+    "equation, shapes", [("mk,kn->mn", ((32, 64), (64, 32))), ("bmk,bkn->bmn", ((2, 32, 16), (2, 16, 32)))]
+)
+def test_an_einsum_on_its_best_grid_moves_the_predicted_words(world, equation, shapes):
+    bound = ops.einsum.op.bind(shapes, {"equation": equation})
+    found = best_factor_grid(bound, world.size)
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    *operands, result = found.layouts()
+    tensors = [Tensor.from_global(a, layout, world) for a, layout in zip(arrays, operands)]
+    with record() as trace:
+        z = ops.einsum.op.shard(found.strategy, result)(*tensors, equation=equation)
+    np.testing.assert_allclose(z.full(), np.einsum(equation, *arrays), atol=1e-9)
+    for rank in world.ranks:
+        assert trace.nbytes(rank) == 8 * found.words
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", CASES)
+def test_the_proof_of_a_run(world, case):
+    program, inputs, parameters = CASES[case]
+    found = search(program, world.size, inputs=inputs, parameters=parameters)
+    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    assert proof.holds and proof.rows and "as predicted" in str(proof)
+    wrong = replace(proof, rows=(replace(proof.rows[0], counted=-1), *proof.rows[1:]))
+    assert not wrong.holds and "NOT as predicted" in str(wrong) and "differ" in str(wrong)
+    assert not replace(proof, error=1.0).holds

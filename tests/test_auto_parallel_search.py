@@ -25,7 +25,8 @@ from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.settings import Settings, machine_on
 from spmdsim.cli.main import main
-from spmdsim.cost import Machine
+from spmdsim.cost import CostModel, Machine
+from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.errors import InputError, RuleError
 from spmdsim.layout import Layout, Mesh
 
@@ -297,6 +298,9 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert data["operators"][0]["source"].endswith("model.py:5")
     assert data["why"][0]["operator"] == "matmul.w"
     assert json.loads((tmp_path / "s").read_text())["strategies"] == data["strategies"]
+    again = run_json(capsys, str(file), "-n", "4", "--load", str(tmp_path / "s"), "--run")
+    assert again["strategies"] == data["strategies"] and again["run"]["holds"]
+    assert all(row["predicted"] == row["counted"] for row in again["run"]["bytes"])
     assert main(["search", "--program", "seed003", "-n", "8"]) == 0
     assert "matmul1" in capsys.readouterr().out
 
@@ -316,6 +320,7 @@ def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]
         (["--program", "mlp", "--memory", "lots"], "is not a size"),
         (["--program", "mlp", "--why", "fc0", "(("], "a strategy is written like"),
         (["nowhere.py"], "no program file"),
+        (["--program", "mlp", "--run"], "--run runs a program file"),
         (["--matmul", "1,2"], "three sizes"),
         (["--program", "mlp", "-n", "2", "--memory", "1KiB"], "smallest limit"),
     ],
@@ -330,3 +335,34 @@ def test_the_network_of_the_tutorial_propagates() -> None:
     assert len(found.remarks) == 3
     flatten = found.graph.operator("flatten")
     assert [layout.parts[0] for layout in flatten.bound.input_layouts(found.strategy("flatten"))] == [2]
+
+
+def test_the_gap_to_the_optimum_is_printed() -> None:
+    graph = gpt(2, 256, 8, 64, heads=4)
+    rough = search(graph, 4, method="recursive_programming", polish=False)
+    polished = search(graph, 4, method="recursive_programming")
+    assert rough.gap is not None and polished.gap is not None
+    assert 0 <= polished.gap <= 0.05 < rough.gap + 0.05
+    assert f"{rough.gap:+.2%} from the optimum" in str(rough)
+    assert search(graph, 4).gap == 0.0
+
+
+@pytest.mark.parametrize(
+    "model", [MindSporeModel(), DTensorModel(), OneFlowModel(), AlpaModel(axes=("a", "b"))]
+)
+def test_published_models_are_machines_too(model: CostModel) -> None:
+    found = search_mesh(mlp(3, 128, 64), Mesh((2, 2), ("a", "b")), Settings(machine=model))
+    for other, one in found.comparison.items():
+        assert one.seconds >= found.seconds * (1 - 1e-9), other
+
+
+def test_double_recursion_needs_memory_for_all_tensors() -> None:
+    with pytest.raises(InputError, match="a rank has 1,000"):
+        double_recursion(mlp(2, 256, 64), 8, memory=1000)
+
+
+def test_more_axes_are_searched_when_asked() -> None:
+    two = search("mlp", 8, layers=2, hidden=256, batch=64)
+    three = search("mlp", 8, layers=2, hidden=256, batch=64, axes=3)
+    assert len(three.considered) == len(two.considered) + 1
+    assert min(s for _, s in three.considered) <= min(s for _, s in two.considered)

@@ -74,7 +74,12 @@ class Recursion:
 
 
 def double_recursion(
-    graph: Graph, ranks: int, version: str = "2.x", *, order: str | None = None
+    graph: Graph,
+    ranks: int,
+    version: str = "2.x",
+    *,
+    order: str | None = None,
+    memory: float | None = None,
 ) -> Recursion:
     """Find strategies by the double recursion.
 
@@ -84,9 +89,10 @@ def double_recursion(
         version: ``"r1.0"`` or ``"2.x"``.
         order: ``"weight"`` (heaviest operator first) or ``"topological"`` (last operator first); by default
             what the version does.
+        memory: bytes of one rank; all tensors, evenly spread, must fit.
 
     Raises:
-        InputError: no ranks, an unknown version or order.
+        InputError: no ranks, an unknown version or order, too little memory.
 
     >>> from spmdsim.auto_parallel.programs import chain
     >>> found = double_recursion(chain((1000, 4000), batch=3000), 8, "r1.0")
@@ -101,6 +107,12 @@ def double_recursion(
         )
     if order not in (None, "weight", "topological"):
         raise InputError(f"order is 'weight' or 'topological', but got {order!r}")
+    total = sum(value.nbytes for value in graph.values)
+    if memory is not None and total / ranks > memory:
+        raise InputError(
+            f"the tensors of {graph.name} take {total:,} bytes, {total / ranks:,.0f} on each of {ranks} ranks, but a "
+            f"rank has {memory:,.0f}"
+        )
     return _Search(graph, ranks, version, order).run()
 
 

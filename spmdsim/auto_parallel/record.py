@@ -200,14 +200,22 @@ def _shape_tensor(
 def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
     try:
         return program(**arguments)
-    except WorldError as error:
-        if "no data" not in str(error):
-            raise
-        raise _depends_on_data(error) from None
+    except SpmdError as error:
+        if isinstance(error, WorldError) and "no data" in str(error):
+            raise _depends_on_data(error) from None
+        error.facts.setdefault("at", _user_line(error))
+        raise
     except (AttributeError, TypeError) as error:
         if "ShapeArray" not in str(error):
             raise
         raise _depends_on_data(error) from None
+
+
+def _user_line(error: Exception) -> str:
+    """``file:line`` of the last frame that is not ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if not f.filename.startswith(recorder.PACKAGE)]
+    return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else "an unknown line"
 
 
 def _depends_on_data(error: Exception) -> SpmdError:

@@ -49,6 +49,7 @@ def search(
     version: str = "2.x",
     polish: bool = True,
     settings: Settings | None = None,
+    axes: int = 2,
     **sizes: Any,
 ) -> Found:
     """Find a strategy for every operator and a layout for every tensor of a program.
@@ -63,6 +64,7 @@ def search(
         version: which double recursion, ``"r1.0"`` or ``"2.x"``.
         polish: improve what a heuristic found by a local search.
         settings: all assumptions at once, instead of ``machine``.
+        axes: how many axes the device matrices may have that are searched for a number of ranks.
         **sizes: sizes of a built-in program, or ``inputs=...`` of a recorded one.
 
     Raises:
@@ -87,7 +89,7 @@ def search(
     kind = METHODS[method]
     if kind == "double_recursion":
         return _by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish)
-    meshes = candidate_meshes(graph, mesh_or_ranks)
+    meshes = candidate_meshes(graph, mesh_or_ranks, axes)
     if kind == "propagation":
         return _by_propagation(graph, meshes[0], settings, polish)
     return _best_mesh(graph, meshes, settings, memory)
@@ -116,7 +118,9 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
     return mesh_or_ranks.size if isinstance(mesh_or_ranks, Mesh) else mesh_or_ranks[0].size
 
 
-def candidate_meshes(graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> tuple[Mesh, ...]:
+def candidate_meshes(
+    graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh], axes: int = 2
+) -> tuple[Mesh, ...]:
     """The meshes a search tries: the given ones, or those of a number of ranks."""
     if isinstance(mesh_or_ranks, Mesh):
         return (mesh_or_ranks,)
@@ -127,7 +131,7 @@ def candidate_meshes(graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh]) -
         # Cuts of different operators meet on the mesh with one axis per prime factor.
         own = [o.configured.mesh for o in graph.operators if isinstance(o.configured, Strategy)]
         return (own[0],) if own else (binary_mesh(ranks),)
-    return device_matrices(ranks)
+    return device_matrices(ranks, axes)
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> Found:

@@ -7,11 +7,12 @@ import ast
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.output import emit_json, say
+from spmdsim.cli.output import emit_json, is_speaker, say
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.found import Found
+    from spmdsim.auto_parallel.proof import Proof
     from spmdsim.layout import Mesh
 
 EXAMPLES = """\
@@ -23,6 +24,8 @@ examples:
   spmdsim search --program mlp -n 4 --pareto
   spmdsim search --matmul 4096,4096,4096 -n 8        the communication-optimal grid of one product
   spmdsim search model.py -n 8                       a program of yours, see below
+  spmdsim search model.py -n 8 --run                 run it, too, and compare its bytes with the prediction
+  mpirun -n 8 spmdsim search model.py -n 8 --run     the same on real ranks
 
 A program file defines `program(...)`, a function of global tensors, and the dicts `inputs` and `parameters` with the
 shapes of its arguments, such as inputs = {"x": (32, 784)}. Nothing in it is annotated; operators with .shard keep
@@ -65,6 +68,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--forward-only", action="store_true", help="no gradients")
     parser.add_argument("--why", nargs=2, action="append", default=[], metavar=("OPERATOR", "CUTS"))
     parser.add_argument("--pareto", action="store_true", help="all trade-offs of time and memory")
+    parser.add_argument(
+        "--run", action="store_true", dest="carry_out", help="run a program file with the strategies found"
+    )
+    parser.add_argument("--load", metavar="FILE", help="strategies saved before, instead of a search")
+    parser.add_argument(
+        "--axes", type=int, default=2, help="axes of the device matrices that are searched (default 2)"
+    )
     parser.add_argument("--save", metavar="FILE", help="write the strategies to a JSON file")
     parser.add_argument("--json", action="store_true", help="print JSON")
     for size in _SIZES:
@@ -92,22 +102,44 @@ def run(args: argparse.Namespace) -> int:
     memory = None if args.memory is None else parse_bytes(args.memory)
     if args.pareto:
         return _pareto(args, graph, where, settings)
-    found = search(
-        graph,
-        where,
-        method=args.method,
-        memory=memory,
-        version=args.version_of_recursion,
-        polish=not args.no_polish,
-        settings=settings,
-    )
-    if args.save:
+    if args.load:
+        from spmdsim.auto_parallel.found import Found, load_choice
+
+        found = Found(load_choice(args.load, graph), settings, f"file {args.load}")
+    else:
+        found = search(
+            graph,
+            where,
+            method=args.method,
+            memory=memory,
+            version=args.version_of_recursion,
+            polish=not args.no_polish,
+            settings=settings,
+            axes=args.axes,
+        )
+    if args.save and is_speaker():
         found.save(args.save)
-    _print(args, found)
-    return 0
+    proof = _carry_out(args, found) if args.carry_out else None
+    _print(args, found, proof)
+    return 0 if proof is None or proof.holds else 1
 
 
-def _print(args: argparse.Namespace, found: Found) -> None:
+def _carry_out(args: argparse.Namespace, found: Found) -> Proof:
+    """Run the program file, on real ranks under an MPI launcher, else in lock step."""
+    from spmdsim.auto_parallel.proof import arguments, prove
+    from spmdsim.auto_parallel.record import load_program
+    from spmdsim.worlds import LockStep, world
+
+    if not args.file:
+        raise InputError("--run runs a program file; the built-in programs are graphs only")
+    program, inputs, parameters = load_program(args.file)
+    here = world()
+    if isinstance(here, LockStep):
+        here = LockStep(found.mesh.size)
+    return prove(program, found, here, arguments({**inputs, **parameters}))
+
+
+def _print(args: argparse.Namespace, found: Found, proof: Proof | None) -> None:
     answers = [found.why(name, _literal(cuts)) for name, cuts in args.why]
     if args.json:
         value = found.to_dict()
@@ -119,11 +151,19 @@ def _print(args: argparse.Namespace, found: Found) -> None:
             {"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference}
             for a in answers
         ]
+        if proof is not None:
+            value["run"] = {
+                "holds": proof.holds,
+                "error": proof.error,
+                "bytes": [vars(row) for row in proof.rows],
+            }
         emit_json(value)
         return
     say(str(found))
     for answer in answers:
         say("", str(answer))
+    if proof is not None:
+        say("", str(proof))
 
 
 def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
