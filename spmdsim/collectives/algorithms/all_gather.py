@@ -92,12 +92,32 @@ def neighbor_exchange(rank: int, size: int) -> Rounds:
 
 @declare(
     "all_gather",
+    "sparbit",
+    chunks="n",
+    about="a binomial tree from every rank at once, farthest first; blocks need no rotation at the end",
+    formula=Formula("c", "q"),
+    symmetry="shift",
+    libraries=(("openmpi", "sparbit 7"),),
+)
+def sparbit(rank: int, size: int) -> Rounds:
+    """At distance d a rank holds blocks r, r-2d, r-4d, ... and sends as many of them to r+d as are missing there."""
+    held = 1
+    for distance in reversed(list(doublings(size))):
+        count = min(held, -(-size // distance) - held)
+        mine = [(rank - 2 * i * distance) % size for i in range(count)]
+        theirs = [(rank - (2 * i + 1) * distance) % size for i in range(count)]
+        yield [send((rank + distance) % size, mine), recv((rank - distance) % size, theirs)]
+        held += count
+
+
+@declare(
+    "all_gather",
     "linear",
     chunks="n",
     about="each block straight to every rank, one partner per round",
     formula=Formula("n-1", "q"),
     symmetry="shift",
-    libraries=(("openmpi", "linear direct two_proc 1"),),
+    libraries=(("openmpi", "linear direct two_proc 1 6 8"),),
 )
 def linear(rank: int, size: int) -> Rounds:
     """Round i sends the own block to r+i."""

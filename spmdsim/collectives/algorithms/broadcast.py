@@ -125,9 +125,7 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """Children of v are 2v+1 and 2v+2; a rank at depth d is reached by round 2d at the latest."""
     v = (rank - root) % size
     reached = _reached(v)
-    last = max((_reached(u) for u in range(max(0, size - 2 * size.bit_length() - 2), size)), default=0)
-    last = max(last, max((_reached(u) for u in _deepest(size)), default=0))
-    for t in range(1, last + 1):
+    for t in range(1, 2 * size.bit_length() - 1):
         child = 2 * v + (t - reached)
         if t == reached:
             yield [recv(((v - 1) // 2 + root) % size, 0)]
@@ -144,12 +142,6 @@ def _reached(v: int) -> int:
         rounds += 2 - v % 2
         v = (v - 1) // 2
     return rounds
-
-
-def _deepest(size: int) -> list[int]:
-    """The rightmost rank of every depth: no other is reached later."""
-    depths = range(1, size.bit_length() + 1)
-    return [min((2 << d) - 2, size - 1) for d in depths if (1 << d) - 1 < size]
 
 
 def binomial_scatter(v: int, size: int) -> Rounds:

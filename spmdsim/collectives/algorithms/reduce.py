@@ -70,6 +70,29 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
 
 @declare(
     "reduce",
+    "knomial",
+    chunks="1",
+    about="a tree whose ranks receive from radix-1 others per level, one after another",
+    libraries=(("openmpi", "knomial 8"),),
+    in_order=True,
+)
+def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
+    """With radix 2 the binomial tree; keeps the order of the ranks for root 0 only."""
+    v = (rank - root) % size
+    mask = 1
+    while mask < size:
+        for digit in range(1, radix):
+            if v % (radix * mask) == 0 and v + digit * mask < size:
+                yield [recv_reduce((v + digit * mask + root) % size, 0, left=False)]
+            elif v % (radix * mask) == digit * mask:
+                yield [send((v - digit * mask + root) % size, 0)]
+            else:
+                yield []
+        mask *= radix
+
+
+@declare(
+    "reduce",
     "chain",
     chunks="1",
     about="the partial sum travels along a chain to the root",
