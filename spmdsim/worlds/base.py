@@ -34,6 +34,7 @@ class World:
         ranks: the ranks this process owns, in the order in which shards are passed.
         has_data: whether shards are arrays; False where only shapes are followed.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
+        replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
         machine: the cost model by which plans and strategies are chosen; the planner's default if None.
         recipes: what operators derived for this world, by their operands' metas (a cache).
     """
@@ -48,6 +49,7 @@ class World:
         self.size = size
         self.ranks = ranks
         self.algorithms: dict[str, str] = {}
+        self.replicated = "own"
         self.machine: CostModel | None = None
         self.recipes: dict[Any, Any] = {}
 
@@ -159,17 +161,22 @@ class World:
 
     # -- choices ------------------------------------------------------------------------------------
 
-    def use(self, **algorithms: str | None) -> Restore:
+    def use(self, *, replicated: str | None = None, **algorithms: str | None) -> Restore:
         """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``.
 
         Options of an algorithm follow a colon, ``"hierarchical:group=4"``; ``"auto"`` takes the cheapest one in
         the world's cost model for each call. ``None`` or ``"native"`` goes back to the world's own collective. The choice holds from now on; as a
         context manager, ``with world.use(...):``, only inside the block.
 
+        ``replicated="shared"`` lets all ranks of a node share one read-only copy of what an all_gather or
+        all_reduce makes (in shared memory, where the world has processes); ``"own"`` gives each its copy again.
+
         Raises:
             WorldError: a collective that cannot be emulated.
         """
-        before = dict(self.algorithms)
+        before = dict(self.algorithms), self.replicated
+        if replicated not in (None, "own", "shared"):
+            raise WorldError(f"replicated results are 'own' or 'shared', but got {replicated!r}")
         for collective, name in algorithms.items():
             if collective not in EMULATED:
                 raise WorldError(
@@ -179,6 +186,7 @@ class World:
                 self.algorithms.pop(collective, None)
             else:
                 self.algorithms[collective] = name
+        self.replicated = replicated or self.replicated
         return Restore(self, before)
 
     # -- the control plane and memory ---------------------------------------------------------------
@@ -209,14 +217,14 @@ class World:
 class Restore:
     """What :meth:`World.use` returns: leaving its ``with`` block brings the earlier choice back."""
 
-    def __init__(self, owner: World, before: dict[str, str]) -> None:
+    def __init__(self, owner: World, before: tuple[dict[str, str], str]) -> None:
         self._owner, self._before = owner, before
 
     def __enter__(self) -> World:
         return self._owner
 
     def __exit__(self, *exc: object) -> None:
-        self._owner.algorithms = self._before
+        self._owner.algorithms, self._owner.replicated = self._before
 
 
 def world(size: int | None = None) -> World:

@@ -27,12 +27,17 @@ from spmdsim.worlds.mpi_messages import run_schedule
 from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
+from spmdsim.worlds.mpi_shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 from spmdsim.worlds.traffic import exchange_traffic, group_traffic
-from spmdsim.worlds.tuning import tuning
+from spmdsim.worlds.tuning import threshold, tuning
 
 Run = Callable[[np.ndarray], np.ndarray]
+
+#: The way of results that the ranks of a node share, and the collectives that have it.
+SHARED = "shared"
+SHAREABLE = ("all_gather", "all_reduce")
 
 #: Steps whose derived form is kept.
 KEPT = 1024
@@ -80,7 +85,7 @@ class MPIWorld(World):
         super().__init__(self.comm.Get_size(), (self.rank,))
         self.vendor: str = MPI.get_vendor()[0]
         self.tuning = tuning(self.vendor)
-        self._comms = Comms(self.comm)
+        self._comms, self._shared = Comms(self.comm), Shared()
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
         mode = check_mode(check) if self.size > 1 else False
         seconds = deadline_seconds() if deadline is None else deadline
@@ -110,7 +115,8 @@ class MPIWorld(World):
         """Run one step on this rank's shard; see :meth:`World.run`. Known calls take the short way."""
         if algorithm is None and not self.algorithms and not recording() and len(shards) == 1:
             array = shards[0]
-            program = self._programs.get((step, array.dtype, None))
+            way = SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
+            program = self._programs.get((step, array.dtype, way))
             if program is not None and array.shape == program.shape and program.run is not None:
                 check = program.check
                 if check is not None and check.due():
@@ -121,6 +127,8 @@ class MPIWorld(World):
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         if len(shards) != 1:
             raise WorldError(f"{len(shards)} shards were given to a process that owns one rank")
+        if algorithm is None and self.replicated == SHARED and step.collective in SHAREABLE:
+            algorithm = SHARED
         array = shards[0]
         program = self._programs.get((step, array.dtype, algorithm))
         if program is None:
@@ -151,13 +159,15 @@ class MPIWorld(World):
         return program
 
     def _derive(self, program: Program, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
-        if algorithm is None:
+        if algorithm is None or algorithm == SHARED:
             program.run, program.types = self._program(step, dtype)
         elif self.rank in step.src.mesh:
             part = emulation(step, algorithm, self.rank, dtype)
             program.run = run_schedule(part, self._comms.of(tuple(sorted(part.members))))
         else:
             program.run = _nothing(step, dtype)
+        if algorithm == SHARED:
+            program.run = self._shared_way(step, dtype, program.run)
         return program.run
 
     def _program(self, step: Step, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
@@ -195,6 +205,24 @@ class MPIWorld(World):
             return reduce_scattered(step, group, dtype, blocks(step, members, self.rank), self.tuning)
         return reduce_all(step, group, dtype, target, self.tuning)
 
+    def _shared_way(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
+        """One copy of the result for all ranks of the node, if the group is on one and has any data."""
+        if self.rank not in step.src.mesh or 0 in step.shape or step.src.mesh.axis_size(*step.axes) == 1:
+            return otherwise
+        order = step.group(self.rank)
+        members = tuple(sorted(order))
+        comm = self._comms.of(members)
+        if 0 in step.dst.local_shape(step.shape, self.rank) or not self._shared.possible(members, comm):
+            return otherwise
+        if step.collective == "all_gather":
+            return gather_shared(group_traffic(step, self.rank), comm, dtype, self._shared, otherwise)
+        numbers = tuple(members.index(rank) for rank in order)
+        group, chunk = (
+            Group(comm, numbers, members.index(self.rank)),
+            threshold(self.tuning.chunk, len(members)),
+        )
+        return reduce_shared(step, group, members, dtype, self._shared, otherwise, chunk)
+
     # -- the control plane ----------------------------------------------------------------------------
 
     def barrier(self) -> None:
@@ -210,6 +238,7 @@ class MPIWorld(World):
         for program in self._programs.values():
             _free(program)
         self._programs.clear()
+        self._shared.close()
         self._comms.free()
 
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.layout import split_block
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds import mpi_types
 from spmdsim.worlds.local_steps import Index, within
@@ -115,6 +116,16 @@ def _composed_all(op: str, group: Group, chunk: int) -> Run:
     return run
 
 
+def scatter_into(op: str, group: Group, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
+    """Reduce this rank's block of the vector into its place in ``result``, which all ranks of the group share."""
+    size, me = group.size, group.me
+    sizes = [split_block(0, flat.size, size, k) for k in range(size)]
+    indices = tuple((slice(start, start + length),) for start, length in sizes)
+    starts, lengths = [start for start, _ in sizes], [length for _, length in sizes]
+    layout = Blocks(indices, lengths, starts, True, True, (lengths[me],))
+    _exchange_and_fold(op, group, layout, chunk, flat, result[indices[me]])
+
+
 @lru_cache(maxsize=256)
 def _to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Counts and offsets of equal parts for all ranks but this one, which keeps its own where it is."""
@@ -212,30 +223,36 @@ def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype
 
 
 def _composed_scatter(op: str, group: Group, layout: Blocks, chunk: int) -> Run:
-    """In chunks of every block: each rank gets its part from all others and reduces it."""
-    comm, size, me = group.comm, group.size, group.me
-    mine, longest = layout.counts[me], max(layout.counts)
+    """Pack the blocks if need be, exchange and reduce."""
 
     def run(array: np.ndarray) -> np.ndarray:
         out = empty(layout.target, array.dtype)
-        flat, result = _pack(layout, array).reshape(-1), out.reshape(-1)
-        kind = element(array.dtype.itemsize)[1]
-        most = max(min(chunk // array.dtype.itemsize, mpi_types.MAX_COUNT) // size, 1)
-        rows = empty((size, min(most, mine)), array.dtype)
-        for start in range(0, longest, most):
-            parts = [max(0, min(most, count - start)) for count in layout.counts]
-            part = parts[me]
-            landed = rows.reshape(-1)[: size * part].reshape(size, part)
-            own = layout.offsets[me] + start
-            parts[me] = 0
-            # Offsets count from the first element sent, so that they stay countable in long arrays.
-            first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
-            given = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
-            comm.Alltoallv(
-                [words(flat[first:]), (parts, given), kind], [words(landed), _to_others(part, size, me), kind]
-            )
-            terms = [flat[own : own + part] if k == me else landed[k] for k in group.order]
-            fold(op, terms, out=result[start : start + part])
+        _exchange_and_fold(op, group, layout, chunk, _pack(layout, array).reshape(-1), out.reshape(-1))
         return out
 
     return run
+
+
+def _exchange_and_fold(
+    op: str, group: Group, layout: Blocks, chunk: int, flat: np.ndarray, result: np.ndarray
+) -> None:
+    """In chunks of every block: each rank gets its part from all others and reduces it into ``result``."""
+    comm, size, me = group.comm, group.size, group.me
+    mine, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
+    kind = element(itemsize)[1]
+    most = max(min(chunk // itemsize, mpi_types.MAX_COUNT) // size, 1)
+    rows = empty((size, min(most, mine)), flat.dtype)
+    for start in range(0, longest, most):
+        parts = [max(0, min(most, count - start)) for count in layout.counts]
+        part = parts[me]
+        landed = rows.reshape(-1)[: size * part].reshape(size, part)
+        own = layout.offsets[me] + start
+        parts[me] = 0
+        # Offsets count from the first element sent, so that they stay countable in long arrays.
+        first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
+        given = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
+        comm.Alltoallv(
+            [words(flat[first:]), (parts, given), kind], [words(landed), _to_others(part, size, me), kind]
+        )
+        terms = [flat[own : own + part] if k == me else landed[k] for k in group.order]
+        fold(op, terms, out=result[start : start + part])

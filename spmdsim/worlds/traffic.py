@@ -93,7 +93,8 @@ def group_traffic(step: Step, rank: int) -> Traffic:
         if k != me and box is not None and before[k] != before[me] and first[before[me]] == me:
             sends.append(Piece(k, within(box, before[me])))
     gathered = None
-    if len(set(after)) == 1 and len(first) == len(members):
+    held = [box for box in before if math.prod(_shape(box))]
+    if len(set(after)) == 1 and len(set(held)) == len(held):
         gathered = tuple(within(b, after[0]) if math.prod(_shape(b)) else None for b in before)
     largest = max(math.prod(_shape(box)) for box in (*before, *after))
     return Traffic(

@@ -1,0 +1,163 @@
+"""One copy per node: replicated results in shared memory that all ranks of a group read.
+
+Asked for by ``world.use(replicated="shared")``. Every rank writes its own part of the result into a window of
+the group, and all get the same read-only array: the copies that each rank would receive are neither made nor
+kept. Windows are used again once no rank has an array in them; which ones are free, the ranks agree before each
+use, in the all_reduce that also lets nobody write before all have finished reading.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds.local_steps import Index
+from spmdsim.worlds.mpi_reduce import Group, scatter_into
+from spmdsim.worlds.traffic import Traffic
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+#: Windows of one size and group at most; more results than this alive at once are made the usual way.
+MOST = 60
+
+#: Windows of closed worlds in which somebody still has an array.
+_orphans: list[object] = []
+
+
+class Windows:
+    """The shared memory of one group for results of one size.
+
+    Args:
+        comm: the group's communicator, all of its ranks on one node.
+        nbytes: size of a result.
+    """
+
+    def __init__(self, comm: MPI.Comm, nbytes: int) -> None:
+        self.comm, self.nbytes = comm, nbytes
+        self._made: list[tuple[MPI.Win, np.ndarray]] = []
+        self._mine, self._common = np.empty(1, np.uint64), np.empty(1, np.uint64)
+        probe = [(None, np.empty(1, np.uint8))]
+        self._alone = sys.getrefcount(probe[0][1])
+
+    def free_ones(self) -> int:
+        """The windows in which no rank has an array, as a bit mask; collective."""
+        mask = 0
+        for number in range(len(self._made)):
+            if sys.getrefcount(self._made[number][1]) == self._alone:
+                mask |= 1 << number
+        self._mine[0] = mask
+        self.comm.Allreduce(self._mine, self._common, MPI.BAND)
+        return int(self._common[0])
+
+    def memory(self) -> np.ndarray | None:
+        """A free window's bytes, the same on all ranks; None if there are too many in use. Collective."""
+        mask = self.free_ones()
+        if mask:
+            return self._made[(mask & -mask).bit_length() - 1][1]
+        if len(self._made) >= MOST:
+            return None
+        mine = self.nbytes if self.comm.Get_rank() == 0 else 0
+        comm: Any = self.comm
+        window = MPI.Win.Allocate_shared(mine, 1, MPI.INFO_NULL, comm)
+        memory: Any = window.Shared_query(0)[0]
+        self._made.append((window, np.frombuffer(memory, np.uint8, self.nbytes)))
+        return self._made[-1][1]
+
+    def close(self) -> None:
+        """Free the windows in which no rank has an array; the others live on until the process ends."""
+        mask = self.free_ones()
+        for number, (window, memory) in enumerate(self._made):
+            if mask >> number & 1:
+                del memory
+                window.Free()
+            else:
+                _orphans.append((window, memory))
+        self._made.clear()
+
+
+class Shared:
+    """The windows of a world, by group and size."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[tuple[int, ...], int], Windows] = {}
+        self._on_one_node: dict[tuple[int, ...], bool] = {}
+
+    def possible(self, members: tuple[int, ...], comm: MPI.Comm) -> bool:
+        """Whether all members are on one node; collective when first asked."""
+        found = self._on_one_node.get(members)
+        if found is None:
+            node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+            sizes = np.array([node.Get_size()]), np.empty(1, np.int64)
+            comm.Allreduce(*sizes, MPI.MIN)
+            node.Free()
+            found = self._on_one_node[members] = int(sizes[1][0]) == comm.Get_size()
+        return found
+
+    def windows(self, members: tuple[int, ...], comm: MPI.Comm, nbytes: int) -> Windows:
+        """The windows for results of this size."""
+        key = (members, nbytes)
+        if key not in self._windows:
+            self._windows[key] = Windows(comm, nbytes)
+        return self._windows[key]
+
+    def close(self) -> None:
+        """Free what can be freed; collective over each group."""
+        for windows in self._windows.values():
+            windows.close()
+        self._windows.clear()
+
+
+def gather_shared(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, shared: Shared, otherwise: Run) -> Run:
+    """all_gather: every rank copies its piece into the group's result."""
+    if traffic.gathered is None:  # some members are replicas of others
+        return otherwise
+    index: Index | None = traffic.gathered[traffic.me]
+    target = traffic.target
+    windows = shared.windows(traffic.members, comm, math.prod(target) * dtype.itemsize)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        memory = windows.memory()
+        if memory is None:
+            return otherwise(array)
+        out = memory.view(dtype).reshape(target)
+        if index is not None:
+            out[index] = array
+        comm.Barrier()
+        out.flags.writeable = False
+        return out
+
+    return run
+
+
+def reduce_shared(
+    step: Step,
+    group: Group,
+    members: tuple[int, ...],
+    dtype: np.dtype,
+    shared: Shared,
+    otherwise: Run,
+    chunk: int,
+) -> Run:
+    """all_reduce: every rank reduces its block of the group's result, and nobody gathers the blocks."""
+    target = step.dst.local_shape(step.shape, members[group.me])
+    count = math.prod(target)
+    windows = shared.windows(members, group.comm, count * dtype.itemsize)
+    op = str(step.op)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        memory = windows.memory()
+        if memory is None:
+            return otherwise(array)
+        out = memory.view(dtype).reshape(target)
+        scatter_into(op, group, array.reshape(-1), out.reshape(-1), chunk)
+        group.comm.Barrier()
+        out.flags.writeable = False
+        return out
+
+    return run

@@ -1,0 +1,82 @@
+"""Replicated results that the ranks of a node share: the same data, one copy, read-only."""
+
+from __future__ import annotations
+
+import gc
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_worlds_reductions import check as check_reduction
+from test_worlds_reductions import reducing_steps
+from test_worlds_steps import check, meshes, placing_steps, values
+
+from spmdsim.errors import WorldError
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.step import Step
+from spmdsim.trace import record
+from spmdsim.worlds import LockStep
+
+
+def test_the_data_are_the_same(world):
+    with world.use(replicated="shared"):
+        for mesh in meshes(world.size):
+            for shape in ((8, 8), (7, 13), (1, 5), (0, 4)):
+                for step in placing_steps(mesh, shape):
+                    check(world, step, values(shape))
+                for step in reducing_steps(mesh, shape, "sum"):
+                    check_reduction(world, step, "int32")
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("dtype", ["bool", "float16", ml_dtypes.bfloat16, "complex128"], ids=str)
+def test_other_element_types(world, dtype):
+    with world.use(replicated="shared"):
+        for step in placing_steps(Mesh((4,), ("a",)), (7, 13)):
+            check(world, step, values((7, 13), dtype))
+
+
+@pytest.mark.ranks(2, 4, 8)
+def test_there_is_one_copy_and_the_trace_is_as_ever(world):
+    n, count = world.size, 1000 * world.size
+    mesh = Mesh((n,), ("a",))
+    step = Step("all_gather", ("a",), mesh("a"), mesh(None), (count,))
+    given = [np.full(1000, rank, np.float32) for rank in world.ranks]
+    with record() as own:
+        world.run(step, given)
+    with world.use(replicated="shared"), record() as shared:
+        (result, *_) = world.run(step, given)
+    assert shared.difference(own) == []
+    if isinstance(world, LockStep):
+        return
+    assert not result.flags.writeable
+    world.barrier()
+    if world.rank == n - 1:  # seen by all, since it is the same memory
+        result.base.view(np.float32)[0] = -1
+    world.barrier()
+    assert result[0] == -1
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_result_stays_as_long_as_any_rank_holds_it(world):
+    n = world.size
+    mesh = Mesh((n,), ("a",))
+    step = Step("all_gather", ("a",), mesh("a"), mesh(None), (n,))
+    with world.use(replicated="shared"):
+        held = []
+        for number in range(70):  # more than there are windows
+            results = world.run(step, [np.full(1, number * n + rank) for rank in world.ranks])
+            # One rank keeps all its results, the others drop them at once.
+            held.append((number, results[0]) if 0 in world.ranks else None)
+            del results
+            gc.collect()
+        for item in filter(None, held):
+            assert item[1].tolist() == [item[0] * n + rank for rank in range(n)]
+
+
+def test_only_two_ways_are_known(world):
+    with pytest.raises(WorldError, match="'own' or 'shared', but got 'mine'"):
+        world.use(replicated="mine")
+    with world.use(replicated="shared"):
+        assert world.replicated == "shared"
+    assert world.replicated == "own"
