@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.tensor.random import uniform_block
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,14 @@ SAMPLES = [
     Sample("cast", ops.cast, ops.cast.op, (A,), lambda x: x, {"dtype": np.dtype("f8")}),
     Sample(
         "where", ops.where, ops.where.op, (_normal(8, 5, seed=9) > 0, ELEMENTS[0], _normal(5)), np.where
+    ),
+    Sample(
+        "dropout",
+        ops.dropout,
+        ops.dropout.op,
+        (A,),
+        lambda x: x * (uniform_block((slice(0, 8), slice(0, 7)), (8, 7), "f4", 3) >= 0.25) / 0.75,
+        {"rate": 0.25, "seed": 3},
     ),
     Sample("sum", ops.sum, ops.sum.op, (_normal(4, 6, 5),), lambda x: x.sum(1), {"dims": (1,), "keepdims": False}),
     Sample(
@@ -280,5 +289,12 @@ SAMPLES = [
     Sample(
         "slice_update", ops.slice_update, ops.slice_update.op, (_normal(8, 7), _normal(8, 5)), _written,
         {"start": (0, 1), "stop": (8, 6)},
+    ),
+    Sample("einsum_scalar", ops.einsum, ops.einsum.op, (_normal(7), _normal(7, seed=1)), lambda a, b: a @ b, {"equation": "i,i->"}),
+    Sample("sum_scalar", ops.sum, ops.sum.op, (np.float64(3.5),), lambda x: x, {"dims": (), "keepdims": False}),
+    Sample("reshape_scalar", ops.reshape, ops.reshape.op, (np.float64(2.5),), lambda x: np.reshape(x, (1, 1)), {"shape": (1, 1)}),
+    Sample(
+        "one_hot_scalar", ops.one_hot, ops.one_hot.op, (np.int64(3),), lambda i: np.eye(9)[i],
+        {"depth": 9, "dtype": np.dtype("f8")}, differentiable=False,
     ),
 ]  # fmt: skip

@@ -40,7 +40,7 @@ def place(value: np.ndarray, layout: Layout, world, requires_grad: bool) -> Tens
         place = layout.mesh.group(rank, *layout.partial_axes).index(rank)
         if op in ("sum", "avg"):
             part = parts[place][layout.slices(value.shape, rank)] * (size if op == "avg" else 1)
-            return np.ascontiguousarray(part, dtype=value.dtype)
+            return np.asarray(part, dtype=value.dtype, order="C")
         keeps = place == size - 1
         far = {"max": -np.inf, "min": np.inf, "prod": 1.0, "all": True, "any": False}[op]
         return block.copy() if keeps else np.full_like(block, far)

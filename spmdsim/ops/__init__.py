@@ -1,6 +1,7 @@
 """The operators, each declared once by a rule and a local function."""
 
 from spmdsim.ops.contract import einsum, matmul
+from spmdsim.ops.dropout import dropout
 from spmdsim.ops.elementwise import (
     absolute,
     add,
@@ -86,6 +87,7 @@ __all__ = [
     "cos",
     "cross_entropy",
     "divide",
+    "dropout",
     "einsum",
     "elu",
     "embedding",

@@ -131,8 +131,8 @@ def _contract(equation: str, *arrays: np.ndarray) -> np.ndarray:
     narrow = arrays[0].dtype.itemsize == 2 and arrays[0].dtype.kind in "fV"
     if narrow:
         result = np.einsum(equation, *[x.astype(np.float32) for x in arrays], optimize=len(arrays) > 1)
-        return np.ascontiguousarray(result.astype(np.result_type(*arrays)))
-    return np.ascontiguousarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1))
+        return np.asarray(result.astype(np.result_type(*arrays)), order="C")
+    return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
 
 
 def _einsum(*arrays: np.ndarray, equation: str) -> np.ndarray:

@@ -206,7 +206,7 @@ pick.op = _pick_op  # type: ignore[attr-defined]
 def _one_hot_forward(context: Context, ids: np.ndarray, depth: int, dtype: Any, dim: int = -1) -> np.ndarray:
     start, stop = context.bounds("c")
     found = (ids[..., None] == np.arange(start, stop)).astype(dtype)
-    return np.ascontiguousarray(np.moveaxis(found, -1, dim))
+    return np.asarray(np.moveaxis(found, -1, dim), order="C")
 
 
 def _one_hot_rule(ids: tuple[int, ...], depth: int, dtype: Any, dim: int = -1) -> tuple[Rule, dict[str, int]]:

@@ -38,7 +38,7 @@ def _forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.n
     moved = np.moveaxis(x, dim, 0)
     found = np.zeros((*ids.shape, *moved.shape[1:]), x.dtype)
     found[mine] = moved[ids[mine] - start]
-    return np.ascontiguousarray(np.moveaxis(found, range(ids.ndim), range(dim, dim + ids.ndim)))
+    return np.asarray(np.moveaxis(found, range(ids.ndim), range(dim, dim + ids.ndim)), order="C")
 
 
 def _vjp(

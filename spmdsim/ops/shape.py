@@ -111,7 +111,7 @@ def _spell(terms: list[list[str]]) -> str:
 
 def _reshape_forward(context: Context, x: np.ndarray, shape: Shape) -> np.ndarray:
     local = [part.stop - part.start for part in context.index(-1)]
-    return np.ascontiguousarray(x).reshape(local)
+    return np.asarray(x, order="C").reshape(local)
 
 
 def _reshape_vjp(
@@ -178,7 +178,7 @@ def _transpose_vjp(dy: np.ndarray, _operands: Any, _y: Any, perm: tuple[int, ...
 
 
 _transpose_op = Op(
-    "transpose", _transpose_rule, lambda x, perm: np.ascontiguousarray(x.transpose(perm)), _transpose_vjp
+    "transpose", _transpose_rule, lambda x, perm: np.asarray(x.transpose(perm), order="C"), _transpose_vjp
 )
 
 
@@ -223,7 +223,7 @@ def _local_index(x: np.ndarray, start: Shape, stop: Shape, step: Shape, shape: S
 
 
 def _slice_forward(context: Context, x: np.ndarray, start: Shape, stop: Shape, step: Shape) -> np.ndarray:
-    return np.ascontiguousarray(x[_local_index(x, start, stop, step, context.bound.shapes[0])])
+    return np.asarray(x[_local_index(x, start, stop, step, context.bound.shapes[0])], order="C")
 
 
 def _slice_vjp(
@@ -360,7 +360,7 @@ def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
 
 def _broadcast_forward(context: Context, x: np.ndarray, shape: Shape) -> np.ndarray:
     local = [part.stop - part.start for part in context.index(-1)]
-    return np.ascontiguousarray(np.broadcast_to(x, local))
+    return np.asarray(np.broadcast_to(x, local), order="C")
 
 
 _broadcast_op = Op(

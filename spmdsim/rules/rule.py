@@ -143,7 +143,7 @@ def _parse(
     if text.count("->") != 1:
         raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
     left, right = text.split("->")
-    inputs = tuple(_term(part, text) for part in left.split(",")) if left.strip() else ()
+    inputs = tuple(_term(part, text) for part in left.split(","))
     outputs = tuple(_term(part, text) for part in right.split(","))
     rule = Rule(text.strip(), inputs, outputs)
     known = set(rule.factors)

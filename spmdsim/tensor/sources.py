@@ -108,7 +108,7 @@ def assemble(
             )
     own = np.dtype(arrays[0].dtype) if world.ranks[0] in layout.mesh else None
     dtype = own or next(a.dtype for r, a in zip(world.ranks, arrays) if r in layout.mesh)
-    return Meta.of(layout, found, dtype), [np.ascontiguousarray(array) for array in arrays]
+    return Meta.of(layout, found, dtype), [np.asarray(array, order="C") for array in arrays]
 
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:

@@ -121,7 +121,7 @@ class OpNode(Node):
                 if gradient is None:
                     columns[i] = None
                 else:
-                    column.append(np.ascontiguousarray(gradient, dtype=recipe.inputs[i].dtype))
+                    column.append(np.asarray(gradient, recipe.inputs[i].dtype, order="C"))
         return columns
 
 
