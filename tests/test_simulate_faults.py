@@ -94,6 +94,25 @@ def test_columns_against_rows() -> None:
     assert (problem.kind, problem.severity) == ("memory_order", "warning")
 
 
+def test_columns_against_rows_in_a_collective() -> None:
+    def program(comm: Any) -> None:
+        x = np.ones((3, 2), order="F") if comm.rank == 1 else np.ones((3, 2))
+        comm.Allreduce(x, np.zeros((3, 2)))
+
+    problem = only(program, 3)
+    assert (problem.kind, problem.severity) == ("memory_order", "warning")
+    assert "the send buffer of rank 1 is stored column by column" in problem.message
+
+    def alike(comm: Any) -> Any:
+        x, y = np.array([[1, 2], [3, 4]], order="F"), np.zeros((2, 2), dtype=int, order="F")
+        comm.Allreduce(x, y)
+        comm.Bcast([y, "l"])
+        return y.tolist()
+
+    report = judge(alike, 2)
+    assert report.problems == () and report.results[1] == [[2, 4], [6, 8]]
+
+
 # ---------------------------------------------------------------------- requests
 
 

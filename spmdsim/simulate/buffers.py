@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.simulate.constants import IN_PLACE, MPIError
 from spmdsim.simulate.datatypes import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
 
+NO_ORDER, ROWS, COLUMNS = 0, 1, 2
 OBJECT = "object"  # the dtype of a pickled message
 
 
@@ -23,10 +24,10 @@ class Buffer:
         nbytes: their bytes.
         index: which elements a derived datatype picks, or None.
         loose: whether it was declared as bytes, which match anything.
-        fortran: whether memory order is column by column in more than one dimension.
+        order: how an array of more than one dimension lies in memory, ROWS or COLUMNS; else NO_ORDER.
     """
 
-    __slots__ = ("array", "dtype", "elements", "fortran", "index", "loose", "nbytes")
+    __slots__ = ("array", "dtype", "elements", "index", "loose", "nbytes", "order")
 
     def __init__(self, array: Any, dtype: Any, elements: int, index: Any = None) -> None:
         self.array = array
@@ -35,13 +36,13 @@ class Buffer:
         self.nbytes = elements * dtype.itemsize
         self.index = index
         self.loose = False
-        self.fortran = False
+        self.order = NO_ORDER
 
     def read(self) -> Any:
         """The elements as a 1-D array, a view where possible."""
         if self.index is not None:
             return self.array[self.index]
-        return self.array.reshape(-1, order="F") if self.fortran else self.array.reshape(-1)
+        return self.array.reshape(-1, order="A")
 
     def copy(self) -> Any:
         """The elements as a 1-D array of their own."""
@@ -78,23 +79,26 @@ def simple(spec: Any) -> Buffer:
     if type(spec) is np.ndarray:
         flags = spec.flags
         if flags.c_contiguous:
-            return Buffer(spec, spec.dtype, spec.size)
+            whole = Buffer(spec, spec.dtype, spec.size)
+            if spec.ndim > 1:
+                whole.order = NO_ORDER if flags.f_contiguous else ROWS
+            return whole
         if flags.f_contiguous:
             whole = Buffer(spec, spec.dtype, spec.size)
-            whole.fortran = spec.ndim > 1
+            whole.order = COLUMNS
             return whole
         raise BufferError(_not_contiguous(spec))
     memory, count, start, datatype = _unpack(spec)
-    flat, datatype, fortran = _elements(memory, datatype)
+    flat, datatype, order = _elements(memory, datatype)
     if count is None:
         count = (len(flat) - start) // max(datatype.stride, 1)
-    return _piece(flat, count, start, datatype, fortran and count * datatype.elements == len(flat))
+    return _piece(flat, count, start, datatype, order)
 
 
 def blocks(spec: Any, parts: int) -> list[Buffer]:
     """Equal buffers, one per rank, after each other in memory."""
     memory, count, start, datatype = _unpack(spec)
-    flat, datatype, _ = _elements(memory, datatype)
+    flat, datatype, order = _elements(memory, datatype)
     stride = datatype.stride
     if count is None:
         values = (len(flat) - start) // max(stride, 1)
@@ -103,13 +107,13 @@ def blocks(spec: Any, parts: int) -> list[Buffer]:
                 f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks"
             )
         count = values // parts
-    return [_piece(flat, count, start + i * count * stride, datatype) for i in range(parts)]
+    return [_piece(flat, count, start + i * count * stride, datatype, order) for i in range(parts)]
 
 
 def vector(spec: Any, parts: int) -> list[Buffer]:
     """Buffers of given counts at given displacements, one per rank."""
     memory, counts, places, datatype = _unpack_vector(spec)
-    flat, datatype, _ = _elements(memory, datatype)
+    flat, datatype, order = _elements(memory, datatype)
     stride = datatype.stride
     if counts is None:
         values = len(flat) // max(stride, 1)
@@ -129,7 +133,7 @@ def vector(spec: Any, parts: int) -> list[Buffer]:
         raise ValueError(
             f"{len(sizes)} counts and {len(places)} displacements for {parts} ranks: one each is needed"
         )
-    return [_piece(flat, n, int(at) * stride, datatype) for n, at in zip(sizes, places)]
+    return [_piece(flat, n, int(at) * stride, datatype, order) for n, at in zip(sizes, places)]
 
 
 def typed(spec: Any, parts: int) -> list[Buffer]:
@@ -139,10 +143,10 @@ def typed(spec: Any, parts: int) -> list[Buffer]:
         raise ValueError(f"counts, displacements and datatypes must be {parts} each, one per rank")
     found = []
     for count, place, datatype in zip(counts, places, types):
-        flat, datatype, _ = _elements(memory, datatype)
+        flat, datatype, order = _elements(memory, datatype)
         if place % datatype.dtype.itemsize:
             raise MPIError("ERR_ARG", f"byte displacement {place} does not fit {datatype}")
-        found.append(_piece(flat, int(count), int(place) // datatype.dtype.itemsize, datatype))
+        found.append(_piece(flat, int(count), int(place) // datatype.dtype.itemsize, datatype, order))
     return found
 
 
@@ -208,24 +212,26 @@ def _unpack_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]
     return memory, counts, places, types
 
 
-def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, bool]:
-    """The memory as 1-D elements of the datatype's basic dtype, in memory order."""
+def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
+    """The memory as 1-D elements of the datatype's basic dtype, in memory order, and which order that is."""
     if memory is None or memory is IN_PLACE:
-        return np.zeros(0, BYTE_DTYPE), datatype or BYTE, False
+        return np.zeros(0, BYTE_DTYPE), datatype or BYTE, NO_ORDER
     array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise BufferError(_not_contiguous(array))
-    fortran = array.ndim > 1 and not array.flags.c_contiguous
-    flat = array.reshape(-1, order="F") if fortran else array.reshape(-1)
+    order = NO_ORDER
+    if not (array.flags.c_contiguous and array.flags.f_contiguous):
+        order = ROWS if array.flags.c_contiguous else COLUMNS
+    flat = array.reshape(-1, order="A")
     if datatype is None:
-        return flat, of_dtype(array.dtype), fortran
+        return flat, of_dtype(array.dtype), order
     if not datatype.committed:
         raise MPIError("ERR_TYPE", f"{datatype} is not committed: call Commit() first")
     if datatype.dtype != flat.dtype:
         raw = flat.view(BYTE_DTYPE)
         item = datatype.dtype.itemsize
         flat = raw[: len(raw) // item * item].view(datatype.dtype)
-    return flat, datatype, fortran
+    return flat, datatype, order
 
 
 def _as_array(memory: Any) -> Any:
@@ -242,7 +248,7 @@ def _as_array(memory: Any) -> Any:
     return array.view(BYTE_DTYPE) if isinstance(memory, bytes | bytearray) else array
 
 
-def _piece(flat: Any, count: int, start: int, datatype: Datatype, fortran: bool = False) -> Buffer:
+def _piece(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> Buffer:
     """``count`` values of a datatype, from element ``start`` on."""
     if count < 0:
         raise MPIError("ERR_COUNT", f"the count is {count}")
@@ -256,7 +262,7 @@ def _piece(flat: Any, count: int, start: int, datatype: Datatype, fortran: bool 
             raise MPIError("ERR_BUFFER", _too_small(flat, int(index.min()), int(index.max()) + 1))
         piece = Buffer(flat, datatype.dtype, len(index), index)
     piece.loose = datatype is BYTE or datatype is PACKED
-    piece.fortran = False
+    piece.order = order
     return piece
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.simulate import mismatch
-from spmdsim.simulate.buffers import Buffer
+from spmdsim.simulate import faults, mismatch
+from spmdsim.simulate.buffers import COLUMNS, ROWS, Buffer
 from spmdsim.simulate.messages import finish
 from spmdsim.simulate.payloads import ObjectPayload
 from spmdsim.simulate.places import Site
@@ -158,6 +158,9 @@ class Meeting:
             problem = mismatch.compare_blocks(shared, calls)
             if problem is not None:
                 scheduler.fail(problem)
+            orders = {part.order for call in calls for part in (*call.send, *(call.receive or ()))}
+            if {ROWS, COLUMNS} <= orders:
+                faults.note_collective_order(scheduler, calls)
         first.rule.answer(calls)
         _set_times(scheduler, shared, calls)
         if scheduler.timeline is not None:

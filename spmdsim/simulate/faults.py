@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from spmdsim.simulate.scheduler import Scheduler
 
 
+_ORDERS = {1: "row by row", 2: "column by column"}
+
+
 def send_place(message: Message) -> Place:
     """Where a message was sent."""
     return place_of(message.task.rank, message.name, message.site)
@@ -74,12 +77,10 @@ def not_ready(message: Message) -> Problem:
 def note_memory_order(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     """Rows on one side and columns on the other: the data arrives transposed."""
     key = ("order", message.site, receive.site)
-    shapes = (getattr(message.payload.array, "ndim", 1), getattr(receive.target.array, "ndim", 1))
-    if key in scheduler.suspects or min(shapes) < 2:
+    if key in scheduler.suspects:
         return
     sent, got = send_place(message), receive_place(receive)
-    first = "column by column" if message.payload.fortran else "row by row"
-    second = "column by column" if receive.target.fortran else "row by row"
+    first, second = _ORDERS[message.payload.order], _ORDERS[receive.target.order]
     scheduler.suspects[key] = True
     scheduler.problems.append(
         Problem(
@@ -91,6 +92,29 @@ def note_memory_order(scheduler: Scheduler, message: Message, receive: Receive) 
             (sent, got),
         )
     )
+
+
+def note_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
+    """Rows and columns in one collective: some of its data arrives transposed."""
+    key = ("order", calls[0].site)
+    if key in scheduler.suspects:
+        return
+    scheduler.suspects[key] = True
+    found: dict[int, tuple[Any, str]] = {}
+    for call in calls:
+        parts = [(part, "send") for part in call.send] + [(part, "receive") for part in call.receive]
+        for part, side in parts:
+            if part.order:
+                found.setdefault(part.order, (call, side))
+    each = []
+    places = []
+    for order in sorted(found, reverse=True):
+        call, side = found[order]
+        places.append(place_of(call.task.rank, call.name, call.site))
+        each.append(f"the {side} buffer of rank {call.task.rank} is stored {_ORDERS[order]}")
+    text = f"in {places[0]} {' and '.join(each)}: data arrives transposed"
+    problem = Problem("memory_order", WARNING, text, _ranks(*places), tuple(places))
+    scheduler.problems.append(problem)
 
 
 def note_flood(task: Any) -> None:

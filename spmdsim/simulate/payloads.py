@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from spmdsim.simulate.buffers import OBJECT
+from spmdsim.simulate.buffers import NO_ORDER, OBJECT
 
 _IMMUTABLE = (int, float, complex, bool, type(None), str, bytes)
 _IMMUTABLE_SET = frozenset(_IMMUTABLE)
@@ -22,7 +22,7 @@ class ObjectPayload:
     dtype = OBJECT
     elements = 1
     loose = False
-    fortran = False
+    order = NO_ORDER
 
     def __init__(self, thing: Any) -> None:
         kind = type(thing)
@@ -47,7 +47,7 @@ class ObjectTarget:
     dtype = OBJECT
     elements = 1
     loose = False
-    fortran = False
+    order = NO_ORDER
     nbytes = 0
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from spmdsim.simulate.timeline import Timeline
 
 LOOKS_BEFORE_RELIEF = 50
-LOOKS_BEFORE_GIVING_UP = 50_000
+LOOKS_BEFORE_GIVING_UP = 10_000  # of every rank, and
+POLLS_BEFORE_GIVING_UP = 500_000  # of all together: a long loop with a test in it is no deadlock
 STUBBORN = 100  # a rank that catches being ended this often is left where it stands
 _stubborn: list[Any] = []  # kept, because collecting such a greenlet would tell it once more
 
@@ -163,7 +164,7 @@ class Scheduler:
         if looks >= LOOKS_BEFORE_RELIEF and not self.relieved:
             self.relieved = True
             self.attention = "relief"
-        elif looks >= LOOKS_BEFORE_GIVING_UP:
+        elif looks >= LOOKS_BEFORE_GIVING_UP and self.polls >= POLLS_BEFORE_GIVING_UP:
             self.attention = "livelock"
         task.waiting = waiting
         self.pass_on(task)

@@ -6,7 +6,7 @@ from types import FrameType
 from typing import Any
 
 from spmdsim.simulate import faults
-from spmdsim.simulate.buffers import OBJECT
+from spmdsim.simulate.buffers import COLUMNS, OBJECT, ROWS
 from spmdsim.simulate.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_UB_VALUE, MPIError
 from spmdsim.simulate.datatypes import BYTE_DTYPE
 from spmdsim.simulate.messages import (
@@ -120,7 +120,7 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         _check_types(scheduler, message, receive)
     elif payload.elements > target.elements:
         scheduler.fail(faults.truncated(message, receive))
-    if payload.fortran is not target.fortran and min(payload.elements, target.elements) > 1:
+    if payload.order + target.order == ROWS + COLUMNS:
         faults.note_memory_order(scheduler, message, receive)
     # It arrives when it has left the sender, the receive is posted, and the port in is free.
     receiver, posted = receive.task, receive.posted
@@ -161,7 +161,7 @@ def deliver(message: Message, target: Any) -> None:
     if data is None:
         if payload.index is None and target.index is None:
             source, sink = payload.array, target.array
-            if source.shape == sink.shape and not (payload.fortran or target.fortran):
+            if source.shape == sink.shape and payload.order == target.order:
                 sink[...] = source
                 return
         data = payload.read()
