@@ -166,14 +166,14 @@ class Parallelised:
                 return self.function(*arguments)
         from spmdsim.auto_parallel.search import search
 
-        result, graph = record_call(self.function, *arguments)
-        ranks = next(a for a in arguments if isinstance(a, Tensor)).world.size
+        result, graph, ranks = record_call(self.function, *arguments)
         self._found[_key(arguments)] = search(graph, ranks, method=self.method, settings=self.settings)
         return result
 
 
 def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple((a.shape, a.dtype) if isinstance(a, Tensor) else repr(a) for a in arguments)
+    arrays = (hasattr(a, "shape") and hasattr(a, "dtype") for a in arguments)
+    return tuple((tuple(a.shape), str(a.dtype)) if array else repr(a) for a, array in zip(arguments, arrays))
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ Shapes = Mapping[str, Any]
 class _Notes(Watcher):
     """Takes an operator into the graph when its results are there."""
 
-    def __init__(self, build: GraphBuilder, mesh: Mesh) -> None:
-        self.build, self.mesh = build, mesh
+    def __init__(self, build: GraphBuilder) -> None:
+        self.build = build
+        self.ranks = 0
         self._values: dict[int, int] = {}
         self._alive: list[Any] = []
 
@@ -49,7 +50,7 @@ class _Notes(Watcher):
                 found = self.build.parameter(name, tensor.shape, size)
             else:
                 name = self.build.unique(tensor.name or "constant")
-                fixed = Layout.replicated(self.mesh, tensor.ndim) if tensor.size > 1 else None
+                fixed = tensor.layout if tensor.size > 1 else None
                 found = self.build.input(name, tensor.shape, size, fixed)
             self.know(tensor, found)
         return found
@@ -69,6 +70,7 @@ class _Notes(Watcher):
         results: Sequence[Tensor],
     ) -> None:
         """Take the operator into the graph."""
+        self.ranks = tensors[0].world.size
         inputs = [self.value(tensor) for tensor in tensors]
         bound = op.bind([tensor.shape for tensor in tensors], params)
         outputs = self.build.add(
@@ -136,7 +138,7 @@ def record_program(
     mesh = ranks if isinstance(ranks, Mesh) else Mesh((ranks,), ("x",))
     world = ShapeOnly(mesh.size)
     build = GraphBuilder(name or getattr(program, "__name__", "program"), training=training)
-    notes = _Notes(build, mesh)
+    notes = _Notes(build)
     arguments: dict[str, Tensor] = {}
     for group, trained in ((inputs or {}, False), (parameters or {}, training)):
         for key, entry in group.items():
@@ -155,37 +157,33 @@ def record_program(
     return replace(mark_layers(graph), recorded=True)
 
 
-def record_call(function: Program, *arguments: Any, **named: Any) -> tuple[Any, Graph]:
-    """Call a function on tensors that exist, and take notes: its result, and its graph.
+def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
+    """Call a function on tensors that exist, and take notes: its result, its graph, and the number of ranks.
 
     The call runs as it would otherwise, except that configured strategies are only noted. What the function reads
-    besides its arguments are parameters where they require gradients, else constants.
+    besides the tensors among its arguments are parameters where they require gradients, else constants, which
+    stay in their layouts.
 
     Args:
         function: a function of global tensors.
         *arguments: its arguments.
-        **named: the same by name.
 
     Raises:
-        InputError: no tensor among the arguments, or nothing is computed.
+        InputError: nothing is computed.
     """
-    tensors = [value for value in (*arguments, *named.values()) if isinstance(value, Tensor)]
-    if not tensors:
-        raise InputError("there is no tensor among the arguments, so nothing says on which ranks to run")
-    mesh = Mesh((tensors[0].world.size,), ("x",))
     build = GraphBuilder(getattr(function, "__name__", type(function).__name__))
-    notes = _Notes(build, mesh)
-    for k, tensor in enumerate(tensors):
-        if not tensor.requires_grad:
+    notes = _Notes(build)
+    for k, tensor in enumerate(arguments):
+        if isinstance(tensor, Tensor) and not tensor.requires_grad:
             name = build.unique(tensor.name or f"argument{k}")
             notes.know(tensor, build.input(name, tensor.shape, tensor.dtype.itemsize))
     with watching(notes):
-        result = function(*arguments, **named)
+        result = function(*arguments)
     found = result if isinstance(result, tuple | list) else (result,)
     graph = build.graph(*[notes.value(one) for one in found if isinstance(one, Tensor)])
     if not graph.operators:
         raise InputError(f"{graph.name} computes nothing: no operator was applied to its arguments")
-    return result, replace(mark_layers(graph), recorded=True)
+    return result, replace(mark_layers(graph), recorded=True), notes.ranks
 
 
 def _shape_tensor(

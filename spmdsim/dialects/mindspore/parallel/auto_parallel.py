@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spmdsim.auto_parallel.carry_out import Parallelised
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
+
+#: How strategies are decided.
+MODES = ("semi_auto", "sharding_propagation", "recursive_programming")
 
 
 class AutoParallel:
@@ -15,16 +19,19 @@ class AutoParallel:
     Args:
         network: a function or cell.
         parallel_mode: ``"semi_auto"``: configured operators use their strategies, all others are data parallel.
+            ``"sharding_propagation"`` spreads the strategies of configured operators, and
+            ``"recursive_programming"`` finds all by the double recursion: the first call runs replicated and is
+            recorded, later calls run with what was found.
 
     Raises:
         InputError: another mode.
     """
 
     def __init__(self, network: Callable[..., Any], parallel_mode: str = "semi_auto") -> None:
+        if parallel_mode not in MODES:
+            raise InputError(f"no parallel_mode is called {parallel_mode!r}; there are {', '.join(MODES)}")
         if parallel_mode != "semi_auto":
-            raise InputError(
-                f"AutoParallel runs parallel_mode='semi_auto'; for {parallel_mode!r} use spmdsim.auto_parallel.search"
-            )
+            network = Parallelised(network, parallel_mode)
         self.network = network
         self.parallel_mode = parallel_mode
         self._full_batch = True

@@ -1,0 +1,67 @@
+"""MindSpore's AutoParallel with strategies that are found: the tutorial's step, without its configuration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+from spmdsim.dialects.mindspore import nn, ops
+from spmdsim.dialects.mindspore.common.initializer import initializer
+from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError
+from spmdsim.trace import record
+
+
+class Network(nn.Cell):
+    def __init__(self, configured: bool) -> None:
+        super().__init__()
+        self.w1 = ms.Parameter(initializer("normal", [64, 128], ms.float32))
+        self.w2 = ms.Parameter(initializer("normal", [128, 10], ms.float32))
+        self.matmul1 = ops.MatMul().shard(((1, 1), (1, 4))) if configured else ops.MatMul()
+        self.relu = ops.ReLU()
+        self.matmul2 = ops.MatMul()
+
+    def construct(self, x):
+        return self.matmul2(self.relu(self.matmul1(x, self.w1)), self.w2)
+
+
+def losses(mode: str, configured: bool) -> tuple[list[float], set[str]]:
+    """Losses of three steps, and the strategies of the last one's products."""
+    ms.set_seed(1)
+    net = Network(configured)
+    optimizer = nn.SGD(net.trainable_params(), 1e-1)
+    loss_fn = nn.CrossEntropyLoss()
+    grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, optimizer.parameters)
+
+    def step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(grads)
+        return loss
+
+    run = AutoParallel(step, parallel_mode=mode)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((32, 64)).astype("f4"), rng.integers(0, 10, 32).astype("i4")
+    found = [float(run(x, y)) for _ in range(2)]
+    with record() as trace:
+        found.append(float(run(x, y)))
+    return found, {event.strategy for event in trace.operators if event.name.startswith("matmul")}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "mode, configured", [("recursive_programming", False), ("sharding_propagation", True)]
+)
+def test_found_strategies_train_as_configured_ones(world, mode, configured):
+    with use_world(world):
+        wanted, _ = losses("semi_auto", False)
+        found, strategies = losses(mode, configured)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert found[0] > found[-1]
+    assert strategies and "replicated" not in strategies
+
+
+def test_unknown_modes_are_refused():
+    with pytest.raises(InputError, match="no parallel_mode is called 'magic'"):
+        AutoParallel(lambda x: x, parallel_mode="magic")
