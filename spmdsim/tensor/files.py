@@ -257,6 +257,20 @@ def safetensors_dtype(name: str, path: Path) -> np.dtype:
     return np.dtype(_SAFETENSORS[name])
 
 
+def safetensors_name(dtype: np.dtype) -> str:
+    """What a safetensors file calls an element type.
+
+    Raises:
+        InputError: it has no name for it.
+    """
+    if dtype.name == "bfloat16":
+        return "BF16"
+    for name, code in _SAFETENSORS.items():
+        if np.dtype(code) == dtype.newbyteorder("<"):
+            return name
+    raise InputError(f"a safetensors file cannot hold elements of type {dtype}")
+
+
 def _open_idx(path: Path) -> FileArray:
     compressed = path.suffix == ".gz"
 

@@ -1,0 +1,161 @@
+"""Sharded checkpoints: saved on one mesh, loaded on another, whole after a crash, never silently damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.errors import InputError
+from spmdsim.tensor import checkpoint
+from spmdsim.tensor.files import open_array
+
+
+@pytest.fixture
+def shared(world, tmp_path) -> Path:
+    """One folder for all ranks."""
+    return Path(world.gather_objects([str(tmp_path)] * len(world.ranks))[0])
+
+
+def values() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "w": rng.normal(size=(13, 7)).astype(np.float32),
+        "b": np.arange(7, dtype=ml_dtypes.bfloat16),
+        "count": np.array(3),
+        "empty": np.zeros((0, 4)),
+        "flags": np.array([True, False, True]),
+    }
+
+
+def tensors(world, mesh) -> dict[str, Tensor]:
+    layouts = {
+        "w": mesh("a", "b"),
+        "b": mesh(("b", "a")),
+        "count": mesh(),
+        "empty": mesh("a", None),
+        "flags": mesh("b"),
+    }
+    return {name: Tensor.from_global(v, layouts[name], world) for name, v in values().items()}
+
+
+@pytest.mark.ranks(1, 4, 8)
+def test_round_trip_on_another_mesh_and_rank_count(world, shared):
+    mesh = {1: Mesh((1, 1), ("a", "b")), 4: Mesh((2, 2), ("a", "b")), 8: Mesh((2, 4), ("a", "b"))}[world.size]
+    checkpoint.save(shared / "c", tensors(world, mesh))
+    line = Mesh((world.size,), ("x",))
+    for layouts in (None, lambda name, shape: line(*["x"] * bool(shape), *[None] * (len(shape) - 1))):
+        for name, tensor in checkpoint.load(shared / "c", world, layouts).items():
+            assert tensor.dtype == values()[name].dtype
+            np.testing.assert_array_equal(tensor.full(), values()[name])
+    world.barrier()
+    one = LockStep(3)
+    three = Mesh((3,), ("x",))
+    back = checkpoint.load(
+        shared / "c", one, lambda name, shape: three(*[None] * max(0, len(shape) - 1), *["x"] * bool(shape))
+    )
+    np.testing.assert_array_equal(back["w"].full(), values()["w"])
+
+
+@pytest.mark.ranks(8)
+def test_each_shard_is_written_once_and_only_what_overlaps_is_read(world, shared, monkeypatch):
+    mesh = Mesh((2, 4), ("a", "b"))
+    x = Tensor.from_global(np.arange(64.0).reshape(16, 4), mesh("a", None), world)
+    checkpoint.save(shared / "c", {"x": x})
+    assert len(checkpoint.read_manifest(shared / "c")["tensors"]["x"]["shards"]) == 2
+    read = []
+    original = checkpoint.open_array
+
+    def counting(path, name=None):
+        source = original(path, name)
+        return type(source)(
+            source.path,
+            source.shape,
+            source.dtype,
+            lambda index: (read.append((path.name, index)), source.read(index))[1],
+        )
+
+    monkeypatch.setattr(checkpoint, "open_array", counting)
+    line = Mesh((8,), ("x",))
+    loaded = checkpoint.load(shared / "c", world, lambda *_: line("x", None), verify=False)
+    rows = {len(range(*index[0].indices(8))) for _, index in read}
+    assert rows == {2}  # two rows of sixteen each, never a whole shard of eight
+    np.testing.assert_array_equal(loaded["x"].full(), np.arange(64.0).reshape(16, 4))
+
+
+@pytest.mark.ranks(4)
+def test_a_crash_while_saving_leaves_the_previous_checkpoint(world, shared, monkeypatch):
+    mesh = Mesh((2, 2), ("a", "b"))
+    checkpoint.save(shared / "c", tensors(world, mesh))
+
+    def crash(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_rank", crash)
+    with pytest.raises(InputError, match=r"rank 0 cannot write .*No space left"):
+        checkpoint.save(shared / "c", tensors(world, mesh))
+    monkeypatch.undo()
+    np.testing.assert_array_equal(checkpoint.load(shared / "c", world)["w"].full(), values()["w"])
+    world.barrier()
+    if 0 in world.ranks:
+        assert len([p for p in (shared / "c").iterdir() if p.is_dir()]) == 1
+
+
+@pytest.mark.ranks(4)
+def test_damage_is_named_on_all_ranks(world, shared):
+    mesh = Mesh((2, 2), ("a", "b"))
+    checkpoint.save(shared / "c", tensors(world, mesh))
+    manifest = checkpoint.read_manifest(shared / "c")
+    file = shared / "c" / manifest["data"] / manifest["tensors"]["w"]["shards"][-1]["file"]
+    original = file.read_bytes() if 0 in world.ranks else b""
+    world.barrier()
+
+    def damage(content: bytes) -> None:
+        if 0 in world.ranks:
+            file.write_bytes(content)
+        world.barrier()
+
+    at = original.index(b"}}") + 40 if original else 0
+    damage(original[:at] + b"\xff" + original[at + 1 :])
+    with pytest.raises(InputError, match="is damaged: its checksum differs"):
+        checkpoint.load(shared / "c", world)
+    world.barrier()
+    damage(original[:-3])
+    with pytest.raises(InputError, match=r"cut short|damaged"):
+        checkpoint.load(shared / "c", world)
+    world.barrier()
+    if 0 in world.ranks:
+        file.unlink()
+    world.barrier()
+    with pytest.raises(InputError, match="there is no file"):
+        checkpoint.load(shared / "c", world)
+
+
+def test_foreign_folders_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no checkpoint in"):
+        checkpoint.load(tmp_path, LockStep(1))
+    for content in (
+        "not json",
+        "[]",
+        json.dumps({"spmdsim_checkpoint": 1, "data": "../../etc", "tensors": {}}),
+    ):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(InputError, match="not the manifest"):
+            checkpoint.load(tmp_path, LockStep(1))
+    (tmp_path / "manifest.json").write_text(json.dumps({"spmdsim_checkpoint": 9, "data": "x", "tensors": {}}))
+    with pytest.raises(InputError, match="version 9"):
+        checkpoint.load(tmp_path, LockStep(1))
+
+
+def test_the_files_are_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    (folder,) = [p for p in tmp_path.iterdir() if p.is_dir()]
+    found = safetensors.load_file(folder / "rank-00001.safetensors")
+    np.testing.assert_array_equal(found["x"], [[3, 4, 5]])
+    np.testing.assert_array_equal(open_array(folder / "rank-00000.safetensors", "x")[:], [[0, 1, 2]])
