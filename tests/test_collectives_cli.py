@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -207,6 +210,16 @@ def test_goal_files_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: 
     target.write_text("num_ranks 2\nrank 0 {\nl1: recv 8b from 1 tag 0\n}\n")
     code, text = output(capsys, "goal", str(target))
     assert code == 1 and text.startswith("wrong: ")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_any_encoding_of_the_output_will_do(encoding: str) -> None:
+    command = [sys.executable, "-m", "spmdsim", "collective", "show", "all_reduce", "ring", "-n", "2"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(EXERCISE.parent.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+    text = done.stdout.decode(encoding)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "round 0  *-+1->*" in text and "[sum]" in text and "?" not in text
 
 
 def test_arguments() -> None:

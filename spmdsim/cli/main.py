@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from spmdsim.cli.encoding import print_anywhere
 from spmdsim.launch.abort import guard
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import Launched, is_root, prepare
@@ -108,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 if all went well, 1 if a verdict does not hold, 2 for a wrong argument or input.
     """
+    print_anywhere()
     rank = prepare()
     redirect_output(rank.rank if rank else 0)
     argv = sys.argv[1:] if argv is None else list(argv)
