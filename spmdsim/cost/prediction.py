@@ -17,14 +17,13 @@ from spmdsim.cost.machine import Machine
 from spmdsim.cost.pricing import price
 from spmdsim.cost.topology import Topology
 from spmdsim.cost.topology_spec import parse_topology
-from spmdsim.cost.traffic import symmetry_of
+from spmdsim.cost.traffic import compressed_rounds, symmetry_of
 from spmdsim.errors import InputError
 
-#: Rounds times ranks up to which an algorithm without a closed form or symmetry is priced.
-_AFFORDABLE = 3_000_000
-
-#: The same for algorithms with a symmetry, of which one rank is generated.
-_SYMMETRIC_ROUNDS = 200_000
+#: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
+_AFFORDABLE = 300_000
+#: The same where rounds are arrays over ranks: symmetric algorithms on a topology.
+_AFFORDABLE_ARRAYS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,12 @@ def predict(
             if name not in known:
                 continue
             schedule = _schedule(known[name], n, options or {}, left_out)
-            by_hand = network is not None or events is not None
-            if schedule is not None and _affordable(schedule, machine, by_hand, events is not None, left_out):
+            if schedule is None:
+                continue
+            if _affordable(schedule, machine, network is not None, events is not None, len(sizes)):
                 pricers[name] = _pricer(schedule, machine, network, itemsize, events)
+            else:
+                left_out[name] = f"too many messages to look at each on {n} ranks"
         if not names or "native" in names:
             pricers |= _native(collective, machine, n)
         bound = lower_bound(collective, n)
@@ -202,23 +204,21 @@ def _pricer(
     return simulated
 
 
-def _affordable(
-    schedule: Schedule, machine: Machine, by_hand: bool, every_rank: bool, left_out: dict[str, str]
-) -> bool:
-    """Whether pricing takes a moment only: a closed form, a symmetry, or few messages."""
-    form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
-    flat = not (by_hand or machine.intra)
-    if form is not None and flat and (not machine.pieces or symmetry_of(schedule)):
+def _affordable(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
+    """Whether pricing this many sizes takes a moment only: a closed form, a symmetry, or few messages."""
+    n = schedule.size
+    form = closed_form(schedule.algorithm, n, dict(schedule.options))
+    symmetric = bool(symmetry_of(schedule)) and not events
+    if form is not None and not (network or events or machine.intra) and (symmetric or not machine.pieces):
         return True
     # Without a formula the number of rounds is unknown; it is at least logarithmic.
-    rounds = form.steps if form else 4 * schedule.size.bit_length()
-    limit = _SYMMETRIC_ROUNDS if symmetry_of(schedule) and not every_rank else _AFFORDABLE // schedule.size
-    if schedule.algorithm.ports != "1":
-        limit = _AFFORDABLE // schedule.size**2
-    if rounds <= limit:
-        return True
-    left_out[schedule.algorithm.name] = f"too many messages to look at each on {schedule.size} ranks"
-    return False
+    rounds = form.steps if form else 4 * n.bit_length()
+    each = n if schedule.algorithm.ports != "1" else 1
+    if not symmetric:
+        return rounds * n * each * sizes <= _AFFORDABLE
+    if not network:
+        return rounds * each <= _AFFORDABLE
+    return rounds <= _AFFORDABLE and len(compressed_rounds(schedule)) * n * each * sizes <= _AFFORDABLE_ARRAYS
 
 
 def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:

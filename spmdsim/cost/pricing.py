@@ -17,8 +17,8 @@ from spmdsim.collectives import Schedule
 from spmdsim.cost.congestion import round_seconds
 from spmdsim.cost.formulas import closed_form
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.topology import Ints, Topology
-from spmdsim.cost.traffic import Traffic, all_ranks, traffic
+from spmdsim.cost.topology import Topology
+from spmdsim.cost.traffic import Traffic, traffic
 
 #: Ranks times rounds above which a closed form is preferred to going through the rounds.
 _CLOSED_FORM_ABOVE = 50_000
@@ -120,7 +120,10 @@ def _round(one: Traffic, machine: Machine, topology: Topology | None) -> float:
     extra += (one.ports - 1) * machine.piece(one.largest).alpha / 2
     if topology is not None:
         return round_seconds(topology, one.sources, one.targets, one.nbytes) + extra
-    if one.alike and (one.ports == 1 or machine.intra is None):
+    if machine.intra is None and (one.alike or one.ports > 1):
+        outside = machine.piece(one.largest)
+        return outside.alpha + one.largest * outside.beta + extra
+    if one.alike:
         return _alike(one, machine) + extra
     alpha, moving = machine.message_parts(one.nbytes, one.sources, one.targets)
     sent = np.bincount(one.sources, moving)
@@ -130,20 +133,35 @@ def _round(one: Traffic, machine: Machine, topology: Topology | None) -> float:
 
 
 def _alike(one: Traffic, machine: Machine) -> float:
-    """Seconds of a round in which all ranks send the same: one message, or several on a flat machine."""
-    outside = machine.piece(one.largest)
-    far = outside.alpha + one.largest * outside.beta
-    if machine.intra is None:
-        return far
-    node = _node_of(len(one.sources), machine.ranks_per_node)
-    crossing = node[one.targets] != node
-    near = machine.intra.alpha + one.largest * machine.intra.beta
-    if crossing.all():
-        return far
-    return max(near, far) if crossing.any() else near
+    """Seconds of a round in which every rank sends one message equally far, on a machine with nodes."""
+    far = machine.piece(one.largest)
+    near = machine.intra or far
+    kind, peer = one.alike or ("shift", 0)
+    inside, outside = reaches(kind, peer, one.ranks, machine.ranks_per_node)
+    links = [link for link, used in ((near, inside), (far, outside)) if used]
+    return max(link.alpha + one.largest * link.beta for link in links)
 
 
-@lru_cache(maxsize=4)
-def _node_of(n: int, per_node: int) -> Ints:
-    """The node of each rank."""
-    return all_ranks(n) // per_node
+@lru_cache(maxsize=4096)
+def reaches(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
+    """Whether any message stays inside its node, and whether any leaves it, without looking at each.
+
+    Args:
+        kind: ``shift`` or ``xor``.
+        peer: the rank that rank 0 sends to.
+        n: number of ranks.
+        per_node: consecutive ranks that share a node.
+
+    >>> reaches("shift", 1, 16, 4), reaches("shift", 8, 16, 4), reaches("xor", 2, 16, 4)
+    ((True, True), (False, True), (True, False))
+    """
+    if n <= per_node:
+        return True, False
+    if kind == "shift":
+        return min(peer, n - peer) < per_node, True
+    if per_node & (per_node - 1) == 0:
+        return peer < per_node, peer >= per_node
+    # Nodes of another size lie unevenly to the pairs: look at all.
+    ranks = np.arange(n, dtype=np.int64)
+    crossing = ranks // per_node != (ranks ^ peer) // per_node
+    return not bool(crossing.all()), bool(crossing.any())

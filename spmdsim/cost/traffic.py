@@ -36,7 +36,9 @@ class Traffic:
         largest: most bytes that one rank sends or receives in one of them.
         count: messages in one round, all ranks together.
         ports: most messages that one rank sends in one of them.
-        alike: every rank sends equally many bytes in equally many messages.
+        alike: ``("shift" or "xor", peer of rank 0)`` when every rank sends one message of the same size to the rank
+            that far away; None otherwise.
+        ranks: number of ranks.
         make: builds the arrays; called when they are asked for.
     """
 
@@ -45,7 +47,8 @@ class Traffic:
     largest: float
     count: int
     ports: int
-    alike: bool
+    alike: tuple[str, int] | None
+    ranks: int
     make: Callable[[], tuple[Ints, Ints, Floats]]
 
     @cached_property
@@ -147,14 +150,15 @@ def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) ->
             sum(sizes),
             n * len(sends),
             len(sends),
-            True,
+            (kind, peers[0]) if len(peers) == 1 else None,
+            n,
             partial(_everyone, n, kind, peers, sizes),
         )
 
 
 def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[Ints, Ints, Floats]:
     """What rank 0 sends, for all ranks."""
-    ranks = all_ranks(n)
+    ranks = np.arange(n, dtype=np.int64)
     targets = [ranks ^ peer if kind == "xor" else _shifted(ranks, peer) for peer in peers]
     if len(peers) == 1:
         return ranks, targets[0], np.broadcast_to(np.float64(sizes[0]), n)
@@ -164,14 +168,6 @@ def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[
 def _shifted(ranks: Ints, peer: int) -> Ints:
     """``(ranks + peer) % n`` without dividing."""
     return np.concatenate([ranks[peer:], ranks[:peer]])
-
-
-@lru_cache(maxsize=4)
-def all_ranks(n: int) -> Ints:
-    """0 ... n-1, read-only."""
-    ranks = np.arange(n, dtype=np.int64)
-    ranks.flags.writeable = False
-    return ranks
 
 
 def largest_window(schedule: Schedule, nbytes: int, itemsize: int, chunks: int) -> float:
@@ -230,4 +226,5 @@ def _one_round(moves_of: tuple[list[Move], ...], sizes: list[int]) -> Traffic:
     )
     loads = [np.bincount(ends, arrays[2]).max(initial=0.0) for ends in arrays[:2]]
     ports = int(np.bincount(arrays[0]).max(initial=0))
-    return Traffic(1, float(reduced), float(max(loads)), len(sources), ports, False, lambda: arrays)
+    size = len(moves_of)
+    return Traffic(1, float(reduced), float(max(loads)), len(sources), ports, None, size, lambda: arrays)
