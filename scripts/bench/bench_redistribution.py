@@ -44,7 +44,9 @@ class Hand:
             self.comm.Alltoall(self.packed, self.column)
 
         sent = [self._box(self.slab.shape, (self.rows, self.rows), (0, k * self.rows)) for k in range(self.p)]
-        got = [self._box(self.column.shape, (self.rows, self.rows), (k * self.rows, 0)) for k in range(self.p)]
+        got = [
+            self._box(self.column.shape, (self.rows, self.rows), (k * self.rows, 0)) for k in range(self.p)
+        ]
         ones, zeros = [1] * self.p, [0] * self.p
 
         def typed():
@@ -64,7 +66,9 @@ class Hand:
             self.comm.Allgather(self.column, parts)
             np.copyto(self.other.reshape(self.n, self.p, self.rows), parts.swapaxes(0, 1))
 
-        kind = self._box(self.other.shape, (self.n, self.rows), (0, 0)).Create_resized(0, 4 * self.rows).Commit()
+        kind = (
+            self._box(self.other.shape, (self.n, self.rows), (0, 0)).Create_resized(0, 4 * self.rows).Commit()
+        )
 
         def typed():
             self.comm.Allgather(self.column, [self.other, 1, kind])
@@ -163,6 +167,12 @@ def cases(mesh: Mesh, hand: Hand):
         yield "S0S1 -> S1S1", mesh("a", "b"), both, hand.swap(mesh("a", "b"), both)
 
 
+def shared(world: MPIWorld, tensor: Tensor, dst: Layout) -> Tensor:
+    """The same with one read-only copy per node."""
+    with world.use(replicated="shared"):
+        return tensor.to(dst)
+
+
 def main() -> None:
     sizes = [int(text) for text in sys.argv[1:]] or [64, 256, 1024, 2048, 4096]
     world = MPIWorld()
@@ -170,7 +180,9 @@ def main() -> None:
     mesh = Mesh((2, p // 2), ("a", "b")) if p > 2 and p % 2 == 0 else Mesh((p,), ("a",))
     if comm.rank == 0:
         print(f"{world.vendor}, {p} ranks; float32; microseconds, median of the slowest rank")
-        print(f"{'redistribution':<15}{'n':>6}{'hand':>11}{'to':>11}{'ratio':>8}{'above us':>10}  best by hand")
+        print(
+            f"{'redistribution':<15}{'n':>6}{'hand':>11}{'to':>11}{'ratio':>8}{'above us':>10}  best by hand"
+        )
     for n in sizes:
         hand = Hand(comm, n)
         for name, src, dst, ways in cases(mesh, hand):
@@ -178,15 +190,24 @@ def main() -> None:
             if src.partial:
                 tensor = Tensor.from_local(np.ones((n, n), np.float32), src, world)
             else:
-                tensor = Tensor.from_local(np.ones(src.local_shape((n, n), world.rank), np.float32), src, world)
-            found = paired(comm, {**ways, "to": lambda tensor=tensor, dst=dst: tensor.to(dst)})
+                tensor = Tensor.from_local(
+                    np.ones(src.local_shape((n, n), world.rank), np.float32), src, world
+                )
+            ways["to"] = lambda tensor=tensor, dst=dst: tensor.to(dst)
+            if dst == dst.replicated(dst.mesh, 2) and src != dst:
+                ways["shared"] = lambda tensor=tensor, dst=dst: shared(world, tensor, dst)
+            found = paired(comm, ways)
             ours = found.pop("to") * 1e6
+            one_copy = found.pop("shared", None)
             best = min(found, key=found.__getitem__)
             if comm.rank == 0:
                 raw = found[best] * 1e6
                 others = ", ".join(f"{k} {v * 1e6:.1f}" for k, v in found.items() if k != best)
-                text = f"{name:<15}{n:>6}{raw:>11.1f}{ours:>11.1f}{ours / raw:>8.2f}{ours - raw:>10.1f}  {best}"
-                print(text + (f" ({others})" if others else ""), flush=True)
+                text = (
+                    f"{name:<15}{n:>6}{raw:>11.1f}{ours:>11.1f}{ours / raw:>8.2f}{ours - raw:>10.1f}  {best}"
+                )
+                text += f" ({others})" if others else ""
+                print(text + (f"; one copy per node {one_copy * 1e6:.1f}" if one_copy else ""), flush=True)
     world.close()
 
 

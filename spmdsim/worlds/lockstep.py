@@ -14,13 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.collectives.lockstep import run_lock_step
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.flat import flat_receives
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
 from spmdsim.worlds.base import World
-from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
 from spmdsim.worlds.reduce_ops import check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
@@ -65,6 +63,9 @@ class LockStep(World):
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
         """Every group's schedule, all its ranks in this process."""
+        from spmdsim.collectives.lockstep import run_lock_step
+        from spmdsim.worlds.emulated import emulation
+
         results, dtype = list(self._programs[step, shards[0].dtype].outside), shards[0].dtype
         for members in step.src.mesh.groups(*step.axes):
             parts = {rank: emulation(step, algorithm, rank, dtype) for rank in members}

@@ -18,12 +18,10 @@ from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.trace.recorder import recording
 from spmdsim.worlds.base import World
-from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.fingerprint import check_mode
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.mpi_check import Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi_comms import Comms
-from spmdsim.worlds.mpi_messages import run_schedule
 from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
@@ -162,6 +160,9 @@ class MPIWorld(World):
         if algorithm is None or algorithm == SHARED:
             program.run, program.types = self._program(step, dtype)
         elif self.rank in step.src.mesh:
+            from spmdsim.worlds.emulated import emulation
+            from spmdsim.worlds.mpi_messages import run_schedule
+
             part = emulation(step, algorithm, self.rank, dtype)
             program.run = run_schedule(part, self._comms.of(tuple(sorted(part.members))))
         else:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from spmdsim.collectives.execution import execute
 from spmdsim.worlds import mpi_types
 from spmdsim.worlds.emulated import Emulation
-from spmdsim.worlds.mpi_types import element, words
+from spmdsim.worlds.mpi_types import counted_parts, element, words
 from spmdsim.worlds.pool import empty
 
 #: All messages of schedules; messages of a pair of ranks keep their order.
@@ -50,12 +50,6 @@ class Messages:
         for request in requests:
             flat += request if isinstance(request, list) else [request]
         MPI.Request.Waitall(flat)
-
-
-def counted_parts(array: np.ndarray) -> list[np.ndarray]:
-    """Views of at most :data:`~spmdsim.worlds.mpi_types.MAX_COUNT` elements."""
-    flat, most = array.reshape(-1), mpi_types.MAX_COUNT
-    return [words(flat[start : start + most]) for start in range(0, flat.size, most)]
 
 
 def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:

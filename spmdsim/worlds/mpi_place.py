@@ -17,8 +17,7 @@ from mpi4py import MPI
 
 from spmdsim.worlds import mpi_types
 from spmdsim.worlds.local_steps import Index, contiguous
-from spmdsim.worlds.mpi_messages import counted_parts
-from spmdsim.worlds.mpi_types import element, flat_offset, mover, subarray
+from spmdsim.worlds.mpi_types import counted_parts, element, flat_offset, mover, subarray
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.traffic import Piece, Traffic
 from spmdsim.worlds.tuning import Tuning

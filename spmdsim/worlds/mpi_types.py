@@ -37,6 +37,12 @@ def words(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(word)
 
 
+def counted_parts(array: np.ndarray) -> list[np.ndarray]:
+    """Views of at most :data:`MAX_COUNT` elements."""
+    flat, most = array.reshape(-1), MAX_COUNT
+    return [words(flat[start : start + most]) for start in range(0, flat.size, most)]
+
+
 def mover(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
     """What makes a C-contiguous array of this type something MPI can move: nothing, for types it can see."""
     return _same if dtype.kind in "biufc" and dtype.itemsize <= 16 else words

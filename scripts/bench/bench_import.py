@@ -1,0 +1,44 @@
+"""Import time of spmdsim beyond numpy and mpi4py: CPU time of fresh processes in turn, best of each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import time
+import numpy
+{mpi}
+begin = time.process_time()
+{what}
+print(time.process_time() - begin)
+"""
+
+CASES = {
+    "import spmdsim": "import spmdsim",
+    "its worlds and layouts": "from spmdsim.layout import Mesh; from spmdsim.worlds import LockStep",
+    "its tensors and MPIWorld": "from spmdsim.tensor import Tensor; from spmdsim.worlds import MPIWorld",
+    "nothing": "pass",
+}
+
+
+def once(what: str) -> float:
+    """CPU seconds of an import in a fresh process that has numpy and mpi4py already."""
+    program = PROGRAM.format(mpi="from mpi4py import MPI", what=what)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return float(result.stdout.split()[-1])
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    times: dict[str, list[float]] = {name: [] for name in CASES}
+    for _ in range(rounds):
+        for name, what in CASES.items():
+            times[name].append(once(what))
+    print(f"CPU milliseconds beyond numpy and mpi4py, best and median of {rounds} fresh processes")
+    for name, found in times.items():
+        print(f"{name:<26}{min(found) * 1e3:>8.1f}{sorted(found)[rounds // 2] * 1e3:>8.1f}")
+
+
+if __name__ == "__main__":
+    main()

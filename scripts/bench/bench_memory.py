@@ -1,0 +1,65 @@
+"""Peak memory per rank of a large matrix over the ranks, against the size of its shards.
+
+Run under mpirun: ``mpirun -n 8 python scripts/bench/bench_memory.py [GiB of the global matrix]``.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import numpy as np
+
+from spmdsim.layout import Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.worlds import MPIWorld
+
+MIB = 1 << 20
+
+
+def peak() -> float:
+    """The most memory this process ever had resident, MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def numbers(index: tuple[slice, ...]) -> np.ndarray:
+    """The part of a global matrix, row + column / 1000, at the index."""
+    rows, columns = (np.arange(b.start, b.stop, dtype=np.float32) for b in index)
+    return rows[:, None] + columns[None] / 1000
+
+
+def main() -> None:
+    gib = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    world = MPIWorld()
+    n = int((gib * (1 << 30) / 4) ** 0.5) // world.size * world.size
+    mesh = Mesh((world.size,), ("x",))
+    shard = n * n * 4 / world.size / MIB
+    world.barrier()
+    lines, before = [], peak()
+
+    def step(name: str, most: float) -> None:
+        found = max(world.gather_objects([peak() - before]))
+        lines.append((name, found, found / shard, most))
+
+    x = Tensor.from_global(numbers, mesh("x", None), world, shape=(n, n), dtype=np.float32)
+    step("from a function, S(0)", 2)  # the function's own result, and what it makes on the way
+    y = x.to(mesh(None, "x"))
+    step("S(0) -> S(1)", 3)
+    assert np.isclose(y.local()[1, 0], 1 + y.layout.bounds((n, n), world.rank)[1][0] / 1000)
+    del x
+    z = y.to(mesh("x", None))
+    step("S(1) -> S(0)", 3)
+    del y, z
+    if world.rank == 0:
+        print(f"{world.vendor}, {world.size} ranks, {n} x {n} float32 = {n * n * 4 / (1 << 30):.2f} GiB")
+        print(
+            f"at the start {before:.0f} MiB per rank; a shard has {shard:.0f} MiB, all of it {n * n * 4 / MIB:.0f} MiB"
+        )
+        print(f"{'after':<24}{'peak above start, MiB':>24}{'shards':>9}{'expected':>10}")
+        for name, found, ratio, most in lines:
+            print(f"{name:<24}{found:>24.0f}{ratio:>9.2f}{'<= ' + str(most):>10}")
+    world.close()
+
+
+if __name__ == "__main__":
+    main()
