@@ -19,6 +19,7 @@ _HOMES = {
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
     **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),
     "plan": "spmdsim.redistribution",
+    "search": "spmdsim.auto_parallel.search",
     "Machine": "spmdsim.cost.machine",
     "record": "spmdsim.trace",
     "SpmdError": "spmdsim.errors",
