@@ -1,0 +1,88 @@
+"""A small GPT learns the characters of a text, on dp x tp ranks, and equals the single process.
+
+mpirun -n 8 python examples/gpt_on_text.py [--text FILE] [--sequence-parallel] [--zero] [--compare]
+python examples/gpt_on_text.py --compare            eight ranks in lock step, no MPI
+"""
+
+import argparse
+
+import numpy as np
+
+from spmdsim import LockStep, Mesh, Tensor, nn, record, world
+from spmdsim.cases.inputs import project_text
+from spmdsim.launch import launched
+from spmdsim.tensor.files import open_tokens
+
+
+def train(here, mesh, args, *, sequence_parallel=False, zero=False):
+    """Losses of all steps, and the collectives of the last one."""
+    stream = mesh("dp", "tp" if sequence_parallel else None, None)
+    model = nn.GPT(256, args.width, 4, args.blocks, args.length, stream, "tp", dtype=np.float32)
+    model.materialise(here, seed=1)
+    state = nn.sharded_over("dp") if zero else None
+    optimiser = nn.Adam(model.parameters(), 3e-3, state_layout=state)
+    tokens = open_tokens(args.text)
+    span = args.batch * args.length
+    losses, counts = [], {}
+    for step in range(args.steps):
+        start = step * span % (tokens.shape[0] - span - 1)
+
+        def window(shift, start=start):
+            def block(index):
+                rows, columns = index
+                return np.stack(
+                    [
+                        tokens[slice(begin + columns.start, begin + columns.stop)]
+                        for begin in (
+                            start + shift + row * args.length for row in range(rows.start, rows.stop)
+                        )
+                    ]
+                )
+
+            shape = (args.batch, args.length)
+            return Tensor.from_global(block, mesh("dp", None), here, shape=shape, dtype="int64")
+
+        model.zero_grad()
+        with record() as trace:
+            loss = model.loss(window(0), window(1))
+            nn.backward(loss)
+        counts = trace.counts()
+        nn.clip(model.parameters(), 1.0)
+        optimiser.step()
+        losses.append(loss.item())
+    return losses, counts
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--text", default=str(project_text()))
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=32)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--sequence-parallel", action="store_true")
+    parser.add_argument("--zero", action="store_true", help="split the optimiser's state over dp")
+    parser.add_argument("--compare", action="store_true", help="train in a single process beside it")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    here = world() if launched() else LockStep(8)
+    mesh = Mesh((max(1, here.size // 4), min(4, here.size)), ("dp", "tp"))
+    losses, counts = train(here, mesh, args, sequence_parallel=args.sequence_parallel, zero=args.zero)
+    if here.ranks[0] == 0:
+        print(f"{mesh}, {counts} per step")
+        for step, loss in list(enumerate(losses))[:: max(1, args.steps // 5)]:
+            print(f"step {step:3d}  loss {loss:.6f}")
+    if args.compare and here.ranks[0] == 0:
+        alone, _ = train(LockStep(1), Mesh((1, 1), ("dp", "tp")), args)
+        worst = max(abs(a - b) for a, b in zip(losses, alone))
+        print(f"largest difference to the single process: {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()

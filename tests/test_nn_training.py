@@ -1,0 +1,145 @@
+"""Networks train like one process, whatever their layouts; parameters are the same bits on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.ops as ops
+from spmdsim import LockStep, Mesh, Tensor, nn, record
+from spmdsim.cases.network import Network
+from spmdsim.cases.network_reference import Reference
+
+WIDTH, LENGTH, BATCH, VOCABULARY = 16, 8, 4, 24
+
+
+def train_gpt(world, mesh, stream, *, tied=False, state=None, steps=3):
+    model = nn.GPT(VOCABULARY, WIDTH, 4, 2, LENGTH, stream, "tp", tied=tied, dtype=np.float64)
+    model.materialise(world, seed=1)
+    optimiser = nn.Adam(model.parameters(), 1e-2, weight_decay=0.01, state_layout=state)
+    rng = np.random.default_rng(0)
+    losses = []
+    for _ in range(steps):
+        data = rng.integers(0, VOCABULARY, size=(BATCH, LENGTH + 1))
+        x = Tensor.from_global(data[:, :-1], mesh("dp", None), world)
+        y = Tensor.from_global(data[:, 1:], mesh("dp", None), world)
+        model.zero_grad()
+        loss = model.loss(x, y)
+        nn.backward(loss)
+        norm = nn.clip(model.parameters(), 0.5)
+        optimiser.step()
+        losses.append((loss.item(), norm))
+    return losses, {name: p.value.full() for name, p in model.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def single():
+    mesh = Mesh((1, 1), ("dp", "tp"))
+    return {tied: train_gpt(LockStep(1), mesh, mesh("dp", None, None), tied=tied) for tied in (False, True)}
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
+@pytest.mark.parametrize("tied", [False, True], ids=["head", "tied"])
+@pytest.mark.parametrize("zero", [False, True], ids=["adam", "zero"])
+def test_gpt_on_dp_and_tp_equals_one_process(world, single, sequence, tied, zero):
+    mesh = Mesh((world.size // 2, 2), ("dp", "tp"))
+    stream = mesh("dp", "tp" if sequence else None, None)
+    state = nn.sharded_over("dp") if zero else None
+    losses, parameters = train_gpt(world, mesh, stream, tied=tied, state=state)
+    expected, values = single[tied]
+    np.testing.assert_allclose(losses, expected, rtol=1e-11)
+    for name, value in values.items():
+        np.testing.assert_allclose(parameters[name], value, rtol=1e-9, atol=1e-11, err_msg=name)
+
+
+@pytest.mark.ranks(1, 2, 3, 8)
+def test_parameters_are_the_same_bits_on_any_number_of_ranks(world):
+    line = Mesh((world.size,), ("x",))
+    with record() as trace:
+        layers = [
+            nn.Linear(13, 10, layout) for layout in (line(None, None), line("x", None), line(None, "x"))
+        ]
+        for layer in layers:
+            layer.materialise(world, seed=3)
+    assert trace.counts() == {}
+    lonely = nn.Linear(13, 10, Mesh((1,), ("x",))(None, None)).materialise(LockStep(1), seed=3)
+    for layer in layers:
+        assert layer.weight.value.full().tobytes() == lonely.weight.value.full().tobytes()
+
+
+def test_parameters_take_no_memory_before_a_world_is_known():
+    mesh = Mesh((65536,), ("x",))
+    layer = nn.Linear(1 << 20, 1 << 20, mesh("x", None))
+    assert layer.weight.tensor is None
+    with pytest.raises(Exception, match=r"has no values yet; call materialise"):
+        layer.weight.value
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("make", "update"),
+    [
+        (lambda ps: nn.SGD(ps, 0.1, momentum=0.9, weight_decay=0.01), "sgd"),
+        (lambda ps: nn.Adam(ps, 0.1, weight_decay=0.01), "adam"),
+        (lambda ps: nn.Adam(ps, 0.1, weight_decay=0.01, state_layout=nn.sharded_over("dp")), "adam"),
+    ],
+)
+def test_optimisers_against_plain_numpy(world, make, update):
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    layer = nn.Linear(6, 4, mesh(None, "tp"), bias=False, dtype=np.float64).materialise(world)
+    value = layer.weight.value.full()
+    optimiser = make(layer.parameters())
+    first, second = np.zeros_like(value), np.zeros_like(value)
+    for step in range(1, 4):
+        slope = np.random.default_rng(step).normal(size=value.shape)
+        layer.weight.value.grad = Tensor.from_global(slope, layer.weight.layout, world)
+        optimiser.step()
+        if update == "sgd":
+            first = 0.9 * first + (slope + 0.01 * value)
+            value = value - 0.1 * first
+        else:
+            first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+            ratio = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+            value = value - 0.1 * (ratio + 0.01 * value)
+        np.testing.assert_allclose(layer.weight.value.full(), value, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("strategies", ["simple", "advanced", "data"])
+def test_the_tutorials_network_equals_one_process(world, strategies):
+    network = Network(strategies, world.size, 32, np.float64).materialise(world, seed=1)
+    reference = Reference([p.value.full() for p in network.parameters()], 0.1)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        x, y = rng.normal(size=(32, 784)), rng.integers(0, 10, size=32)
+        images = Tensor.from_global(x, network.input_layout, world)
+        labels = Tensor.from_global(y, Mesh((8,), ("dp",))("dp"), world)
+        network.zero_grad()
+        loss = ops.cross_entropy(network(images), labels)
+        nn.backward(loss)
+        nn.SGD(network.parameters(), 0.1).step()
+        assert loss.item() == pytest.approx(reference.step(x, y), rel=1e-12)
+    for parameter, weight in zip(network.parameters(), reference.weights):
+        np.testing.assert_allclose(parameter.value.full(), weight, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.ranks(4)
+def test_merged_gradients_are_one_call_and_the_same_values(world):
+    mesh = Mesh((4,), ("dp",))
+
+    def run(merge):
+        model = nn.Sequential(*[nn.Linear(8, 8, mesh(None, None), dtype=np.float64) for _ in range(3)])
+        model.materialise(world)
+        x = Tensor.from_global(np.random.default_rng(0).normal(size=(12, 8)), mesh("dp", None), world)
+        with record() as trace:
+            loss = ops.sum(ops.multiply(model(x), model(x)))
+            nn.backward(loss, merge=merge)
+        return trace.counts(), [p.grad.full() for p in model.parameters()]
+
+    merged, values = run(True)
+    single, expected = run(False)
+    assert merged == {"all_reduce": 1}
+    assert single == {"all_reduce": 6}
+    for a, b in zip(values, expected):
+        np.testing.assert_array_equal(a, b)
