@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
 from spmdsim.simulate import Problem, Report, simulate
+
+
+def inside_mpi_job() -> bool:
+    """Whether this process is a rank of a real MPI job, in which no other MPI program can be started."""
+    return any(key.startswith(("OMPI_COMM_WORLD", "PMI_", "PMIX_RANK")) for key in os.environ)
 
 
 def judge(program: Callable[..., Any], n: int, **options: Any) -> Report:

@@ -266,6 +266,22 @@ def test_constants_that_programs_use_are_there() -> None:
     assert [name for name in names if not hasattr(module, name)] == []
 
 
+def test_datatypes_of_numpy_dtypes() -> None:
+    stand_in = StandIn()
+    assert stand_in.MPI._typedict["d"] is stand_in.MPI.DOUBLE
+    assert stand_in.MPI.Datatype.fromcode("i8") is stand_in.MPI.LONG
+    assert stand_in.dtlib.from_numpy_dtype("f4") is stand_in.MPI.FLOAT
+    assert stand_in.dtlib.to_numpy_dtype(stand_in.MPI.INT16_T) == "i2"
+
+    def program() -> object:
+        from mpi4py import MPI
+        from mpi4py.util.dtlib import from_numpy_dtype
+
+        return from_numpy_dtype(float).Get_size(), MPI.Comm.Get_parent() == MPI.COMM_NULL
+
+    assert simulate(program, 1).results == ((8, True),)
+
+
 def test_what_is_not_simulated_says_so() -> None:
     with pytest.raises(AttributeError, match=r"MPI.Win is not simulated"):
         _ = StandIn().MPI.Win

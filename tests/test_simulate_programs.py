@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from simulate_judging import inside_mpi_job
 
 from spmdsim.simulate import simulate
 
@@ -79,8 +80,7 @@ def test_same_lines_as_a_real_mpi(name: str) -> None:
     if launcher is None:
         pytest.skip("no mpirun here")
     pytest.importorskip("mpi4py")
-    # Inside an MPI job a launcher must not inherit the job's own variables.
-    if any(key.startswith(("OMPI_COMM_WORLD", "PMI_")) for key in os.environ):
+    if inside_mpi_job():
         pytest.skip("already inside an MPI job")
     environment = os.environ | {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

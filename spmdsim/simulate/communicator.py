@@ -182,6 +182,11 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
             return COMM_NULL
         return Intracomm.make(found, group.Get_rank(), self._task)
 
+    @classmethod
+    def Get_parent(cls) -> Any:
+        """No rank was spawned by another program."""
+        return COMM_NULL
+
     def Free(self) -> None:
         """Give the communicator back; the handle cannot be used any more."""
         self._unusable("the communicator has been freed")

@@ -271,12 +271,12 @@ _PREFERRED = [
     "CHAR",
     "WCHAR",
 ]
-_BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED)}
+BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED)}
 
 
 def of_dtype(dtype: Any) -> Datatype:
     """The datatype of a numpy dtype; a structured one is made up on the spot."""
-    found = _BY_DTYPE.get(dtype)
+    found = BY_DTYPE.get(dtype)
     if found is None:
-        found = _BY_DTYPE[dtype] = Datatype(str(dtype), dtype)
+        found = BY_DTYPE[dtype] = Datatype(str(dtype), dtype)
     return found

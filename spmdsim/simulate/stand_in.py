@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 from spmdsim.errors import WorldError
 from spmdsim.simulate import constants, datatypes, operations
@@ -69,10 +72,23 @@ class StandIn:
         self.package = types.ModuleType("mpi4py", "A stand-in for mpi4py, with virtual ranks.")
         self.package.__path__ = []
         self.MPI = types.ModuleType("mpi4py.MPI", "A stand-in for mpi4py.MPI, with virtual ranks.")
+        self.util = types.ModuleType("mpi4py.util")
+        self.util.__path__ = []
+        self.dtlib = types.ModuleType("mpi4py.util.dtlib")
+        vars(self.util)["dtlib"] = self.dtlib
+        vars(self.dtlib).update(
+            from_numpy_dtype=lambda dtype: datatypes.of_dtype(np.dtype(dtype)),
+            to_numpy_dtype=lambda datatype: datatype.dtype,
+        )
         self.rc_module = types.ModuleType("mpi4py.rc")
         self.rc_module.__dict__.update(vars(self.rc))
         vars(self.package).update(
-            MPI=self.MPI, rc=self.rc_module, __version__=VERSION, get_config=dict, __spmdsim__=True
+            MPI=self.MPI,
+            rc=self.rc_module,
+            util=self.util,
+            __version__=VERSION,
+            get_config=dict,
+            __spmdsim__=True,
         )
         vars(self.MPI).update(_names())
         vars(self.MPI).update({name: getattr(self, name) for name in _FUNCTIONS})
@@ -80,7 +96,8 @@ class StandIn:
 
     def modules(self) -> dict[str, Any]:
         """What belongs into ``sys.modules``."""
-        return {"mpi4py": self.package, "mpi4py.MPI": self.MPI, "mpi4py.rc": self.rc_module}
+        parts = (self.package, self.MPI, self.rc_module, self.util, self.dtlib)
+        return {part.__name__: part for part in parts}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -293,6 +310,9 @@ def _names() -> dict[str, Any]:
         ERRORS_ARE_FATAL=1,
         ERRORS_ABORT=2,
         MAX_PROCESSOR_NAME=256,
+        pickle=pickle,
+        _typedict={datatype.dtype.char: datatype for datatype in datatypes.NAMED.values()}
+        | {dtype.char: datatype for dtype, datatype in datatypes.BY_DTYPE.items()},
         BSEND_OVERHEAD=128,
         KEYVAL_INVALID=-1,
         VERSION=4,
