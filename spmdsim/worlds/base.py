@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.launcher import detect
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts
@@ -234,16 +235,14 @@ def world(size: int | None = None) -> World:
         WorldError: started by an MPI launcher that belongs to another MPI, or with another number of ranks
             than ``size``.
     """
-    from spmdsim.worlds.launcher import launched
-
-    found = launched()
+    found = detect()
     if found is None:
         from spmdsim.worlds.lockstep import LockStep
 
         return LockStep(1 if size is None else size)
     from spmdsim.worlds.mpi import MPIWorld
 
-    here = MPIWorld.of_launcher(found[1])
+    here = MPIWorld.of_launcher(found.size)
     if size is not None and size != here.size:
         raise WorldError(f"{size} ranks were asked for, but the launcher started {here.size}")
     return here

@@ -1,0 +1,66 @@
+"""Who an MPI launcher says this process is, read from its environment variables before MPI is started."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What the launcher says about this rank.
+
+    Attributes:
+        launcher: "Open MPI", "MPICH" (or a relative that speaks PMI), "Slurm".
+        rank: number of this rank.
+        size: number of ranks of the job.
+        local_size: how many of them share this machine; 1 if the launcher does not say.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_size: int = 1
+
+
+def _number(environ: Mapping[str, str], *names: str) -> int | None:
+    """The first of the variables that is there and starts with digits."""
+    for name in names:
+        found = re.match(r"\d+", environ.get(name, ""))
+        if found:
+            return int(found.group())
+    return None
+
+
+def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
+    """Who the launcher says we are, or None outside any launcher.
+
+    A Slurm batch script itself is no rank: only a step of more than one task (``srun``) counts.
+
+    >>> detect({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"})
+    Launched(launcher='Open MPI', rank=3, size=8, local_size=1)
+    >>> detect({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None
+    True
+    """
+    environ = os.environ if environ is None else environ
+    kinds = (
+        ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("MPICH", "PMI_RANK", "PMI_SIZE"),
+        ("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+        ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        ("Slurm", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+    )
+    local = _number(
+        environ,
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MPI_LOCALNRANKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+    )
+    for launcher, rank_name, size_name in kinds:
+        rank, size = _number(environ, rank_name), _number(environ, size_name)
+        if rank is None or size is None or (launcher == "Slurm" and size == 1):
+            continue
+        return Launched(launcher, rank, size, local or 1)
+    return None
