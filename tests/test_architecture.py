@@ -27,8 +27,8 @@ LEFT_OF["tensor"] = (*LEFT_OF["worlds"], "worlds")
 LEFT_OF["ops"] = (*LEFT_OF["tensor"], "tensor")
 LEFT_OF["nn"] = (*LEFT_OF["ops"], "ops")
 LEFT_OF["auto_parallel"] = (*LEFT_OF["nn"], "nn")
-LEFT_OF["dialects"] = (*LEFT_OF["nn"], "nn", "auto_parallel")
-LEFT_OF["cases"] = LEFT_OF["dialects"]
+LEFT_OF["cases"] = (*LEFT_OF["nn"], "nn")
+LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases")
 
 
 def imports(path: Path) -> set[str]:
