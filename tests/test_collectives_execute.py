@@ -162,6 +162,28 @@ def test_in_place(size: int) -> None:
             np.testing.assert_array_equal(buffer[:4], total[4 * rank : 4 * rank + 4])
 
 
+def test_swap_in_place() -> None:
+    """A chunk that is sent and received in one round, with input and output in the same memory."""
+    from spmdsim.collectives import from_function, recv, send
+
+    def swap(rank: int, size: int) -> Any:
+        yield [send(1 - rank, [0, 1]), recv(1 - rank, [0, 1])]
+
+    schedule = make_schedule(from_function(swap, "all_reduce", chunks="2"), 2)
+    net, buffers = Rendezvous(2), [np.array([1, 2]), np.array([3, 4])]
+
+    def one(rank: int) -> None:
+        program = compile_program(schedule, rank, [1, 1])
+        execute(program, net.end(rank), buffers[rank], buffers[rank])
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [b.tolist() for b in buffers] == [[3, 4], [1, 2]]
+
+
 def test_nothing_is_copied_that_need_not_be() -> None:
     """Ring all_reduce: chunks are reduced from the input straight into the output; nothing is packed or copied."""
     program = program_for(schedule_of("all_reduce", "ring", 4), 1, 4000)

@@ -221,10 +221,9 @@ class _Compiler:
         runs = list(self._runs(move.chunks))
         targets = [self._place(self.home, first, stop) for first, stop in runs]
         reducing = move.kind != RECV
-        whole = None if reducing else _joined(targets)
-        if whole is not None and not sending.isdisjoint(move.chunks):
-            stays = (c for c in move.chunks if c in sending and self.now[c] == self.home[c])
-            whole = None if any(True for _ in stays) else whole
+        # Input and output may be the same memory, so a chunk on its way out is never received into directly.
+        clash = not sending.isdisjoint(move.chunks)
+        whole = None if reducing or clash else _joined(targets)
         if whole is not None:
             for first, stop in runs:
                 self.now[first:stop] = self.home[first:stop]
