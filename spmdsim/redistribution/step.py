@@ -104,12 +104,19 @@ class Step:
             got = receives(self.src, self.dst, self.shape, rank)
             return itemsize * sum(t.count for t in got if t.peer != rank)
         mine = math.prod(self.dst.local_shape(self.shape, rank))
-        group = self.group(rank)
+        mesh = self.src.mesh
+        size = mesh.axis_size(*self.axes)
         if self.collective == "all_reduce":
-            _, block = split_block(0, mine, len(group), group.index(rank))
-            return itemsize * ((len(group) - 1) * block + mine - block)
+            coords, place = (
+                mesh.coords(rank),
+                0,
+            )  # in the group, without listing its members: they may be a million
+            for axis in self.axes:
+                place = place * mesh.axis_size(axis) + coords[mesh.axis_index(axis)]
+            _, block = split_block(0, mine, size, place)
+            return itemsize * ((size - 1) * block + mine - block)
         if self.collective == "reduce_scatter":
-            return itemsize * (len(group) - 1) * mine
+            return itemsize * (size - 1) * mine
         box = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))
         return itemsize * (mine - (Transfer(rank, box).count if box else 0))
 
