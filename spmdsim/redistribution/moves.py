@@ -8,6 +8,7 @@ up. What that cannot reach (swapped axes, other cut points) is what the direct e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -51,22 +52,25 @@ class Target:
         self.goal = State(dst.dims, ())
         self.movable = tuple(a for a in src.mesh.axes if a not in kept and self.size_of[a] > 1)
         self.wanted = {axis for entry in dst.dims for axis in entry}
-        self._largest: dict[Dims, int] = {}
+        self._local: dict[Dims, tuple[int, ...]] = {}
+
+    def local(self, dims: Dims) -> tuple[int, ...]:
+        """The local shape of the largest piece: that of the first rank, balanced splits being what they are."""
+        found = self._local.get(dims)
+        if found is None:
+            found = tuple(self._part(dim, entry) for dim, entry in enumerate(dims))
+            self._local[dims] = found
+        return found
 
     def largest(self, dims: Dims) -> int:
         """Elements of the largest piece."""
-        found = self._largest.get(dims)
-        if found is None:
-            found = self._largest[dims] = self._count(dims)
-        return found
+        return math.prod(self.local(dims))
 
-    def _count(self, dims: Dims) -> int:
-        count = 1
-        for size, entry in zip(self.shape, dims):
-            for axis in entry:
-                size = -(-size // self.size_of[axis])
-            count *= size
-        return count
+    def _part(self, dim: int, entry: tuple[str, ...]) -> int:
+        size = self.shape[dim]
+        for axis in entry:
+            size = -(-size // self.size_of[axis])
+        return size
 
     def moves(self, state: State) -> Iterator[Move]:
         """The moves that make sense from a state."""

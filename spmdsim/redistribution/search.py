@@ -8,6 +8,7 @@ larger of source and target are never entered, so it stays within a fraction of 
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 from itertools import count
 
@@ -117,7 +118,7 @@ def steps_of(
 
 
 def _moved(goal: Target, state: State, move: Move) -> int:
-    """Elements that the busiest rank receives, to within a rounding of uneven pieces."""
+    """Elements that the first rank receives: the busiest one's, or where pieces are uneven a little less."""
     if move.collective == "slice":
         return 0
     members = goal.mesh.axis_size(*move.axes)
@@ -126,7 +127,8 @@ def _moved(goal: Target, state: State, move: Move) -> int:
         return (members - 1) * after
     if move.collective == "all_reduce":
         return (members - 2) * -(-after // members) + after
-    return after - after // members
+    pairs = zip(goal.local(state.dims), goal.local(move.state.dims))
+    return after - math.prod([min(before, behind) for before, behind in pairs])
 
 
 def _walk(state: State, best: dict[State, float], back: dict[State, tuple[State, Move]]) -> Found:
