@@ -107,6 +107,8 @@ def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert text.isascii()
     code, text = output(capsys, "show", "all_reduce", "ring", "-n", "64", "--only", "counts")
     assert "rounds          126  (lower bound 6)" in text
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "3", "-b", "1000", "--only", "counts")
+    assert re.search(r"1 +4 +4 +1,334 +1,333 +666 +1,333", text)
     code, text = output(capsys, "show", "all_reduce", f"{EXERCISE}/mistakes.py:wrong_neighbour", "-n", "3")
     assert code == 1
     assert "wrong: round 0: rank 0 sends chunk 0 to rank 1: nobody receives this message" in text
@@ -127,6 +129,11 @@ def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (["check", "ring", "-n", "4..2"], "lower one first"),
         (["export", "broadcast", "binomial", "--format", "msccl"], "MSCCL's XML has no broadcast"),
         (["export", "all_reduce", "ring", "-b", "many"], "is no size"),
+        (
+            ["export", "all_reduce", "ring", "-b", "10", "--itemsize", "4"],
+            "10 bytes are no whole number of 4-byte",
+        ),
+        (["show", "all_reduce", "ring", "-b", "8", "--itemsize", "0"], "no whole number of 0-byte elements"),
         (["diff", "all_reduce", "ring", "king"], "did you mean 'ring'"),
     ],
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.collective_common import add_schedule_arguments, schedule_from
+from spmdsim.cli.collective_common import add_schedule_arguments, parse_bytes, schedule_from
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("collective", help="such as all_reduce")
     parser.add_argument("algorithm", help="its name (see list), or FILE.py:FUNCTION")
     add_schedule_arguments(parser)
+    parser.add_argument(
+        "-b", "--bytes", metavar="SIZE", help="counts in bytes for this message size, such as 1M"
+    )
+    parser.add_argument("--itemsize", type=int, default=1, metavar="B", help="bytes that are never cut (1)")
     parser.add_argument("--only", choices=PARTS, action="append", help="only this part (repeatable)")
     parser.add_argument("--svg", metavar="FILE", help="write the picture as SVG")
     parser.add_argument("--ascii", action="store_true", help="no characters beyond ASCII")
@@ -46,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     schedule = schedule_from(args, args.collective, args.algorithm)
     if args.svg is None and not args.json and set(args.only or ()) == {"counts"}:
-        return _counts_only(schedule)
+        return _counts_only(schedule, args)
     story = unroll(schedule)
     if args.svg is not None:
         from spmdsim.draw.schedule_svg import schedule_svg
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if story.findings else 0
 
 
-def _counts_only(schedule: Schedule) -> int:
+def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     from spmdsim.cli.output import console, say
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
@@ -74,8 +78,9 @@ def _counts_only(schedule: Schedule) -> int:
     if not verdict.ok:
         say(str(verdict))
         return 1
-    say(*_fact_lines(facts_of(schedule, verdict)))
-    console().print(_rank_table(facts_of(schedule, verdict)))
+    found = facts_of(schedule, verdict)
+    say(*_fact_lines(found))
+    console().print(_rank_table(found, args))
     return 0
 
 
@@ -85,13 +90,13 @@ def _print(story: History, args: argparse.Namespace) -> None:
 
     out = console()
     if not args.ascii:
-        return _print_parts(story, args.only or PARTS, out)
+        return _print_parts(story, args, out)
     with out.capture() as captured:
-        _print_parts(story, args.only or PARTS, out)
+        _print_parts(story, args, out)
     say(captured.get().translate(ASCII).rstrip())
 
 
-def _print_parts(story: History, parts: Sequence[str], out: Console) -> None:
+def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.draw.schedule import grid, highlighted, state_table
 
@@ -99,7 +104,7 @@ def _print_parts(story: History, parts: Sequence[str], out: Console) -> None:
         for line in lines:
             out.print(line, markup=False, soft_wrap=True)
 
-    schedule = story.schedule
+    schedule, parts = story.schedule, args.only or PARTS
     say(schedule.name, schedule.algorithm.about, "")
     for finding in story.findings:
         say(f"wrong: {finding}")
@@ -120,7 +125,7 @@ def _print_parts(story: History, parts: Sequence[str], out: Console) -> None:
     if "counts" in parts and not story.findings:
         found = facts_of(schedule)
         say(*_fact_lines(found))
-        out.print(_rank_table(found))
+        out.print(_rank_table(found, args))
 
 
 def _legend(schedule: Schedule) -> str:
@@ -151,21 +156,29 @@ def _fact_lines(found: Facts) -> list[str]:
     return lines
 
 
-def _rank_table(found: Facts) -> object:
+def _rank_table(found: Facts, args: argparse.Namespace) -> object:
+    """Ranks that do the same in one row; in multiples of m, or in bytes if a size is given."""
     from spmdsim.cli.output import table
+    from spmdsim.collectives.counts import count
     from spmdsim.collectives.facts import as_share
 
-    names = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
-    sent, received, reduced, combined, peak = (found.shares(name) for name in names)
-    groups: dict[tuple, list[int]] = {}
-    for rank in range(len(sent)):
+    counted, unit = found.counts, found.unit
+    if args.bytes is not None:
+        unit = 0
+        counted = count(found.verdict.schedule, parse_bytes(args.bytes), args.itemsize)
+
+    def words(number: int) -> str:
+        return as_share(Fraction(int(number), unit)) if unit else f"{int(number):,}"
+
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for rank in range(found.verdict.schedule.size):
         key = (
-            int(found.counts.messages_sent[rank]),
-            int(found.counts.messages_received[rank]),
-            as_share(sent[rank]),
-            as_share(received[rank]),
-            as_share(reduced[rank] + combined[rank]),
-            as_share(peak[rank]),
+            int(counted.messages_sent[rank]),
+            int(counted.messages_received[rank]),
+            words(counted.bytes_sent[rank]),
+            words(counted.bytes_received[rank]),
+            words(counted.bytes_reduced[rank] + counted.bytes_combined[rank]),
+            words(counted.peak_bytes[rank]),
         )
         groups.setdefault(key, []).append(rank)
     columns = ("ranks", "messages sent", "received", "bytes sent", "received ", "reduced", "peak buffer")

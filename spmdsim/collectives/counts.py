@@ -14,7 +14,7 @@ from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.table import Table, collector_paused
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import InputError, ScheduleError
 
 Ints = NDArray[np.int64]
 
@@ -69,17 +69,16 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
         sizes: bytes of each chunk, instead of cutting ``nbytes``.
 
     Raises:
-        ScheduleError: when messages do not match, or ``nbytes`` is no multiple of ``itemsize``.
+        ScheduleError: when messages do not match.
+        InputError: when ``nbytes`` is no multiple of ``itemsize``.
 
     >>> from spmdsim.collectives import schedule_of
     >>> counted = count(schedule_of("all_reduce", "ring", 6), 720720)
     >>> counted.steps, counted.critical_bytes, counted.bytes_sent.tolist()[0]
     (10, 1201200, 1201200)
     """
-    if nbytes % itemsize:
-        raise ScheduleError(f"{nbytes} bytes are no whole number of {itemsize}-byte elements")
     if sizes is None:
-        sizes = [e * itemsize for e in schedule.chunk_elements(nbytes // itemsize)]
+        sizes = [e * itemsize for e in schedule.chunk_elements(elements(nbytes, itemsize))]
     with collector_paused():
         return _count(schedule, sizes)
 
@@ -94,6 +93,17 @@ def _count(schedule: Schedule, sizes: Sequence[int]) -> Counts:
         for moves in rounds:
             tally.add_round(rank, moves)
     return tally.result(matching.steps)
+
+
+def elements(nbytes: int, itemsize: int) -> int:
+    """The number of elements in a message.
+
+    Raises:
+        InputError: when it is no whole number.
+    """
+    if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
+        raise InputError(f"{nbytes} bytes are no whole number of {itemsize}-byte elements")
+    return nbytes // itemsize
 
 
 class _Tally:

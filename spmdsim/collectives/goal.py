@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from spmdsim.collectives.counts import elements
 from spmdsim.collectives.matching import match
 from spmdsim.collectives.moves import COMBINE, REDUCE, SEND
 from spmdsim.collectives.schedule import Schedule
@@ -104,7 +105,7 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
     Raises:
         ScheduleError: when messages do not match.
     """
-    sizes = [items * itemsize for items in schedule.chunk_elements(nbytes // itemsize)]
+    sizes = [items * itemsize for items in schedule.chunk_elements(elements(nbytes, itemsize))]
     table = Table(schedule)
     matching = match(table)
     for finding in (*table.findings, *matching.findings):
