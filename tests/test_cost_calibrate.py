@@ -80,6 +80,17 @@ def test_impossible_samples_are_refused(wrong, words: str) -> None:
         fit_pieces(wrong)
 
 
+def test_disturbed_sizes_are_taken_from_larger_ones() -> None:
+    clean = samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.0, 0)
+    disturbed = [(m, t * (20 if k % 5 == 2 else 1)) for k, (m, t) in enumerate(clean)]
+    machine = calibrate("busy", disturbed, clean, clean).machine
+    for size in (100, 4000, 100_000, 10_000_000):
+        honest = next(
+            a + b * size for limit, a, b in ((8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)) if size <= limit
+        )
+        assert machine.message_seconds(size) == pytest.approx(honest, rel=0.25)
+
+
 def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
     messages = samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.02, 1)
     reductions = samples([(inf, 4e-7, 1e-10)], 0.02, 2)

@@ -78,7 +78,7 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
     from spmdsim.cli import collective_samples as samples
     from spmdsim.cost import Link
-    from spmdsim.cost.calibration import calibrate, fit_pieces
+    from spmdsim.cost.calibration import calibrate, fit_pieces, lower_envelope
 
     near, far, per_node = samples.pairs(comm)
     outer = far or near
@@ -95,7 +95,7 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
     machine = replace(found.machine, call_seconds=max(comm.allgather(samples.call_seconds(comm))))
     if far is None or near is None:
         return replace(found, machine=machine), None
-    inside = fit_pieces(samples.exchanges(comm, near, largest))
+    inside = fit_pieces(lower_envelope(samples.exchanges(comm, near, largest)))
     link = Link(inside.pieces[0].alpha, inside.pieces[-1].beta)
     return replace(found, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
 
