@@ -154,7 +154,7 @@ def test_whole_tables(name, shapes, attrs, text):
     assert set(signatures(name, shapes, (2,), **attrs)) == rows_from(text)
 
 
-@pytest.mark.parametrize("flags", itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize("flags", list(itertools.product((False, True), repeat=2)))
 def test_the_six_rows_of_matmul(flags):
     a, b = flags
     m, ka, kb, n = int(a), 1 - a, int(b), 1 - b

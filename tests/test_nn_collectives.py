@@ -1,0 +1,401 @@
+"""Which collectives training needs: counted, by axis and bytes, in every world. No layer asks for any of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from layout_cases import cases
+
+import spmdsim.ops as ops
+from spmdsim import nn
+from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.trace import record
+
+BATCH, WIDTH, HIDDEN = 16, 8, 32
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).normal(size=shape)
+
+
+def given(array, layout, world, requires_grad=False):
+    return Tensor.from_global(array, layout, world, requires_grad=requires_grad)
+
+
+def ran(trace):
+    """(collective, axes) of everything that moved data."""
+    return [(e.collective, e.axes) for e in trace.collectives if e.collective not in ("slice", "fill")]
+
+
+def forward_backward(model, x, merge=True):
+    """Traces of a forward pass and of the gradients of the sum of squares."""
+    with record() as forward:
+        y = model(x)
+    loss = ops.sum(ops.multiply(y, y))
+    with record() as backward:
+        nn.backward(loss, merge=merge)
+    return forward, backward
+
+
+def two_layers(world, weight1, weight2, **more):
+    model = nn.Sequential(
+        nn.Linear(WIDTH, HIDDEN, weight1, dtype=np.float64, **more),
+        ops.relu,
+        nn.Linear(HIDDEN, WIDTH, weight2, dtype=np.float64, **more),
+    )
+    model.materialise(world)
+    return model
+
+
+def check_gradients(model, x, parameters):
+    """Against plain numpy, with the same values."""
+    w1, b1, w2, b2 = (p.value.full() for p in parameters)
+    data = x.full().reshape(-1, WIDTH)
+    h = data @ w1 + b1
+    r = np.maximum(h, 0)
+    dy = 2 * (r @ w2 + b2)
+    dh = (dy @ w2.T) * (h > 0)
+    for parameter, expected in zip(parameters, (data.T @ dh, dh.sum(0), r.T @ dy, dy.sum(0))):
+        np.testing.assert_allclose(parameter.grad.full(), expected, rtol=1e-9, atol=1e-9)
+
+
+# -- data parallel ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("merge", [True, False])
+def test_data_parallel_reduces_each_gradient_once(world, merge):
+    mesh = Mesh((8,), ("dp",))
+    model = two_layers(world, mesh(None, None), mesh(None, None))
+    x = given(normal(BATCH, WIDTH), mesh("dp", None), world)
+    forward, backward = forward_backward(model, x, merge)
+    assert ran(forward) == []
+    parameters = list(model.parameters())
+    assert len(parameters) == 4
+    assert ran(backward) == [("all_reduce", ("dp",))] * (1 if merge else 4)
+    total = sum(int(np.prod(p.shape)) for p in parameters) * 8
+    # An all_reduce receives at least 2 (p - 1) / p of its size.
+    assert backward.nbytes() == 2 * total * 7 // 8
+    check_gradients(model, x, parameters)
+
+
+@pytest.mark.ranks(8)
+def test_gradients_of_two_axes_are_merged_per_axis(world):
+    mesh = Mesh((2, 4), ("dp", "tp"))
+    model = two_layers(world, mesh(None, "tp"), mesh("tp", None))
+    x = given(normal(BATCH, WIDTH), mesh("dp", None), world)
+    forward, backward = forward_backward(model, x)
+    assert ran(forward) == [("all_reduce", ("tp",))]
+    assert ran(backward) == [("all_reduce", ("dp",))]
+    check_gradients(model, x, list(model.parameters()))
+
+
+# -- tensor parallel -------------------------------------------------------------------------------------
+
+
+def mlp(world, stream, axis="tp"):
+    model = nn.MLP(WIDTH, HIDDEN, stream, axis, function=ops.relu, dtype=np.float64)
+    model.materialise(world)
+    return model
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("wants", [True, False])
+def test_megatron_mlp_is_one_all_reduce_each_way(world, wants):
+    mesh = Mesh((4,), ("tp",))
+    model = mlp(world, mesh(None, None))
+    x = given(normal(BATCH, WIDTH), mesh(None, None), world, wants)
+    forward, backward = forward_backward(model, x)
+    assert ran(forward) == [("all_reduce", ("tp",))]
+    # The input's gradient is the only one that other ranks have terms of.
+    assert ran(backward) == ([("all_reduce", ("tp",))] if wants else [])
+    nbytes = 2 * BATCH * WIDTH * 8 * 3 // 4
+    assert forward.nbytes() == nbytes and backward.nbytes() == (nbytes if wants else 0)
+    check_gradients(model, x, [model.up.weight, model.up.bias, model.down.weight, model.down.bias])
+
+
+@pytest.mark.ranks(4)
+def test_sequence_parallel_pairs_gathers_with_scatters_of_equal_bytes(world):
+    mesh = Mesh((4,), ("tp",))
+    stream = mesh(None, "tp", None)
+    model = mlp(world, stream)
+    x = given(normal(2, BATCH, WIDTH), stream, world, True)
+    forward, backward = forward_backward(model, x)
+    assert sorted(ran(forward)) == [("all_gather", ("tp",)), ("reduce_scatter", ("tp",))]
+    moved = sorted(ran(backward))
+    # The row-parallel bias is whole, and every rank has seen a part of the sequence only: one small all_reduce.
+    assert moved == [("all_gather", ("tp",)), ("all_reduce", ("tp",)), ("reduce_scatter", ("tp",))]
+    sizes = {
+        e.nbytes
+        for t in (forward, backward)
+        for e in t.collectives
+        if e.collective in ("all_gather", "reduce_scatter")
+    }
+    assert len(sizes) == 1, "gathers and scatters move the same"
+    tensor_parallel = mlp(world, mesh(None, None, None))
+    plain, _ = forward_backward(tensor_parallel, given(x.full(), mesh(None, None, None), world))
+    assert plain.nbytes() == forward.nbytes(), "an all_reduce is a reduce_scatter and an all_gather"
+    check_gradients(model, x, [model.up.weight, model.up.bias, model.down.weight, model.down.bias])
+
+
+@pytest.mark.ranks(4)
+def test_attention_is_one_all_reduce_each_way(world):
+    mesh = Mesh((4,), ("tp",))
+    model = nn.Attention(WIDTH, 4, mesh(None, None, None), "tp", dtype=np.float64)
+    model.materialise(world)
+    x = given(normal(2, 6, WIDTH), mesh(None, None, None), world, True)
+    forward, backward = forward_backward(model, x)
+    assert ran(forward) == ran(backward) == [("all_reduce", ("tp",))]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_block_is_two_of_each(world, sequence):
+    mesh = Mesh((4,), ("tp",))
+    stream = mesh(None, "tp", None) if sequence else mesh(None, None, None)
+    model = nn.TransformerBlock(WIDTH, 4, HIDDEN, stream, "tp", dtype=np.float64)
+    model.materialise(world)
+    x = given(normal(2, 8, WIDTH), stream, world, True)
+    forward, backward = forward_backward(model, x)
+    if not sequence:
+        assert forward.counts() == backward.counts() == {"all_reduce": 2}
+        return
+    assert forward.counts() == {"all_gather": 2, "reduce_scatter": 2}
+    # Beside them one merged all_reduce: gradients of norms and of biases that every rank holds whole.
+    assert backward.counts() == {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1}
+
+
+# -- sharded weights and states ----------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(4)
+def test_weights_sharded_over_the_batch_axis_are_gathered_and_their_gradients_scattered(world):
+    mesh = Mesh((4,), ("dp",))
+    model = two_layers(world, mesh("dp", None), mesh("dp", None), bias=False)
+    x = given(normal(512, WIDTH), mesh("dp", None), world)
+    forward, backward = forward_backward(model, x)
+    assert ran(forward) == [("all_gather", ("dp",))] * 2
+    assert ran(backward) == [("reduce_scatter", ("dp",))] * 2
+    weights = WIDTH * HIDDEN * 8 * 3 // 4
+    assert forward.nbytes() == backward.nbytes() == 2 * weights
+    for parameter in model.parameters():
+        assert parameter.grad.layout == parameter.layout
+    w1, w2 = (p.value.full() for p in model.parameters())
+    h = x.full() @ w1
+    dy = 2 * (np.maximum(h, 0) @ w2)
+    first, second = (p.grad.full() for p in model.parameters())
+    np.testing.assert_allclose(second, np.maximum(h, 0).T @ dy, rtol=1e-9)
+    np.testing.assert_allclose(first, x.full().T @ ((dy @ w2.T) * (h > 0)), rtol=1e-9)
+
+
+@pytest.mark.ranks(4)
+def test_a_sharded_state_needs_one_gather_per_parameter(world):
+    mesh = Mesh((4,), ("dp",))
+    model = two_layers(world, mesh(None, None), mesh(None, None), bias=False)
+    x = given(normal(BATCH, WIDTH), mesh("dp", None), world)
+    forward_backward(model, x)
+    optimiser = nn.SGD(list(model.parameters()), 0.1, momentum=0.9, state_layout=nn.sharded_over("dp"))
+    with record() as trace:
+        optimiser.step()
+    assert ran(trace) == [("all_gather", ("dp",))] * 2
+
+
+# -- MindSpore's mirror groups -------------------------------------------------------------------------------
+
+CUTS = [(m, k, n) for m, k, n in itertools.product((1, 2, 4, 8), repeat=3) if 8 % (m * k * n) == 0]
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("cuts", [c for c in CUTS if c[0] * c[1] * c[2] == 8], ids=str)
+def test_weight_gradients_are_reduced_over_the_mirror_groups(world, cuts):
+    m, k, n = cuts
+    strategy = ((m, k), (k, n))
+    derived = shard("MatMul", ((16, 8), (8, 16)), strategy, devices=8)
+    x = given(normal(16, 8), derived.inputs[0], world)
+    w = given(normal(8, 16), derived.inputs[1], world, True)
+    with record() as forward:
+        y = ops.matmul.op.shard(strategy)(x, w)
+    assert tuple(e.step.src.mesh.groups(*e.axes) for e in forward.collectives) == tuple(
+        f.groups for f in derived.forward
+    )
+    with record() as backward:
+        y.backward(given(np.ones((16, 16)), y.layout, world))
+    groups = [e.step.src.mesh.groups(*e.axes) for e in backward.collectives]
+    assert groups == ([derived.mirror_groups(1)] if derived.mirrored.count(1) else [])
+    np.testing.assert_allclose(w.grad.full(), np.repeat(x.full().sum(0)[:, None], 16, 1))
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("cuts", [c for c in CUTS if 1 < c[0] * c[1] * c[2] < 8], ids=str)
+def test_repeated_work_has_equal_gradients_already(world, cuts):
+    """Along the axis of repeated calculation the gradients agree, so only the rest of the group exchanges them."""
+    m, k, n = cuts
+    derived = shard("MatMul", ((16, 8), (8, 16)), ((m, k), (k, n)), devices=8)
+    x = given(normal(16, 8), derived.inputs[0], world)
+    w = given(normal(8, 16), derived.inputs[1], world, True)
+    y = ops.matmul.op.shard(((m, k), (k, n)))(x, w)
+    with record() as backward:
+        y.backward(given(np.ones((16, 16)), y.layout, world))
+    assert [e.axes for e in backward.collectives] == ([("m",)] if m > 1 else [])
+    np.testing.assert_allclose(w.grad.full(), np.repeat(x.full().sum(0)[:, None], 16, 1))
+
+
+# -- published counts of another system ------------------------------------------------------------------------
+
+TP = Mesh((4,), ("tp",))
+R, S0, S1 = (None, None), ("tp", None), (None, "tp")
+PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}
+
+
+def counted(call, result_layout, operands, world):
+    """Counts of the forward pass (brought into a layout) and of the backward pass."""
+    with record() as forward:
+        y = call(*operands)
+        y = y if result_layout is None else y.to(result_layout)
+    with record() as backward:
+        y.backward(given(np.ones(y.shape), y.layout.dual(), world))
+    return y, forward.counts(), backward.counts()
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("name", "x", "w", "out"),
+    [
+        ("colwise Linear(16,16), input [8,16] R", R, S1, None),
+        ("colwise Linear, input S0", S0, S1, S1),
+        ("rowwise Embedding(16,16), indices R, out R", None, S0, "R"),
+        ("rowwise Embedding, indices [8] R, out S1", None, S0, "S1"),
+        ("colwise Embedding(16,16), indices [4,2] R", None, S1, None),
+    ],
+)
+def test_published_counts_of_layers(world, name, x, w, out):
+    case = PEERS[name]
+    weight = given(normal(16, 16), TP(*w), world, True)
+    if x is not None:
+        operand = given(normal(8, 16), TP(*x), world, True)
+        product = ops.matmul.op.shard({"n": "tp"})
+        y, forward, backward = counted(product, None, (operand, weight), world)
+    else:
+        shape = (4, 2) if "[4,2]" in name else (8,)
+        ids = given(np.arange(8).reshape(shape), Layout.replicated(TP, len(shape)), world)
+        wanted = {None: None, "R": TP(*R), "S1": TP(*S1)}[out]
+        y, forward, backward = counted(ops.embedding, wanted, (ids, weight), world)
+    assert (forward, backward) == (case["fwd"], case["bwd"])
+    if "out_local" in case:
+        local = [n if isinstance(n, int) else 16 // 4 for n in case["out_local"]]
+        assert list(y.local().shape) == local
+
+
+@pytest.mark.ranks(4)
+def test_published_counts_of_an_mlp(world):
+    x = normal(8, 8)
+    plain = mlp(world, TP(*R))
+    forward, backward = forward_backward(plain, given(x, TP(*R), world))
+    total = PEERS["MLP col->row, R in, R out (fwd+bwd)"]["total"]
+    assert _sum(forward, backward) == total
+    split = mlp(world, TP(*S0))
+    forward, backward = forward_backward(split, given(x, TP(*S0), world))
+    total = PEERS["MLP col->row sequence parallel S0 in/out (fwd+bwd)"]["total"]
+    found = _sum(forward, backward)
+    # Theirs leaves the gradient of the whole bias unreduced.
+    assert found.pop("all_reduce") == 1 and found == total
+
+
+def _sum(*traces):
+    names = [e.collective for t in traces for e in t.collectives if e.collective not in ("slice", "fill")]
+    return {name: names.count(name) for name in set(names)}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_transformer_needs_no_more_than_published(world, sequence):
+    name = "Transformer 2 layers TP+SP" if sequence else "Transformer 2 layers TP, batch 8 seq 8"
+    case = PEERS[name]
+    stream = TP(None, "tp", None) if sequence else TP(None, None, None)
+    model = nn.GPT(16, 16, 4, 2, 8, stream, "tp", dtype=np.float64)
+    model.materialise(world)
+    ids = given(np.random.default_rng(0).integers(0, 16, (8, 8)), TP(None, None), world)
+    with record() as forward:
+        y = model(ids).to(TP(None, None, None))
+    with record() as backward:
+        nn.backward(ops.sum(ops.multiply(y, y)))
+    for trace, published in ((forward, case["fwd"]), (backward, case["bwd"])):
+        found = trace.counts()
+        if sequence and trace is backward:
+            assert found.pop("all_reduce", 0) == 1, "theirs does it in the optimiser, one per parameter"
+        assert set(found) <= set(published), found
+        assert all(found[k] <= published[k] for k in found), (found, published)
+
+
+@pytest.mark.ranks(4)
+def test_norms_along_the_sequence_are_local(world):
+    layer = nn.LayerNorm(WIDTH, TP(None), dtype=np.float64)
+    layer.materialise(world)
+    with record() as trace:
+        layer(given(normal(2, 8, WIDTH), TP(None, "tp", None), world))
+    assert trace.counts() == PEERS["SequenceParallel LayerNorm on S1 input"]["fwd"]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "kind", ["colwise embedding: (indices, V, D)", "rowwise embedding: output is masked partial"]
+)
+def test_embeddings_of_any_size(world, kind):
+    case = PEERS[kind]
+    for shape, count, width in case["cases"]:
+        table, ids = normal(count, width), np.random.default_rng(1).integers(0, count, shape)
+        where = TP(*S1) if kind.startswith("col") else TP(*S0)
+        weight = given(table, where, world, True)
+        y, forward, backward = counted(
+            ops.embedding, None, (given(ids, Layout.replicated(TP, len(shape)), world), weight), world
+        )
+        assert forward == case["fwd"] and backward == case.get("bwd", {})
+        with record() as trace:
+            whole = y.to(Layout.replicated(TP, y.ndim))
+        if kind.startswith("row"):
+            assert trace.counts() == case["full_tensor"]
+        np.testing.assert_allclose(whole.full(), table[ids])
+        expected = np.zeros_like(table)
+        np.add.at(expected, ids, 1.0)
+        np.testing.assert_allclose(weight.grad.full(), expected)
+
+
+def _placements(ndim):
+    return [tuple("tp" if d == k else None for d in range(ndim)) for k in range(-1, ndim)]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "shapes", [((12, 8), (8, 16)), ((4, 8, 4), (4, 4, 8)), ((3, 4), (4, 4)), ((12, 0), (0, 4))], ids=str
+)
+def test_products_of_any_placements(world, shapes):
+    a, b = (normal(*shape, seed=i) for i, shape in enumerate(shapes))
+    dy = normal(*(a @ b).shape)
+    for left, right in itertools.product(_placements(a.ndim), _placements(b.ndim)):
+        x, w = given(a, TP(*left), world, True), given(b, TP(*right), world, True)
+        y = ops.matmul(x, w)
+        np.testing.assert_allclose(y.full(), a @ b, atol=1e-12)
+        y.backward(given(dy, y.layout.dual(), world))
+        np.testing.assert_allclose(x.grad.full(), dy @ b.swapaxes(-1, -2), atol=1e-12)
+        np.testing.assert_allclose(w.grad.full(), a.swapaxes(-1, -2) @ dy, atol=1e-12)
+        assert x.grad.layout == x.layout and w.grad.layout == w.layout
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "where", [(None, None, None, None), ("tp", None, None, None), (None, None, "tp", None)], ids=str
+)
+def test_attention_on_whole_split_batch_or_split_heads_is_local(world, where):
+    case = PEERS["sdpa with q,k,v all R / all S0 / all S1(heads)"]
+    q, k, v = (given(normal(4, 6, 4, 2, seed=i), TP(*where), world, True) for i in range(3))
+
+    def attention(q, k, v):
+        scores = ops.softmax(ops.einsum("bthd,bshd->bhts", q, k))
+        return ops.einsum("bhts,bshd->bthd", scores, v)
+
+    _, forward, backward = counted(attention, None, (q, k, v), world)
+    assert (forward, backward) == (case["fwd"], case["bwd"])
