@@ -1,0 +1,105 @@
+"""The strategy chosen for operands as they are, against what another system was seen to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from layout_cases import cases
+
+import spmdsim.ops as ops
+from spmdsim.errors import RuleError
+from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.choose import choose
+
+PLACEMENTS = {"R": Replicate(), "P": Partial("sum"), **{f"S{d}": Shard(d) for d in range(3)}}
+
+
+class Bytes:
+    """A cost model in which only bytes count."""
+
+    name = "bytes"
+
+    def seconds(self, collective, group_size, nbytes, axes=None, *, messages=None, copied=0.0):
+        return nbytes
+
+    def compute_seconds(self, flops, nbytes=0.0):
+        return 0.0
+
+
+ONLY_BYTES = Bytes()
+
+
+def mesh_of(case):
+    return Mesh(tuple(case["mesh"]), [f"d{i}" for i in range(len(case["mesh"]))])
+
+
+def layout(mesh, texts, ndim):
+    texts = [texts] if isinstance(texts, str) else texts
+    return Layout.from_placements(mesh, [PLACEMENTS[text] for text in texts], ndim)
+
+
+def received(src, dst, shape, dtype):
+    found = plan(src, dst, shape, dtype)
+    return max(found.nbytes(rank) for rank in src.mesh.rank_list)
+
+
+def total(bound, strategy, layouts, dtypes):
+    """Bytes the busiest rank receives: for the operands, and to complete the result."""
+    moved = sum(
+        received(src, dst, shape, dtype)
+        for src, dst, shape, dtype in zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)
+    )
+    result = bound.output_layouts(strategy)[0]
+    completed = received(result, result.reduced, bound.output_shapes[0], "float32") if result.partial else 0
+    return moved + completed
+
+
+def chosen(bound, layouts, dtypes):
+    try:
+        return bound.infer(layouts)
+    except RuleError:
+        return choose(bound, layouts, [np.dtype(d) for d in dtypes], ONLY_BYTES)
+
+
+def possible(bound, mesh, layouts, result):
+    """All strategies that leave the result where the other system left it, without making operands partial."""
+    for strategy in bound.strategies(mesh, empty=True):
+        before = bound.input_layouts(strategy)
+        if bound.output_layouts(strategy)[0].placements == result.placements and all(
+            set(wanted.partial) <= set(have.partial) for wanted, have in zip(before, layouts)
+        ):
+            yield strategy
+
+
+def check(bound, mesh, layouts, dtypes, result):
+    ours = chosen(bound, layouts, dtypes)
+    theirs = list(possible(bound, mesh, layouts, result))
+    assert theirs, "their result is a strategy of the rule"
+    assert total(bound, ours, layouts, dtypes) <= min(total(bound, s, layouts, dtypes) for s in theirs)
+
+
+@pytest.mark.parametrize("case", cases("operators_peers", "mm_strategy_runs"))
+def test_products_never_move_more(case):
+    mesh = mesh_of(case)
+    bound = ops.matmul.op.bind([tuple(case["m_k"]), tuple(case["k_n"])], {})
+    layouts = [layout(mesh, case[k], 2) for k in ("a", "b")]
+    check(bound, mesh, layouts, ("float32",) * 2, layout(mesh, case["out"], 2))
+
+
+@pytest.mark.parametrize("case", cases("operators_peers", "embedding_strategy_runs"))
+def test_embeddings_never_move_more(case):
+    mesh = mesh_of(case)
+    bound = ops.embedding.op.bind([(64, 32), (1024, 512)], {})
+    layouts = [layout(mesh, case["indices"], 2), layout(mesh, case["weight"], 2)]
+    out = ["P" if text == "_MaskPartial" else text for text in case["out"]]
+    check(bound, mesh, layouts, ("int64", "float32"), layout(mesh, out, 3))
+
+
+def test_a_choice_that_only_looks_at_the_operands_loses():
+    """Moving the smaller operand leaves a pending product of full size; the whole sum decides."""
+    mesh = Mesh((8,), ("d0",))
+    bound = ops.matmul.op.bind([(4096, 64), (64, 4096)], {})
+    layouts = [mesh("d0", None), mesh("d0", None)]
+    strategy = chosen(bound, layouts, ("float32", "float32"))
+    assert bound.output_layouts(strategy)[0] == mesh("d0", None)
