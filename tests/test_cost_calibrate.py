@@ -83,7 +83,7 @@ def test_impossible_samples_are_refused(wrong, words: str) -> None:
 def test_disturbed_sizes_are_taken_from_larger_ones() -> None:
     clean = samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.0, 0)
     disturbed = [(m, t * (20 if k % 5 == 2 else 1)) for k, (m, t) in enumerate(clean)]
-    machine = calibrate("busy", disturbed, clean, clean).machine
+    machine = calibrate("busy", disturbed, clean, clean, clean).machine
     for size in (100, 4000, 100_000, 10_000_000):
         honest = next(
             a + b * size for limit, a, b in ((8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)) if size <= limit
@@ -95,12 +95,14 @@ def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
     messages = samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.02, 1)
     reductions = samples([(inf, 4e-7, 1e-10)], 0.02, 2)
     copies = samples([(inf, 2e-7, 5e-11)], 0.02, 3)
-    found = calibrate("lab", messages, reductions, copies, 5e10)
+    still = samples([(inf, 1e-6, 5e-11)], 0.02, 4)
+    found = calibrate("lab", messages, still, reductions, copies, 5e10)
     machine = found.machine
     assert machine.message_seconds(1000) == pytest.approx(1e-6 + 1e-7, rel=0.1)
     assert machine.message_seconds(1 << 20) == pytest.approx(2e-5 + 3e-10 * (1 << 20), rel=0.1)
     assert machine.reduce_seconds(1 << 20) == pytest.approx(4e-7 + 1e-10 * (1 << 20), rel=0.1)
     assert machine.copy_seconds(1 << 20) == pytest.approx(2e-7 + 5e-11 * (1 << 20), rel=0.1)
+    assert machine.still_seconds(1 << 20) == pytest.approx(1e-6 + 5e-11 * (1 << 20), rel=0.1)
     assert machine.reduce_seconds(0) == machine.copy_seconds(0) == 0
     assert (machine.alpha, machine.beta) == (machine.pieces[0].alpha, machine.pieces[-1].beta)
     assert set(found.notes()) >= {"message_median_error", "copy_largest_error"}

@@ -9,7 +9,7 @@ import pytest
 from spmdsim.cli.collective_predict import as_plot, growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
-from spmdsim.cost import Link, Machine, Measurement, save_machine
+from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine
 from spmdsim.cost.emulated import emulated_seconds
 from spmdsim.cost.loggops import LogGOPS, simulate_program
 from spmdsim.cost.lowering import program_of
@@ -90,6 +90,15 @@ def test_emulated_time_counts_copies_and_the_call() -> None:
     schedule = schedule_of("all_gather", "ring", 2)
     # One exchange of half the bytes; the own half is copied from input to output.
     assert emulated_seconds(schedule, machine, 1000, 4) == pytest.approx(5e-6 + 1e-6 + 2e-6 + 2e-7)
+
+
+def test_emulated_time_of_input_that_rests_is_less() -> None:
+    still = (Piece(float("inf"), 1e-6, 1e-10),)
+    machine = Machine("c", 1e-6, 1e-9, still_pieces=still)
+    # Two ranks in a ring: the first round sends input, the second what was just reduced.
+    ring = schedule_of("all_reduce", "ring", 2)
+    assert emulated_seconds(ring, machine, 2000, 1) == pytest.approx(2e-6 + 1e-7 + 1e-6)
+    assert emulated_seconds(ring, Machine("c", 1e-6, 1e-9), 2000, 1) == pytest.approx(2e-6 + 2e-6)
 
 
 def test_growing_numbers() -> None:

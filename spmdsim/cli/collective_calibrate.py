@@ -87,6 +87,7 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
     found = calibrate(
         args.name,
         samples.exchanges(comm, outer, largest),
+        samples.exchanges(comm, outer, largest, fresh=False),
         samples.local_times(comm, largest, "reduce"),
         samples.local_times(comm, largest, "copy"),
         min(comm.allgather(samples.flops_per_second())),
@@ -104,7 +105,12 @@ def _print(found: Calibration, inside: Fit | None) -> None:
     from spmdsim.cli.output import console, say, table
 
     rows = []
-    kinds = [("message", found.messages), ("reduction", found.reductions), ("copy", found.copies)]
+    kinds = [
+        ("message", found.messages),
+        ("message sent again", found.still),
+        ("reduction", found.reductions),
+        ("copy", found.copies),
+    ]
     if inside is not None:
         kinds.insert(1, ("message inside a node", inside))
     for what, fit in kinds:

@@ -48,24 +48,32 @@ def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, in
     return (0, near[1]) if len(near) > 1 else None, (0, far[0]) if far else None, len(near)
 
 
-def exchanges(comm: Any, pair: tuple[int, int], largest: int) -> list[Sample]:
-    """Bytes and seconds of a round in which two ranks send to each other, as emulated algorithms do."""
+def exchanges(comm: Any, pair: tuple[int, int], largest: int, fresh: bool = True) -> list[Sample]:
+    """Bytes and seconds of a round in which two ranks send to each other, as emulated algorithms do.
+
+    Args:
+        comm: all ranks; the others wait.
+        pair: the two ranks.
+        largest: bytes of the largest message.
+        fresh: send what was just received, as a ring does; otherwise the same bytes again and again.
+    """
     samples: list[Sample] = []
     for nbytes in sample_sizes(largest):
         seconds = 0.0
         comm.Barrier()
         if comm.Get_rank() in pair:
-            seconds = _exchange_seconds(comm, sum(pair) - comm.Get_rank(), nbytes)
+            seconds = _exchange_seconds(comm, sum(pair) - comm.Get_rank(), nbytes, fresh)
         samples.append((nbytes, max(comm.allgather(seconds))))
     return samples
 
 
-def _exchange_seconds(comm: Any, peer: int, nbytes: int) -> float:
+def _exchange_seconds(comm: Any, peer: int, nbytes: int, fresh: bool) -> float:
     from spmdsim.worlds.mpi_messages import Messages
 
     here, there = Place(INPUT, 0, nbytes), Place(OUTPUT, 0, nbytes)
     step = Step((), ((peer, there),), ((peer, here),), ())
-    program = Program((step,) * ROUNDS, (), nbytes, nbytes, 0, False, 0)
+    back = Step((), ((peer, here),), ((peer, there),), ()) if fresh else step
+    program = Program((step, back) * (ROUNDS // 2), (), nbytes, nbytes, 0, False, 0)
     given, result = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     transport = Messages(comm)
     return _per_call(lambda: execute(program, transport, given, result), nbytes) / ROUNDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from spmdsim.collectives import Schedule
-from spmdsim.collectives.program import program_for
+from spmdsim.collectives.program import INPUT, program_for
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.pricing import price
 
@@ -27,12 +27,24 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
     >>> f"{emulated_seconds(schedule_of('all_gather', 'ring', 2), machine, 1000, 1):.2e}"
     '2.00e-06'
     """
-    rounds = price(schedule, machine, count * itemsize, itemsize=itemsize, rounds=True).seconds
-    copies = max(
+    seconds = price(schedule, machine, count * itemsize, itemsize=itemsize, rounds=True).seconds
+    seconds += machine.call_seconds + max(
         sum(machine.copy_seconds(items * itemsize) for items in _copied(schedule, rank, count))
         for rank in range(min(schedule.size, _LOOKED_AT))
     )
-    return rounds + copies + machine.call_seconds
+    if machine.still_pieces:
+        for items in _sent_as_given(schedule, count):
+            nbytes = items * itemsize
+            seconds -= machine.message_seconds(nbytes) - machine.still_seconds(nbytes)
+    return seconds
+
+
+@lru_cache(maxsize=1024)
+def _sent_as_given(schedule: Schedule, count: int) -> tuple[int, ...]:
+    """Elements of rank 0's messages in rounds that send input only: bytes nobody has written in between."""
+    steps = [step.sends for step in program_for(schedule, 0, count).steps if len(step.sends) == 1]
+    places = [sends[0][1] for sends in steps]
+    return tuple(place.stop - place.start for place in places if place.array == INPUT)
 
 
 @lru_cache(maxsize=1024)

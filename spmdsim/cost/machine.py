@@ -38,6 +38,8 @@ class Machine:
         intra: the link inside a node; ``alpha`` and ``beta`` then hold between nodes.
         axis_links: a link per mesh axis name; it decides for collectives along these axes.
         pieces: alpha and beta per range of message sizes, ascending; they replace ``alpha`` and ``beta``.
+        still_pieces: the same for messages whose bytes the sender has not written since it last sent them; they
+            may come from a cache of the receiver.
         reduce_pieces: the same for reductions; they replace ``gamma`` where single rounds are priced.
         copy_pieces: the same for local copies; they replace ``beta_memory`` there.
         measured: measured times; they decide over the formulas for their collective and group size.
@@ -59,6 +61,7 @@ class Machine:
     intra: Link | None = None
     axis_links: tuple[tuple[str, Link], ...] = ()
     pieces: tuple[Piece, ...] = ()
+    still_pieces: tuple[Piece, ...] = ()
     reduce_pieces: tuple[Piece, ...] = ()
     copy_pieces: tuple[Piece, ...] = ()
     measured: tuple[Measurement, ...] = ()
@@ -72,7 +75,7 @@ class Machine:
         object.__setattr__(self, "_table", MeasuredTable(self.measured))
         facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
         levels = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes, self.call_seconds)
-        pieces = (self.pieces, self.reduce_pieces, self.copy_pieces)
+        pieces = (self.pieces, self.still_pieces, self.reduce_pieces, self.copy_pieces)
         object.__setattr__(self, "_hash", hash((facts, levels, pieces, self.measured)))
 
     def __hash__(self) -> int:
@@ -116,6 +119,13 @@ class Machine:
         """Time of one message outside any level."""
         link = self.piece(nbytes)
         return link.alpha + nbytes * link.beta
+
+    def still_seconds(self, nbytes: float) -> float:
+        """Time of one message whose bytes the sender has not written since it last sent them."""
+        for one in self.still_pieces:
+            if nbytes <= one.limit:
+                return one.alpha + nbytes * one.beta
+        return self.message_seconds(nbytes)
 
     def reduce_seconds(self, nbytes: float) -> float:
         """Time to reduce this many bytes at once; nothing for no bytes."""
@@ -242,6 +252,7 @@ class Machine:
             intra=Link(self.intra.alpha * a, self.intra.beta * b) if self.intra else None,
             axis_links=tuple((axis, Link(x.alpha * a, x.beta * b)) for axis, x in self.axis_links),
             pieces=scaled(self.pieces, a, b),
+            still_pieces=scaled(self.still_pieces, a, b),
             reduce_pieces=scaled(self.reduce_pieces, factors.get("gamma", 1.0)),
             copy_pieces=scaled(self.copy_pieces, factors.get("beta_memory", 1.0)),
             measured=() if factors else self.measured,
@@ -297,7 +308,7 @@ def _axis_link(machine: Machine, mesh: Any, axis: str) -> Link:
 
 
 def _all_pieces(machine: Machine) -> tuple[Piece, ...]:
-    return machine.pieces + machine.reduce_pieces + machine.copy_pieces
+    return machine.pieces + machine.still_pieces + machine.reduce_pieces + machine.copy_pieces
 
 
 def _check_numbers(machine: Machine) -> None:

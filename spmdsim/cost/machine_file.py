@@ -19,7 +19,7 @@ from spmdsim.errors import InputError
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
-_PIECES = ("pieces", "reduce_pieces", "copy_pieces")
+_PIECES = ("pieces", "still_pieces", "reduce_pieces", "copy_pieces")
 _KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "measured")
 _OWN = {
     "laptop": Machine.laptop,
