@@ -16,7 +16,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.price import largest, machine_on, price_step
+from spmdsim.redistribution.price import largest, price_step
 from spmdsim.redistribution.search import Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import exchange_traffic
@@ -194,18 +194,16 @@ class _Finder:
         return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
 
     def _exchanged(self, mid: Found, best: float) -> list[Candidate]:
-        """The steps to a reduced state and the exchange from there, unless its bytes alone take too long."""
+        """The steps to a reduced state and the exchange from there, unless they take too long."""
         after = Layout(self.src.mesh, mid.state.dims, self.kept)
         if after == self.dst:
             return []
-        received = exchange_traffic(after, self.dst, self.shape).most_received
-        if received and not self.everything:
-            model = machine_on(self.machine, self.src.mesh)
-            least = model.seconds("exchange", 2, received * self.itemsize, self.src.mesh.axes, messages=1)
-            if self.machine is not None and mid.seconds + least >= best:
-                return []
+        last = self._direct(after)
+        _, seconds = price_step(last, self.itemsize, self.machine)
+        if not self.everything and mid.seconds + seconds > best * (1 + 1e-9):
+            return []
         steps = steps_of(mid, self.src, self.shape, self.kept)
-        return [self._candidate((*steps, self._direct(after)), REDUCED)]
+        return [self._candidate((*steps, last), REDUCED)]
 
     def _direct(self, src: Layout) -> Step:
         """The exchange; a slice where every rank holds its target already."""
