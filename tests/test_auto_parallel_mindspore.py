@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from spmdsim.auto_parallel import rules
 from spmdsim.auto_parallel.candidates import cut_strategies, operator_cuts, prime_factors
 from spmdsim.auto_parallel.double_recursion import double_recursion, step_costs
+from spmdsim.auto_parallel.graph import GraphBuilder
 from spmdsim.auto_parallel.mindspore_costs import operator_cost, redistribution_cost, strategy_cost
 from spmdsim.auto_parallel.pareto import pareto_filter
 from spmdsim.auto_parallel.programs import chain, mlp
@@ -129,6 +131,28 @@ def test_double_recursion_keeps_configured_operators() -> None:
     for version in ("r1.0", "2.x"):
         found = double_recursion(graph, 8, version)
         assert found.parts(graph.operator("fc1").index) == ((2, 4), (4, 1))
+
+
+@pytest.mark.parametrize("version", ["r1.0", "2.x"])
+def test_neighbours_follow_the_cuts_of_a_product(version: str) -> None:
+    """A ReLU costs nothing itself: it takes the columns where the product's columns are cut."""
+    build = GraphBuilder("two")
+    x = build.input("x", (64, 1024))
+    y = build.apply(rules.MATMUL, x, build.parameter("w", (1024, 4096)), name="mm", kind="matmul")
+    build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    found = double_recursion(build.graph(), 8, version, order="weight")
+    assert found.cuts[0] == ("n", "n", "n")
+    assert found.cuts[1] == (".0", ".0", ".0")
+
+
+def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
+    """After a cut of what is summed, the result is whole: r1.0 lets the ReLU be cut all the same, for nothing."""
+    build = GraphBuilder("two")
+    x = build.input("x", (32, 784))
+    y = build.apply(rules.MATMUL, x, build.parameter("w", (784, 32)), name="mm", kind="matmul")
+    build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    found = double_recursion(build.graph(), 2, "r1.0")
+    assert found.cuts == (("k",), (".1",))
 
 
 def test_double_recursion_refuses_no_devices_and_unknown_versions() -> None:

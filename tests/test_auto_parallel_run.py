@@ -122,7 +122,7 @@ def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
     return result.item(), {name: tensors[name].grad.full() for name in parameters}
 
 
-@pytest.mark.ranks(2, 8)
+@pytest.mark.ranks(8)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("case", CASES)
 def test_found_strategies_run_as_predicted(world, case, machine):

@@ -3,8 +3,8 @@
 Breadth first from each configured operator, to the readers of its results and then to the producers of its
 operands. A neighbour takes the candidate that is least in (communication on the shared tensors, local copying on
 them, the operator's own communication but for its parameters, order of the candidates). An operator with several
-operands waits until all of them are decided. A reshape first looks for a candidate without any communication. Two
-configured operators that disagree are left as they are: the tensor between them is redistributed, and a remark
+operands waits until all of them are decided. A reshape takes a candidate without communication where there is one,
+which the order above says already. Two configured operators that disagree are left as they are: the tensor between them is redistributed, and a remark
 says so. Whatever is not connected to a configured operator takes its first candidate.
 
 Source: ``StrategyPropagate`` and ``BFS`` of MindSpore's ``graph_costmodel.cc``.
@@ -135,8 +135,7 @@ class _Spread:
         best = self._known.get(key)
         if best is None:
             scores = [(*self._score(operator, states, k, links), k) for k in range(len(states.strategies))]
-            free = [s for s in scores if s[0] == 0.0] if _reshapes(operator) else []
-            best = self._known[key] = min(free or scores)[-1]
+            best = self._known[key] = min(scores)[-1]
         self.chosen[operator.index] = (states, best)
 
     def _links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
@@ -215,7 +214,3 @@ class _Spread:
                         f"{producer} and {operator.name} are both configured and disagree about {value.name} "
                         f"({src.parts} against {dst.parts} pieces): it is redistributed between them"
                     )
-
-
-def _reshapes(operator: Operator) -> bool:
-    return bool(operator.bound.compound)
