@@ -11,6 +11,7 @@ from spmdsim.layout import Layout
 from spmdsim.nn.module import Parameter
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
+from spmdsim.worlds.pool import empty
 
 #: From a parameter's layout to that of its optimiser state.
 StateLayout = Callable[[Parameter], Layout]
@@ -110,7 +111,7 @@ class SGD(Optimiser):
             velocity *= kind(self.momentum)
             velocity += gradient
             gradient = velocity
-        update = gradient * kind(self.rate)
+        update = np.multiply(gradient, kind(self.rate), out=empty(value.shape, value.dtype))
         return np.subtract(value, update, out=update)
 
 

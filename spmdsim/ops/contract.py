@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,9 @@ from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.worlds.pool import empty
+
+#: Computed only if it is wanted: the first layer's input needs no gradient, and it would cost a product.
+Gradient = Callable[[], np.ndarray]
 
 
 def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
@@ -57,21 +60,26 @@ def _matmul_vjp(
     _result: Any,
     transpose_a: bool = False,
     transpose_b: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Gradient, Gradient]:
     a, b = _swap(operands[0], transpose_a), _swap(operands[1], transpose_b)
     if a.ndim == 1 and b.ndim == 1:
-        return dy * b, dy * a
+        return lambda: dy * b, lambda: dy * a
     left, right = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     full = dy
     if b.ndim == 1:
         full = full[..., None]
     if a.ndim == 1:
         full = full[..., None, :]
-    da = _product(full, _conj(right).swapaxes(-1, -2))
-    db = _product(_conj(left).swapaxes(-1, -2), full)
-    da = unbroadcast(da, left.shape).reshape(a.shape)
-    db = unbroadcast(db, right.shape).reshape(b.shape)
-    return _swap(da, transpose_a), _swap(db, transpose_b)
+
+    def of_a() -> np.ndarray:
+        da = _product(full, _conj(right).swapaxes(-1, -2))
+        return _swap(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
+
+    def of_b() -> np.ndarray:
+        db = _product(_conj(left).swapaxes(-1, -2), full)
+        return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
+
+    return of_a, of_b
 
 
 def _conj(array: np.ndarray) -> np.ndarray:

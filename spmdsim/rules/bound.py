@@ -148,7 +148,13 @@ class BoundRule:
         which the gradient is a product of, was partial.
         """
         present = members(self.inputs[operand])
-        lacking = [(a, "sum") for f, axes in strategy.splits if f not in present for a in axes]
+        lacking = [
+            (axis, "sum")
+            for factor, axes in strategy.splits
+            if factor not in present
+            for axis in axes
+            if strategy.mesh.axis_size(axis) > 1
+        ]
         passed = [(axis, "sum") for axis, operands, _ in strategy.passed if operand not in operands]
         return Layout(strategy.mesh, _axes(self.inputs[operand], strategy), [*lacking, *passed])
 

@@ -31,6 +31,10 @@ class Meta:
         Raises:
             LayoutError: the layout is for another number of dims.
         """
+        if type(shape) is tuple and isinstance(dtype, np.dtype):
+            known = _METAS.get((layout, shape, dtype))
+            if known is not None:
+                return known
         key = (layout, tuple(int(n) for n in shape), np.dtype(dtype))
         meta = _METAS.get(key)
         if meta is None:

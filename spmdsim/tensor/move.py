@@ -16,7 +16,7 @@ from spmdsim.tensor.tensor import Tensor
 def move(tensor: Tensor, layout: Layout, shape: Sequence[int] | None = None) -> Tensor:
     """The tensor in another layout, and in another shape if one is given."""
     meta = tensor.meta
-    if layout is meta.layout and shape is None:
+    if shape is None and (layout is meta.layout or layout == meta.layout):
         return tensor
     world = tensor.world
     world.check_mesh(layout.mesh)

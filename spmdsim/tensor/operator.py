@@ -73,7 +73,8 @@ class Op:
             second value, sizes of factors that the shapes do not determine).
         forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow.
         vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
-            None for operands without gradient. It sees shards only; sums over ranks follow from the rule.
+            None for operands without gradient. It sees shards only; sums over ranks follow from the rule. A
+            gradient may be a function without arguments, which is called only if that gradient is wanted.
         dtype: result type from the operands' types and the parameters; numpy's promotion if None.
         contextual: the local functions take a :class:`Context` as first argument.
         finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator

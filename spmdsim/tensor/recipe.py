@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import RuleError
@@ -56,10 +57,18 @@ class Recipe:
             found = self._contexts[rank] = Context(self.bound, self.strategy, rank)
         return found
 
-    def gradient_meta(self, operand: int) -> Meta:
-        """Layout of the gradient of an operand as the local gradient function leaves it."""
-        meta = self.inputs[operand]
-        return meta.with_layout(self.bound.gradient_layout(self.strategy, operand))
+    @cached_property
+    def gradients(self) -> tuple[Meta, ...]:
+        """Metas of the operands' gradients as the local gradient function leaves them."""
+        return tuple(
+            meta.with_layout(self.bound.gradient_layout(self.strategy, operand))
+            for operand, meta in enumerate(self.inputs)
+        )
+
+    @cached_property
+    def duals(self) -> tuple[Layout, ...]:
+        """Layouts in which the local gradient function takes the results' gradients."""
+        return tuple(meta.layout.dual() for meta in self.outputs)
 
 
 def make_recipe(

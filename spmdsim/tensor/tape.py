@@ -74,11 +74,11 @@ class OpNode(Node):
         recipe, world = self.recipe, self.results[0][0]
         with recorder.operator(f"{recipe.op.name}.backward"):
             dys = [
-                settle(pending, meta.layout.dual()) if pending else None
-                for pending, (_, meta) in zip(gradients, self.results)
+                settle(pending, layout) if pending else None
+                for pending, layout in zip(gradients, recipe.duals)
             ]
             wanted = [operand.requires_grad for operand in self.operands]
-            metas = [recipe.gradient_meta(i) if w else None for i, w in enumerate(wanted)]
+            metas = [meta if w else None for meta, w in zip(recipe.gradients, wanted)]
             if not world.has_data:
                 shards: list[Any] = [
                     m and [world.empty(m.layout.local_shape(m.shape, r), m.dtype) for r in world.ranks]
@@ -121,12 +121,16 @@ class OpNode(Node):
                 if gradient is None:
                     columns[i] = None
                 else:
+                    if callable(gradient):
+                        gradient = gradient()
                     column.append(np.asarray(gradient, recipe.inputs[i].dtype, order="C"))
         return columns
 
 
 def settle(pending: Pending, layout: Layout) -> Tensor:
     """Add gradients up and bring them into a layout: equal layouts are added first, then reduced once."""
+    if len(pending) == 1:
+        return pending[0].to(layout)
     by_meta: dict[int, Tensor] = {}
     for gradient in pending:
         key = id(gradient.meta)

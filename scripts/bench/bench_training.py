@@ -1,0 +1,196 @@
+"""Training beside the same training by hand: on one rank against numpy, on several against mpi4py and numpy.
+
+Run: python scripts/bench/bench_training.py                   the tutorial's network on one rank
+     mpirun -n 2 python scripts/bench/bench_training.py       a column -> row MLP, and both again
+All ways run interleaved in one job; the ratio to the hand-written way is what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from mpi4py import MPI
+from paired import paired
+
+import spmdsim.ops as ops
+from spmdsim import LockStep, Mesh, MPIWorld, Tensor, nn, world
+from spmdsim.cases.network import WIDTHS, Network
+from spmdsim.cases.network_reference import Reference
+from spmdsim.worlds.base import World
+
+Ways = dict[str, Callable[[], object]]
+
+
+def network(here: World, batch: int) -> Ways:
+    """One step of gradient descent on the 784-512-512-10 network, by hand and laid out."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((batch, WIDTHS[0]), np.float32)
+    labels = rng.integers(0, WIDTHS[-1], batch)
+    model = Network("data", 1, batch)
+    model.materialise(here, seed=1)
+    x = Tensor.from_global(images, model.input_layout, here)
+    y = Tensor.from_global(labels, Mesh((1,), ("dp",))("dp"), here)
+    optimiser = nn.SGD(model.parameters(), 1e-2)
+    by_hand = Reference([p.value.full() for p in model.parameters()], 1e-2)
+
+    def ours() -> None:
+        model.zero_grad()
+        nn.backward(ops.cross_entropy(model(x), y))
+        optimiser.step()
+
+    careful = Careful(by_hand.weights, batch)
+    return {
+        "numpy": lambda: by_hand.step(images, labels),
+        "numpy, buffers reused": lambda: careful.step(images, labels),
+        "spmdsim": ours,
+    }
+
+
+class Careful(Reference):
+    """The same by somebody who counts page faults: every large result goes into a buffer that is kept."""
+
+    def __init__(self, weights: list[np.ndarray], batch: int) -> None:
+        super().__init__(weights, 1e-2)
+        self.a1, self.h1, self.a2, self.h2 = (np.empty((batch, 512), np.float32) for _ in range(4))
+        self.gradients = [np.empty_like(weight) for weight in weights]
+
+    def step(self, x: np.ndarray, labels: np.ndarray) -> float:
+        """One step; the loss before it."""
+        (w1, w2, w3), (g1, g2, g3) = self.weights, self.gradients
+        np.maximum(np.matmul(x, w1, out=self.a1), 0, out=self.h1)
+        np.maximum(np.matmul(self.h1, w2, out=self.a2), 0, out=self.h2)
+        logits = self.h2 @ w3
+        logits -= logits.max(1, keepdims=True)
+        slope = np.exp(logits)
+        total = slope.sum(1, keepdims=True)
+        rows = np.arange(len(labels))
+        loss = float((np.log(total[:, 0]) - logits[rows, labels]).mean())
+        slope /= total
+        slope[rows, labels] -= 1
+        slope /= len(labels)
+        np.matmul(self.h2.T, slope, out=g3)
+        slope = np.matmul(slope, w3.T, out=self.h2)
+        slope *= self.a2 > 0
+        np.matmul(self.h1.T, slope, out=g2)
+        slope = np.matmul(slope, w2.T, out=self.h1)
+        slope *= self.a1 > 0
+        np.matmul(x.T, slope, out=g1)
+        for weight, gradient in zip(self.weights, self.gradients):
+            gradient *= self.rate
+            weight -= gradient
+        return loss
+
+
+def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
+    """Forward and backward of column -> ReLU -> row: one all_reduce each way."""
+    comm, rank, size = here.comm, here.rank, here.size
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((rows, width), np.float32) for _ in range(2))
+    w1 = rng.standard_normal((width, hidden), np.float32) / np.float32(width**0.5)
+    w2 = rng.standard_normal((hidden, width), np.float32) / np.float32(hidden**0.5)
+    part = slice(rank * hidden // size, (rank + 1) * hidden // size)
+    column, row = np.ascontiguousarray(w1[:, part]), np.ascontiguousarray(w2[part])
+    h, dh = (np.empty((rows, part.stop - part.start), np.float32) for _ in range(2))
+    y, total, dx, dtotal = (np.empty((rows, width), np.float32) for _ in range(4))
+    g1, g2 = np.empty_like(column), np.empty_like(row)
+
+    def hand() -> None:
+        np.matmul(x, column, out=h)
+        np.maximum(h, 0, out=h)
+        np.matmul(h, row, out=y)
+        comm.Allreduce(y, total)
+        np.matmul(h.T, dy, out=g2)
+        np.matmul(dy, row.T, out=dh)
+        np.multiply(dh, h > 0, out=dh)
+        np.matmul(x.T, dh, out=g1)
+        np.matmul(dh, column.T, out=dx)
+        comm.Allreduce(dx, dtotal)
+
+    mesh = Mesh((size,), ("tp",))
+    whole = mesh(None, None)
+    a = Tensor.from_global(x, whole, here, requires_grad=True)
+    up = Tensor.from_global(w1, mesh(None, "tp"), here, requires_grad=True)
+    down = Tensor.from_global(w2, mesh("tp", None), here, requires_grad=True)
+    slope = Tensor.from_global(dy, whole, here)
+
+    def ours() -> None:
+        for tensor in (a, up, down):
+            tensor.grad = None
+        ops.matmul(ops.relu(ops.matmul(a, up)), down).to(whole).backward(slope)
+
+    hand()
+    ours()
+    for name, expected, found in (("dx", dtotal, a), ("dw1", g1, up), ("dw2", g2, down)):
+        assert found.grad is not None
+        np.testing.assert_allclose(found.grad.shards[0], expected, rtol=1e-3, atol=1e-3, err_msg=name)
+    return {"hand": hand, "ours": ours}
+
+
+def tensor_parallel_in_torch(rows: int, width: int, hidden: int, size: int) -> Ways | None:
+    """The same MLP in torch's DTensor over gloo, or None where torch is not installed."""
+    if find_spec("torch") is None:
+        return None
+    import torch
+    from torch.distributed import init_process_group
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    init_process_group("gloo", rank=MPI.COMM_WORLD.Get_rank(), world_size=size)
+    mesh = init_device_mesh("cpu", (size,))
+    torch.set_num_threads(1)
+
+    def laid_out(shape: tuple[int, int], placement: object) -> torch.Tensor:
+        return distribute_tensor(torch.randn(shape), mesh, [placement]).requires_grad_()
+
+    x, up = laid_out((rows, width), Replicate()), laid_out((width, hidden), Shard(1))
+    down, dy = laid_out((hidden, width), Shard(0)), laid_out((rows, width), Replicate()).detach()
+
+    def step() -> None:
+        y = torch.relu(x @ up) @ down
+        y.redistribute(mesh, [Replicate()]).backward(dy)
+        for tensor in (x, up, down):
+            tensor.grad = None
+
+    return {"DTensor": step}
+
+
+def main() -> None:
+    """Print steps per second and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1024, help="rows of the MLP's input")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    args = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    speaks = comm.Get_rank() == 0
+    alone: dict[str, World] = {"LockStep(1)": LockStep(1), "MPIWorld of one rank": MPIWorld(MPI.COMM_SELF)}
+    for name, here in alone.items():
+        times = paired(MPI.COMM_SELF, network(here, 32), args.seconds)
+        if speaks:
+            print(f"784-512-512-10, batch 32, {name}:")
+            for way, seconds in times.items():
+                print(f"  {way:22s} {1 / seconds:6.0f} steps/s   spmdsim {seconds / times['spmdsim']:.2f} of it")
+    size = comm.Get_size()
+    if size == 1:
+        return
+    ways = mlp(world(), args.rows, 1024, 4096)
+    ways |= tensor_parallel_in_torch(args.rows, 1024, 4096, size) or {}
+    times = paired(comm, ways, args.seconds)
+    if speaks:
+        print(
+            f"MLP 1024 -> 4096 -> 1024, {args.rows} rows, forward + backward on {size} ranks: by hand "
+            f"{times['hand'] * 1e3:.1f} ms, spmdsim {times['ours'] * 1e3:.1f} ms, "
+            f"speed {times['hand'] / times['ours']:.2f} of it"
+        )
+        beside = f"{times['DTensor'] * 1e3:.1f} ms" if "DTensor" in times else "skipped, torch is not installed"
+        print(f"torch DTensor over gloo: {beside}")
+
+
+if __name__ == "__main__":
+    main()
