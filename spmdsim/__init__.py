@@ -21,6 +21,7 @@ _HOMES = {
     "plan": "spmdsim.redistribution",
     "search": "spmdsim.auto_parallel.search",
     "Machine": "spmdsim.cost.machine",
+    "forbid_redistribution": "spmdsim.redistribution.guard",
     "record": "spmdsim.trace",
     "SpmdError": "spmdsim.errors",
 }

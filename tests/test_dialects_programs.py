@@ -61,6 +61,17 @@ def test_operator_parallel_trains_like_one_process(world, capsys):
     assert "epoch: 0, step: 10, loss is " + str(np.float32(simple[10])) in printed
 
 
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("mode", ["sharding_propagation", "recursive_programming"])
+def test_found_strategies_train_like_one_process(world, mode):
+    import operator_parallel
+
+    expected = single_process_losses(4)
+    with use_world(world):
+        losses = operator_parallel.train(steps=4, parallel_mode=mode)
+    np.testing.assert_allclose(losses, expected, rtol=2e-6)
+
+
 @pytest.mark.ranks(4)
 def test_two_dimensional_sbp(world):
     """Rows of the device array hold equal data: rank 0's and 1's, whatever ranks 2 and 3 drew themselves."""

@@ -56,7 +56,7 @@ class Network(nn.Cell):
         return logits
 
 
-def train(make_network=Network, epochs=1, steps=None):
+def train(make_network=Network, epochs=1, steps=None, parallel_mode="semi_auto"):
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.runtime.set_memory(max_size="28GB")
     init()
@@ -80,7 +80,7 @@ def train(make_network=Network, epochs=1, steps=None):
         optimizer(grads)
         return loss_value
 
-    parallel_net = AutoParallel(train_step, parallel_mode="semi_auto")
+    parallel_net = AutoParallel(train_step, parallel_mode=parallel_mode)
 
     losses = []
     for epoch in range(epochs):

@@ -136,7 +136,7 @@ def _difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     a, b = _wide(got), _wide(expected)
     with np.errstate(invalid="ignore"):
         error = np.asarray(np.abs(a - b), dtype=np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    same = (a == b) | ((a != a) & (b != b))  # nan is the one value that differs from itself
     error = np.where(same, 0.0, error)
     return np.where(np.isnan(error), np.inf, error)
 

@@ -1,0 +1,95 @@
+"""Rules as text: what parses, what is the same, and the one line that says what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from spmdsim.errors import RuleError
+from spmdsim.rules import Rule, bind
+
+
+@pytest.mark.parametrize(
+    ("text", "factors", "reduced"),
+    [
+        ("m k, k n -> m n", ("m", "k", "n"), ("k",)),
+        ("... m k, ... k n -> ... m n", ("...", "m", "k", "n"), ("k",)),
+        ("..., ... -> ...", ("...",), ()),
+        ("..., v h -> ... h", ("...", "v", "h"), ("v",)),
+        ("(a b) c -> a b c", ("a", "b", "c"), ()),
+        ("a b -> 1 b", ("a", "b"), ("a",)),
+        ("-> a", ("a",), ()),
+    ],
+)
+def test_factors_and_what_is_reduced(text, factors, reduced):
+    rule = Rule.parse(text)
+    assert rule.factors == factors
+    assert rule.reduced == reduced
+
+
+@pytest.mark.parametrize(
+    ("text", "same"), [("m k,k n->m n", "m k, k n -> m n"), ("( a  b )->a b", "(a b) -> a b")]
+)
+def test_spaces_do_not_matter(text, same):
+    a, b = Rule.parse(text), Rule.parse(same)
+    assert (a.inputs, a.outputs) == (b.inputs, b.outputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("m k, k n", {}, "one '->' between operands and results"),
+        ("m -> k -> n", {}, "one '->'"),
+        ("m k; k n -> m n", {}, "';' is neither a factor"),
+        ("m m -> m", {}, "factor 'm' occurs twice in one term"),
+        ("(a 2) -> a", {}, "must hold factor names only"),
+        ("a 3 -> a", {}, "'3' is neither a factor"),
+        ("a -> a", {"whole": "b"}, "factor 'b' does not occur"),
+        ("a b -> a", {"reduce": {"c": "max"}}, "factor 'c' does not occur"),
+        ("a -> a", {"linear": "both"}, "linear is 'none', 'each', 'all'"),
+    ],
+)
+def test_what_is_no_rule(text, options, message):
+    with pytest.raises(RuleError, match=message):
+        Rule.parse(text, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "message"),
+    [
+        ("m k, k n -> m n", [(2, 3)], "takes 2 operands, but 1 were given"),
+        ("m k, k n -> m n", [(2, 3), (4, 5)], "factor 'k' .* has size 3, but 4 in operand 1"),
+        ("m k, k n -> m n", [(2, 3), (3,)], "needs an operand of 2 dims, but it has 1"),
+        ("..., ... -> ...", [(2, 3), (4, 3)], "dim 1 from the right of '...' .* size 2, but 4"),
+        ("... k -> ...", [()], "at least 1 dims"),
+        ("1 a -> a", [(2, 3)], "needs size 1 where operand 0"),
+        ("(a b) -> a b", [(6,)], "sizes of .* must be given"),
+        ("a -> a b", [(3,)], "size of factor 'b' in the result"),
+    ],
+)
+def test_what_does_not_fit_the_rule(text, shapes, message):
+    with pytest.raises(RuleError, match=message):
+        bind(Rule.parse(text), tuple(shapes))
+
+
+def test_compound_sizes_are_solved_or_refused():
+    rule = Rule.parse("(a b) -> a b")
+    assert bind(rule, ((6,),), (("a", 2),)).output_shapes == ((2, 3),)
+    with pytest.raises(RuleError, match=r"\(a b\) .* cannot have size 7"):
+        bind(rule, ((7,),), (("a", 2),))
+
+
+def test_broadcast_dims_have_no_factor():
+    bound = bind(Rule.parse("..., ... -> ..."), ((1, 48), (8, 5, 1)))
+    assert bound.inputs == (((), (".0",)), ((".2",), (".1",), ()))
+    assert bound.output_shapes == ((8, 5, 48),)
+
+
+def test_the_transposed_rule_sums_what_an_operand_lacks():
+    rule = Rule.parse("b m k, k n -> b m n")
+    assert str(rule.transpose(1)) == "b m n, b m k, k n -> k n"
+    assert rule.transpose(1).reduced == ("b", "m")
+
+
+def test_flops_count_multiplications_and_additions():
+    assert bind(Rule.parse("m k, k n -> m n"), ((4, 5), (5, 6))).flops == 2 * 4 * 5 * 6
+    assert bind(Rule.parse("..., ... -> ..."), ((4, 5), (5,))).flops == 20

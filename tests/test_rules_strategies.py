@@ -1,0 +1,151 @@
+"""From strategies to layouts and back; the counts and tables that other systems publish."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spmdsim.errors import RuleError
+from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
+from spmdsim.rules import Rule, Strategy, bind, factor_cuts, strategy_from_cuts
+
+MATMUL = Rule.parse("m k, k n -> m n", linear="each", order="m k n")
+BATCH = Rule.parse("b m k, b k n -> b m n", linear="each")
+SQUARE, CUBE = Mesh((2, 2), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "shapes", "mesh", "plain", "with_partial"),
+    [
+        (MATMUL, ((8, 8), (8, 8)), Mesh((2,), ("x",)), 4, 6),
+        (MATMUL, ((8, 8), (8, 8)), SQUARE, 16, 36),
+        (BATCH, ((8, 8, 8), (8, 8, 8)), Mesh((2,), ("x",)), 5, 7),
+        (BATCH, ((8, 8, 8), (8, 8, 8)), SQUARE, 25, 49),
+        (MATMUL, ((8, 8), (8, 8)), CUBE, 64, 216),
+    ],
+)
+def test_counts_of_strategies(rule, shapes, mesh, plain, with_partial):
+    """4, 16 and 5, 25 are the rows DTensor asserts; 36 are OneFlow's legal pairs on 2 x 2."""
+    bound = bind(rule, shapes)
+    assert len(list(bound.strategies(mesh, partial=False))) == plain
+    assert len(list(bound.strategies(mesh))) == with_partial
+
+
+def test_the_signature_of_the_2d_document():
+    bound = bind(MATMUL, ((4, 8), (8, 6)))
+    x = Layout.from_placements(SQUARE, [Replicate(), Shard(0)], 2)
+    w = Layout.from_placements(SQUARE, [Shard(1), Replicate()], 2)
+    (y,) = bound.output_layouts(bound.infer([x, w]))
+    assert y.placements == (Shard(1), Shard(0))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 215), st.sampled_from([SQUARE, CUBE]))
+def test_infer_is_the_inverse_of_layouts(number, mesh):
+    bound = bind(MATMUL, ((8, 8), (8, 8)))
+    found = list(bound.strategies(mesh))
+    strategy = found[number % len(found)]
+    assert bound.infer(bound.input_layouts(strategy)) == strategy
+
+
+def test_gradients_lie_where_the_transposed_rule_says():
+    bound = bind(MATMUL, ((8, 8), (8, 8)))
+    strategy = Strategy.of(CUBE, {"m": "x", "k": "y", "n": "z"})
+    assert bound.gradient_layout(strategy, 0) == CUBE("x", "y", partial="z")
+    assert bound.gradient_layout(strategy, 1) == CUBE("y", "z", partial="x")
+    passed = Strategy.of(SQUARE, {"m": "x"}, [("y", frozenset({0}), "sum")])
+    assert bound.gradient_layout(passed, 0) == SQUARE("x", None)
+    assert bound.gradient_layout(passed, 1) == SQUARE(None, None, partial=("x", "y"))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "message"),
+    [
+        ([Shard(1)], [Replicate()], "factor 'k' .* split by 'x' in operand 0 but by no axis in operand 1"),
+        ([Shard(0)], [Shard(1)], "axis 'x' splits factor 'm' .* and factor 'n'"),
+        ([Partial()], [Partial()], "operands \\[0, 1\\] are partial \\(sum\\) over axis 'x'"),
+        ([Partial("max")], [Replicate()], "partial \\(max\\)"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(x, w, message):
+    mesh = Mesh((2,), ("x",))
+    bound = bind(MATMUL, ((8, 8), (8, 8)))
+    with pytest.raises(RuleError, match=message):
+        bound.infer([Layout.from_placements(mesh, x, 2), Layout.from_placements(mesh, w, 2)])
+
+
+def test_compound_dims_split_where_blocks_stay_contiguous():
+    mesh = Mesh((2, 4), ("x", "y"))
+    bound = bind(Rule.parse("(a b) -> a b"), ((32,),), (("a", 4),))
+    allowed = {str(s) for s in bound.strategies(mesh)}
+    assert allowed == {"replicated", "a:x", "a:y", "a:y b:x"}  # b only where a is in its 4 pieces
+    whole = Mesh((4, 2), ("x", "y"))
+    assert "a:x b:y" in {str(s) for s in bound.strategies(whole)}
+    with pytest.raises(RuleError, match="can only be split where 'a' is split completely"):
+        bound.check(Strategy.of(whole, {"a": "y", "b": "x"}))
+
+
+def test_whole_factors_are_not_split():
+    bound = bind(Rule.parse("... w -> ... w", whole="w"), ((4, 8),))
+    assert {str(s) for s in bound.strategies(Mesh((2,), ("x",)))} == {"replicated", ".0:x"}
+    with pytest.raises(RuleError, match=r"'w' .* must not be split"):
+        bound.infer([Mesh((2,), ("x",))(None, "x")])
+
+
+def test_different_reductions_do_not_mix():
+    rule = Rule.parse("a b -> a", reduce="max", linear="each", passes=("sum",))
+    found = list(bind(rule, ((8, 8),)).strategies(SQUARE))
+    kinds = {
+        op for s in found for layout in bind(rule, ((8, 8),)).output_layouts(s) for _, op in layout.partial
+    }
+    assert kinds == {"max", "sum"}
+    assert not any(s.passed and "b" in s.axes for s in found)
+
+
+# -- .shard cuts ------------------------------------------------------------------------------------
+
+
+def test_cuts_become_a_device_matrix():
+    strategy = strategy_from_cuts(bind(MATMUL, ((32, 784), (784, 512))), ((2, 4), (4, 1)), 8)
+    assert strategy.mesh == Mesh((2, 4, 1), ("m", "k", "n"))
+    x, w = bind(MATMUL, ((32, 784), (784, 512))).input_layouts(strategy)
+    assert x.to_dict()["tensor_map"] == (2, 1)
+    assert w.to_dict()["tensor_map"] == (1, 0)
+
+
+@pytest.mark.parametrize(("side", "held"), [("right", [0, 0, 1, 1, 2, 2, 3, 3]), ("left", [0, 1, 2, 3] * 2)])
+def test_repeated_calculation_on_either_side(side, held):
+    bound = bind(Rule.parse("... -> ..."), ((8, 3),))
+    strategy = strategy_from_cuts(bound, ((4, 1),), 8, repeat=side)
+    (layout,) = bound.input_layouts(strategy)
+    assert [layout.shard_number(rank) for rank in range(8)] == held
+
+
+@pytest.mark.parametrize(
+    ("cuts", "message"),
+    [
+        (((2, 4),), "takes 2 operands, but the strategy"),
+        (((2, 4), (4,)), "has 2 dims, but its strategy is"),
+        (((2, 0), (4, 1)), "1 or more pieces, but dim 1 of operand 0 into 0"),
+        (((2, 4), (2, 1)), "factor 'k' .* cut into 4 pieces elsewhere, but into 2"),
+        (((3, 1), (1, 1)), "together 3, which does not divide the 8 ranks"),
+    ],
+)
+def test_cuts_that_mean_nothing(cuts, message):
+    with pytest.raises(RuleError, match=message):
+        strategy_from_cuts(bind(MATMUL, ((32, 784), (784, 512))), cuts, 8)
+
+
+def test_cuts_and_strategies_are_the_same_fact():
+    """Every power-of-two cut of m, k, n on 8 ranks gives the factor cuts it was made of."""
+    bound = bind(MATMUL, ((16, 16), (16, 16)))
+    for m, k, n in itertools.product((1, 2, 4, 8), repeat=3):
+        if m * k * n > 8:
+            continue
+        assert factor_cuts(bound, ((m, k), (k, n))) == {"m": m, "k": k, "n": n}
+        strategy = strategy_from_cuts(bound, ((m, k), (k, n)), 8)
+        assert [strategy.parts(f) for f in "mkn"] == [m, k, n]
+        assert strategy.mesh.size == 8

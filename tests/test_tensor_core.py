@@ -1,0 +1,227 @@
+"""Global tensors: pieces in, pieces out, moves, operators on several meshes, traces equal in all worlds."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import spmdsim
+import spmdsim.ops as ops
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, record
+from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, WorldError
+from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
+from spmdsim.tensor.check import tolerance
+
+DTYPES = [
+    "float32", "float64", "float16", ml_dtypes.bfloat16, "complex64", "complex128",
+    "int8", "int16", "int32", "int64", "uint8", "bool",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.ranks(4)
+def test_pieces_of_every_type_and_order(world, dtype):
+    mesh = Mesh((2, 2), ("a", "b"))
+    value = (np.arange(35).reshape(7, 5) % 3).astype(dtype)
+    for source in (value, np.asfortranarray(value), value.repeat(2, 0)[::2]):
+        x = Tensor.from_global(source, mesh("a", "b"), world)
+        for rank, shard in zip(world.ranks, x.shards):
+            np.testing.assert_array_equal(shard, value[x.layout.slices(x.shape, rank)])
+            assert shard.flags.c_contiguous
+        np.testing.assert_array_equal(x.full(), value)
+        again = Tensor.from_local(x.shards if len(x.shards) > 1 else x.shards[0], x.layout, world)
+        assert again.shape == (7, 5) and again.dtype == value.dtype
+        np.testing.assert_array_equal(again.to(mesh(None, ("b", "a"))).full(), value)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 4), (1, 1), (2, 0, 3)])
+def test_odd_shapes(world, shape):
+    mesh = Mesh((3,), ("a",))
+    value = np.arange(float(np.prod(shape, dtype=int))).reshape(shape) + 1
+    x = Tensor.from_global(value, mesh(*["a"] * bool(shape), *[None] * max(0, len(shape) - 1)), world)
+    np.testing.assert_array_equal(x.full(), value)
+    assert ops.add(x, 1.0).full().shape == shape
+    np.testing.assert_array_equal(ops.sum(x).full(), value.sum())
+
+
+@pytest.mark.ranks(4)
+def test_a_function_is_asked_only_for_owned_blocks(world):
+    asked = []
+
+    def block(index):
+        asked.append(index)
+        rows, columns = (np.arange(part.start, part.stop) for part in index)
+        return rows[:, None] * 10 + columns
+
+    mesh = Mesh((4,), ("a",))
+    x = Tensor.from_global(block, mesh("a", None), world, shape=(8, 3), dtype="int64")
+    assert len(asked) == len(world.ranks)
+    assert {part.stop - part.start for part, _ in asked} == {2}
+    np.testing.assert_array_equal(x.full(), np.arange(8)[:, None] * 10 + np.arange(3))
+
+
+@pytest.mark.ranks(4)
+def test_a_mesh_may_hold_a_part_of_the_world(world):
+    value = np.arange(12.0).reshape(4, 3)
+    few = Mesh((2,), ("a",), ranks=(3, 1))
+    x = Tensor.from_global(value, few("a", None), world)
+    for rank, shard in zip(world.ranks, x.shards):
+        assert shard.shape == ((2, 3) if rank in (1, 3) else (0, 0))
+    np.testing.assert_array_equal(x.full(), value)
+    y = ops.multiply(x, x)
+    np.testing.assert_array_equal(y.to(Mesh((4,), ("b",))(None, "b")).full(), value**2)
+
+
+@pytest.mark.ranks(8)
+def test_operands_on_two_meshes_meet(world):
+    """Device matrices that refine one another, and (2, 4) against (4, 2), which do not."""
+    a, b = np.arange(64.0).reshape(8, 8), np.ones((8, 8))
+    for first, second in [((2, 2, 2), (8,)), ((2, 4), (4, 2)), ((8,), (2, 4))]:
+        one, two = Mesh(first, tuple("abc")[: len(first)]), Mesh(second, tuple("xyz")[: len(second)])
+        x = Tensor.from_global(a, one("a", None), world)
+        w = Tensor.from_global(b, two("x", None), world)
+        np.testing.assert_array_equal(matmul(x, w).full(), a @ b)
+
+
+@pytest.mark.ranks(4)
+def test_traces_are_equal_in_all_worlds(world):
+    mesh = Mesh((2, 2), ("a", "b"))
+
+    def program(here):
+        x = Tensor.from_global(np.ones((8, 6)), mesh("a", "b"), here, requires_grad=True)
+        w = Tensor.from_global(np.ones((6, 4)), mesh("b", None), here, requires_grad=True)
+        with record() as trace:
+            ops.sum(ops.relu(matmul(x, w))).backward()
+        return trace
+
+    mine, alone, shapes = program(world), program(LockStep(4)), program(ShapeOnly(4))
+    assert [e.key for e in mine] == [e.key for e in alone] == [e.key for e in shapes]
+    assert all(mine.nbytes(rank) == alone.nbytes(rank) for rank in world.ranks)
+    assert shapes.nbytes(0) == alone.nbytes(0) > 0
+
+
+@pytest.mark.ranks(2)
+def test_implicit_moves_can_be_forbidden(world):
+    mesh = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.ones((4, 4)), mesh("a", None), world)
+    w = Tensor.from_global(np.ones((4, 4)), mesh("a", None), world)
+    with forbid_redistribution():
+        with pytest.raises(
+            PlanError, match=r"matmul would move an operand of shape \(4, 4\) from .* to .*: 64 bytes"
+        ):
+            matmul(x, w)
+        matmul(x, w.to(mesh(None, None)))  # asked for
+    with forbid_redistribution("warn"), pytest.warns(RedistributionWarning, match="matmul would move"):
+        matmul(x, w)
+
+
+@pytest.mark.ranks(2)
+def test_a_wrong_result_is_found_with_rank_and_place(world):
+    mesh = Mesh((2,), ("a",))
+    value = np.arange(8.0).reshape(4, 2)
+    wrong = value.copy()
+    wrong[3, 1] += 1
+    verdict = check(Tensor.from_global(wrong, mesh("a", None), world), value)
+    assert not verdict and (verdict.rank, verdict.index) == (1, (3, 1))
+    assert (verdict.got, verdict.expected) == (8.0, 7.0)
+    assert "WRONG on rank 1 at (3, 1): got 8.0, expected 7.0" in str(verdict)
+    assert check(Tensor.from_global(value, mesh("a", None), world), lambda index: value[index])
+    wrong[0, 0] = np.nan
+    assert check(Tensor.from_global(wrong, mesh("a", None), world), value).max_error == np.inf
+
+
+def test_tolerances_grow_with_depth_and_type():
+    assert tolerance("int64", 100.0, 1000)[0] == 0
+    assert tolerance("float32", 1.0, 100)[0] == pytest.approx(8 * 2**-24 * 10)
+    assert (
+        tolerance(ml_dtypes.bfloat16, 1.0, 1)[0]
+        > tolerance("float16", 1.0, 1)[0]
+        > tolerance("float32", 1.0, 1)[0]
+    )
+
+
+def test_large_integers_are_compared_exactly():
+    mesh, world = Mesh((1,), ("a",)), LockStep(1)
+    big = np.array([2**63 - 1, -(2**63)], np.int64)
+    assert check(Tensor.from_global(big, mesh("a"), world), big)
+    assert not check(Tensor.from_global(big, mesh("a"), world), big - np.array([1, 0]))
+
+
+def test_mistakes_are_one_line():
+    mesh, world = Mesh((2,), ("a",)), LockStep(2)
+    x = Tensor.from_global(np.ones((4, 3)), mesh("a", None), world)
+    with pytest.raises(WorldError, match="needs rank 7, but the world has 2 ranks"):
+        Tensor.from_global(np.ones((4, 3)), Mesh((8,), ("a",))("a", None), world)
+    with pytest.raises(LayoutError, match="is for tensors of 1 dims, but the shape is"):
+        Tensor.from_global(np.ones((4, 3)), mesh("a"), world)
+    with pytest.raises(InputError, match=r"needs shape=\.\.\. and dtype"):
+        Tensor.from_global(lambda index: None, mesh("a", None), world)
+    with pytest.raises(InputError, match=r"block of shape \(1, 1\) for \(2, 3\)"):
+        Tensor.from_global(lambda index: np.ones((1, 1)), mesh("a", None), world, shape=(4, 3), dtype="f8")
+    with pytest.raises(
+        LayoutError, match=r"rank 1 holds a piece of shape \(1, 3\), but layout .* gives it \(2, 3\)"
+    ):
+        Tensor.from_local([np.ones((2, 3)), np.ones((1, 3))], mesh("a", None), world, shape=(4, 3))
+    with pytest.raises(RuleError, match=r"factor 'k' .* size 3, but 4 .*operator: matmul"):
+        matmul(x, Tensor.from_global(np.ones((4, 3)), mesh(None, None), world))
+    with pytest.raises(WorldError, match="live in different worlds"):
+        matmul(x, Tensor.from_global(np.ones((3, 3)), mesh(None, None), LockStep(2)))
+    with pytest.raises(WorldError, match="holds no data"):
+        Tensor.from_global(np.ones((4, 3)), mesh("a", None), ShapeOnly(2)).full()
+    with pytest.raises(LayoutError, match="without a gradient needs one element"):
+        x.backward()
+    with pytest.raises(WorldError, match="rank 5 is owned by another process"):
+        x.local(5)
+
+
+def test_sharded_operators_take_cuts_layouts_and_axes():
+    world, mesh = LockStep(8), Mesh((2, 4), ("dp", "tp"))
+    a, b = np.arange(64.0).reshape(8, 8), np.eye(8)
+    x, w = (Tensor.from_global(v, mesh(None, None), world) for v in (a, b))
+    cube = Mesh((2, 2, 2), ("x", "y", "z"))
+    ways = [
+        (((2, 4), (4, 1)), None),
+        (((2, 4), (4, 1)), ((8, 1),)),
+        ((cube("z", ("y", "x")), cube(("y", "x"), None)), None),
+        ({"m": "dp", "k": "tp"}, None),
+    ]
+    for strategy, out in ways:
+        with record() as trace:
+            y = matmul.op.shard(strategy, out)(x, w)
+        np.testing.assert_array_equal(y.full(), a)
+        assert y.layout.partial == ()
+        assert trace.counts() == {"reduce_scatter" if out else "all_reduce": 1}
+    with pytest.raises(RuleError, match=r"out_strategy \(4, 1\) does not follow"):
+        matmul.op.shard(((2, 4), (4, 1)), ((4, 1),))(x, w)
+
+
+def test_public_names_exist():
+    for name in spmdsim.__all__:
+        assert getattr(spmdsim, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        spmdsim.nothing
+
+
+@pytest.mark.ranks(4)
+def test_indexing_reshaping_and_symbols(world):
+    mesh = Mesh((2, 2), ("a", "b"))
+    v = np.arange(48.0).reshape(4, 3, 4)
+    x = Tensor.from_global(v, mesh("a", None, "b"), world)
+    for index in [(slice(None), 1), (..., slice(1, 3)), (2,), (slice(0, 4, 2), None, -1), (slice(None),)]:
+        np.testing.assert_array_equal(x[index].full(), v[index])
+    np.testing.assert_array_equal((2 * x - x / 2 + 1 - (-x)).full(), 2 * v - v / 2 + 1 + v)
+    np.testing.assert_array_equal(x.reshape((12, -1)).full(), v.reshape(12, 4))
+    np.testing.assert_array_equal(x.reshape((6, 8), mesh(None, ("b", "a"))).full(), v.reshape(6, 8))
+    np.testing.assert_array_equal(x.T.full(), v.T)
+    np.testing.assert_array_equal(ops.concat([x, x], 1).full(), np.concatenate([v, v], 1))
+    for part, expected in zip(ops.split(x, 3, 1), np.split(v, 3, 1)):
+        np.testing.assert_array_equal(part.full(), expected)
+    for wrong, message in [
+        ((0, 0, 0, 0), "too many"),
+        (9, "out of range"),
+        (slice(None, None, -1), "positive steps"),
+    ]:
+        with pytest.raises(RuleError, match=message):
+            x[wrong]

@@ -1,0 +1,75 @@
+"""Random numbers keyed by the global index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spmdsim import Mesh
+from spmdsim.tensor import random as source
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_block_is_the_block_of_the_whole(data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
+    index = tuple(slice(*sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n))))) for n in shape)
+    dtype = data.draw(st.sampled_from(["f4", "f8", "f2"]))
+    make = data.draw(st.sampled_from([source.normal_block, source.uniform_block]))
+    whole = make(tuple(slice(0, n) for n in shape), shape, dtype, seed=3)
+    assert make(index, shape, dtype, seed=3).tobytes() == np.ascontiguousarray(whole[index]).tobytes()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_the_chunk_does_not_matter(monkeypatch, chunk):
+    shape, index = (5, 6, 7), (slice(1, 4), slice(0, 6), slice(2, 7))
+    expected = source.normal_block(index, shape)
+    monkeypatch.setattr(source, "CHUNK", chunk)
+    assert source.normal_block(index, shape).tobytes() == expected.tobytes()
+
+
+def test_indices_beyond_32_bits_are_other_numbers():
+    shape = (1 << 20, 1 << 14)
+    edge = 1 << 18  # element 2**32 begins row 2**18
+    rows = source.normal_block((slice(edge - 1, edge + 1), slice(0, 1 << 14)), shape)
+    assert rows[1].tobytes() != source.normal_block((slice(0, 1), slice(0, 1 << 14)), shape).tobytes()
+    assert (
+        rows[0].tobytes() == source.normal_block((slice(edge - 1, edge), slice(0, 1 << 14)), shape).tobytes()
+    )
+    odd = (3, (1 << 32) - 5)  # rows that begin in the middle of a word
+    block = source.normal_block((slice(0, 3), slice(0, 11)), odd)
+    assert block[1].tobytes() == source.normal_block((slice(1, 2), slice(0, 11)), odd).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_moments_and_independence(dtype):
+    shape = (512, 1024)
+    x = source.normal_block((slice(0, 512), slice(0, 1024)), shape, dtype, seed=1)
+    n = x.size
+    moments = [x.mean(), x.var() - 1, (x**3).mean(), (x**4).mean() - 3]
+    spread = [1, 2**0.5, 15**0.5, 96**0.5]
+    assert all(abs(m) < 5 * s / n**0.5 for m, s in zip(moments, spread))
+    for shift in (1, 1024, 1025):
+        flat = x.reshape(-1)
+        assert abs((flat[:-shift] * flat[shift:]).mean()) < 5 / n**0.5
+    other = source.normal_block((slice(0, 512), slice(0, 1024)), shape, dtype, seed=2)
+    assert abs((x * other).mean()) < 5 / n**0.5
+    u = source.uniform_block((slice(0, 512), slice(0, 1024)), shape, dtype, seed=1)
+    assert u.min() >= 0 and u.max() < 1
+    counts = np.histogram(u, 64, (0, 1))[0]
+    assert ((counts - n / 64) ** 2 / (n / 64)).sum() < 64 + 6 * (2 * 64) ** 0.5
+
+
+@pytest.mark.ranks(1, 2, 3, 8)
+def test_the_same_tensor_on_any_number_of_ranks(world):
+    line = Mesh((world.size,), ("x",))
+    whole = source.normal_block((slice(0, 13), slice(0, 9)), (13, 9), "f4", seed=7) * np.float32(
+        0.5
+    ) + np.float32(2)
+    for layout in (line("x", None), line(None, "x"), line(None, None)):
+        x = source.normal((13, 9), layout, world, mean=2.0, std=0.5, seed=7)
+        assert x.full().tobytes() == whole.tobytes()
+    u = source.uniform((13, 9), line("x", None), world, low=-1, high=1, seed=7).full()
+    assert -1 <= u.min() < -0.5 and 0.5 < u.max() < 1
