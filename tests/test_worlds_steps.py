@@ -173,7 +173,9 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "choice", [{"types": True, "gather_types": 0}, {"types": False, "gather_types": 1 << 60}]
+    "choice",
+    [{"types": 2, "gather_types": 0}, {"types": 99, "small_types": 0, "gather_types": 1 << 60}],
+    ids=["types", "packed"],
 )
 def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
     """What is fastest on one MPI library must be right on the others too."""

@@ -43,7 +43,7 @@ def place(
         if stride is None:
             return _gather_unpack(traffic, comm, dtype), []
         return _gather_strided(traffic, comm, dtype, stride)
-    if tuning.types:
+    if comm.size >= tuning.types or traffic.largest * dtype.itemsize < tuning.small_types:
         return _typed(traffic, comm, dtype)
     return _packed(traffic, comm, dtype), []
 

@@ -36,7 +36,8 @@ class Tuning:
             ones wait for each other less often.
         gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
             reduced everywhere: one call instead of two.
-        types: whether Alltoallw with subarray types beats packing and Alltoallv.
+        types: ranks from which Alltoallw with subarray types beats packing and Alltoallv.
+        small_types: bytes of the largest shard below which it does so anyway: packing is many calls of numpy.
         gather_types: bytes from which all_gather along an inner dim receives into place by types; below it
             unpacks.
     """
@@ -45,7 +46,8 @@ class Tuning:
     compose_reduce_scatter: Thresholds
     chunk: Thresholds
     gather_reduce: int
-    types: bool
+    types: int
+    small_types: int
     gather_types: int
 
 
@@ -55,7 +57,8 @@ TABLE = {
         compose_reduce_scatter=((2, 64 * KIB), (4, 512 * KIB)),
         chunk=((2, 4 * MIB), (4, 2 * MIB)),
         gather_reduce=64 * KIB,
-        types=True,
+        types=4,
+        small_types=256 * KIB,
         gather_types=32 * MIB,
     ),
     # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
@@ -65,7 +68,8 @@ TABLE = {
         compose_reduce_scatter=((2, 256 * KIB), (4, 32 * MIB)),
         chunk=((2, 4 * MIB), (4, 64 * MIB)),
         gather_reduce=64 * KIB,
-        types=False,
+        types=NEVER,
+        small_types=64 * KIB,
         gather_types=NEVER,
     ),
 }
