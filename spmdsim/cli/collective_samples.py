@@ -5,19 +5,22 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from spmdsim.cli.collective_measure import case_for, native_call, seconds_per_call
-from spmdsim.collectives.execution import execute
-from spmdsim.collectives.program import INPUT, OUTPUT, Place, Program, Step
+from spmdsim.collectives.execution import execute, rounds_of
+from spmdsim.collectives.program import INPUT, OUTPUT, WORK, Action, Place, Program, Step
 from spmdsim.cost import Measurement
 from spmdsim.cost.calibration import Sample
 
 #: Collectives whose native calls are measured for the table of the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+#: Reductions or copies in one run, likewise.
+ACTIONS = 8
 #: Rounds in one run of the exchange, so that the cost of a call does not hide that of a round.
 ROUNDS = 4
 
@@ -80,21 +83,26 @@ def _exchange_seconds(comm: Any, peer: int, nbytes: int, fresh: bool) -> float:
 
 
 def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
-    """Bytes and seconds of reductions or copies, done by all ranks at once since they share the memory."""
+    """Bytes and seconds of reductions or copies as emulated algorithms do them.
+
+    All ranks do them at once, since they share the memory.
+    """
     samples: list[Sample] = []
     for nbytes in sample_sizes(largest)[1:]:
-        one, two, out = (np.ones(nbytes // 4, np.float32) for _ in range(3))
-
-        def reduce(a: Any = one, b: Any = two, c: Any = out) -> None:
-            np.add(a, b, out=c)
-
-        def copy(a: Any = one, c: Any = out) -> None:
-            c[...] = a
-
+        count = nbytes // 4
+        arrays = [np.ones(count, np.float32) for _ in range(3)]
+        places = [Place(which, 0, count) for which in (OUTPUT, INPUT, WORK)]
+        action = Action(*places) if what == "reduce" else Action(*places[:2])
+        program = Program((), (action,) * ACTIONS, count, count, count, False, 0)
         comm.Barrier()
-        seconds = _per_call(reduce if what == "reduce" else copy, nbytes)
+        seconds = _per_call(partial(_run_locally, program, arrays), nbytes * ACTIONS) / ACTIONS
         samples.append((nbytes, median(comm.allgather(seconds))))
     return samples
+
+
+def _run_locally(program: Program, arrays: list[np.ndarray]) -> None:
+    result, given, work = arrays
+    list(rounds_of(program, given, result, np.add, work))
 
 
 def call_seconds(comm: Any) -> float:
