@@ -124,6 +124,11 @@ TABLES = [
     ("slice_update", [(8, 8), (8, 3)], {"start": (0, 2), "stop": (8, 5)}, "S0 S0>S0, S1 B>S1, P P>P, B B>B"),
     ("expand", [(8, 1)], {"shape": (4, 8, 8)}, "S0>S1, P>P, B>B"),
     ("broadcast_matmul_grad_b", [(4, 8, 8), (4, 8, 8)], {}, "S0 S0>P, S1 S1>P, S2 B>S0, B S2>S1, B B>B"),
+    ("nll", [(8, 8), (8,)], {}, "S0 S0>S0, S1 B>P, B B>B"),
+    ("sparse_softmax_cross_entropy_ms", [(8, 8), (8,)], {}, "S0 S0>S0 S0, S1 B>S1 P, B B>B B"),
+    ("sparse_softmax_cross_entropy_ms_grad", [(8, 8), (8,)], {}, "S0 S0 S0>S0, S1 B B>S1, B B B>B"),
+    ("sparse_softmax_cross_entropy", [(8, 8), (8,)], {}, "S0 S0>S0 S0, B B>B B"),
+    ("layer_norm_param_grad", [(8, 8), (8, 8)], {}, "S0 S0>P P, B B>B B"),
     (
         "batch_matmul",
         [(8, 8, 8), (8, 8, 8)],

@@ -341,6 +341,28 @@ def test_unconfigured_operators_are_data_parallel():
         shard("Softmax", [(8, 4)], devices=8, attrs={"axis": 0})
 
 
+def test_a_slope_lies_as_its_channel():
+    found = shard("PReLU", [(64, 4, 8, 16), (4,)], [(2, 4, 8, 16), (1,)], devices=1024)
+    assert found.input_maps == ((3, 2, 1, 0), (2,)) and found.input_slices[1] == (1,)
+    found = shard("PReLU", [(64, 4), (1,)], [(2, 4), (1,)], devices=8)
+    assert found.input_maps == ((1, 0), (-1,)) and found.mirror_groups(1) == (tuple(range(8)),)
+    with pytest.raises(RuntimeError):
+        shard("PReLU", [(64, 4), (4,)], [(2, 1), (4,)], devices=8)
+
+
+def test_a_mask_is_whole():
+    found = shard("DropoutDoMask", [(32, 128), (512,)], [(4, 8)], devices=32)
+    assert found.dev_matrix == (4, 8) and found.input_maps == ((1, 0), (-1,))
+    assert found.input_slices == ((8, 16), (512,)) and found.output_slices == ((8, 16),)
+
+
+def test_a_layout_as_an_attribute():
+    attrs = {"layout": {"dev_matrix": (2, 2, 2), "input_tensor_map": ((2, 1), (1, 0))}}
+    found = shard("MatMul", [(8, 8), (8, 8)], devices=8, attrs=attrs)
+    assert found.input_maps == ((2, 1), (1, 0)) and found.output_maps == ((2, 0),)
+    assert found.forward[0].group(0) == (0, 2)
+
+
 def test_sources_of_data_repeat_on_the_left():
     found = shard("VirtualDataset", [(16, 4), (16,)], [(2, 1), (2,)], devices=8)
     assert (
@@ -348,6 +370,8 @@ def test_sources_of_data_repeat_on_the_left():
     )
     found = shard("GetNext", [(16, 4), (16,)], devices=8)
     assert found.dev_matrix == (8, 1) and found.output_slices == ((2, 4), (2,)) and found.inputs == ()
+    again = shard("GetNext", [], [(8, 1), (8,)], devices=8, attrs={"shapes": [(16, 4), (16,)]})
+    assert again.outputs == found.outputs
     with pytest.raises(RuntimeError, match="of the others"):
         shard("VirtualDataset", [(16, 4), (16,)], [(2, 1), (4,)], devices=8)
 

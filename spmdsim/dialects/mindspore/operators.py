@@ -44,6 +44,8 @@ class Operator:
         first_dim: results of which MindSpore keeps the map of the first dim only.
         loss: which result ``_VirtualDiv`` looks at.
         gathers: the result is not split at all (a Reshape by itself).
+        adjust: the cuts really meant, from those given and the shapes.
+        first_only: further operands have no strategy and are whole (the mask of a DropoutDoMask).
     """
 
     op: Op
@@ -55,6 +57,8 @@ class Operator:
     first_dim: tuple[int, ...] = ()
     loss: int = 0
     gathers: bool = False
+    adjust: Callable[[Any, Sequence[Shape]], Any] = lambda cuts, _shapes: cuts
+    first_only: bool = False
 
 
 ELEMENTWISE = {
@@ -69,7 +73,8 @@ ELEMENTWISE = {
     "Log1p": "log1p", "Sqrt": "sqrt", "Rsqrt": "rsqrt", "Square": "square", "Reciprocal": "reciprocal", "Inv": "reciprocal",
     "Neg": "negative", "Abs": "absolute", "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "rint", "Rint": "rint",
     "Sin": "sin", "Cos": "cos", "LogicalNot": "logical_not", "Identity": "identity", "OnesLike": "identity",
-    "ZerosLike": "identity", "Dropout": "identity", "Select": "where", "AddN": "add_n",
+    "ZerosLike": "identity", "Dropout": "identity", "TmpIdentity": "identity", "_TmpIdentity": "identity",
+    "StopGradient": "identity", "Activation": "relu", "AssignSub": "subtract", "AssignAdd": "add", "Select": "where", "AddN": "add_n",
 }  # fmt: skip
 
 REDUCTIONS = {
@@ -82,7 +87,6 @@ BATCH_PARALLEL = (
     "Flatten",
     "BatchParallel",
     "Unique",
-    "DropoutDoMask",
     "ResizeBilinear",
     "ResizeNearestNeighbor",
 )
@@ -140,6 +144,13 @@ def _norm_statistics(shapes: Sequence[Shape], attrs: Attrs) -> list[tuple[Op, Pa
     return [statistic, statistic]
 
 
+def _slopes(cuts: Any, shapes: Sequence[Shape]) -> Any:
+    """PReLU's weight lies as its channel does, also where its cut is written as 1."""
+    given = tuple(tuple(entry) for entry in cuts)
+    whole = len(given) == 2 and len(shapes[0]) > 1 and given[1] == (1,) and shapes[1] != (1,)
+    return (given[0], given[0][1:2]) if whole else given
+
+
 def _one_hot(shapes: Sequence[Shape], attrs: Attrs) -> Params:
     if "depth" not in attrs:
         raise ShardError("OneHot needs the attribute depth")
@@ -166,7 +177,8 @@ def table() -> dict[str, Operator]:
     for name in ("MatMul", "BatchMatMul", "MatMulExt", "BatchMatMulExt"):
         rows[name] = Operator(_op("matmul"), _transposes, out_strategy="product")
     rows["BiasAdd"] = Operator(_op("bias_add"), lambda _s, _a: {"dim": 1})
-    rows["PReLU"] = Operator(_op("prelu"), lambda _s, _a: {"dim": 1})
+    rows["PReLU"] = Operator(_op("prelu"), lambda _s, _a: {"dim": 1}, adjust=_slopes)
+    rows["DropoutDoMask"] = Operator(_op("identity"), first_only=True)
     for name, ours in (("Softmax", "softmax"), ("LogSoftmax", "log_softmax")):
         rows[name] = Operator(_op(ours), lambda s, a: {"dim": _dims(a, len(s[0]), -1)})
     rows["L2Normalize"] = Operator(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -115,6 +116,11 @@ class Sharded:
         """Shape of a device's part of each result."""
         first = self.mesh.rank_at(0)
         return tuple(x.local_shape(shape, first) for x, shape in zip(self.outputs, self.output_shapes))
+
+    def with_whole(self, shapes: Sequence[Shape]) -> Sharded:
+        """The same with further operands, which every device holds whole."""
+        whole = tuple(Layout.replicated(self.mesh, len(shape)) for shape in shapes)
+        return replace(self, input_shapes=(*self.input_shapes, *shapes), inputs=(*self.inputs, *whole))
 
     # -- the gradient's side -------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import Any
 from spmdsim.dialects.mindspore import operators
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.data_parallel import batch_parallel, data_source
-from spmdsim.dialects.mindspore.layout import check_even
+from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
 from spmdsim.dialects.mindspore.operators import Operator, Shape
 from spmdsim.dialects.mindspore.shard_error import ShardError, refusing
 from spmdsim.dialects.mindspore.sharded import Forward, Sharded
@@ -64,6 +64,7 @@ def shard(
     attributes = dict(attrs or {})
     with refusing(operator):
         if operator in operators.DATA:
+            shapes = shapes or [tuple(shape) for shape in attributes.get("shapes", ())]
             return data_source(operator, shapes, given, devices, repeat or "left")
         if operator in operators.BATCH_PARALLEL:
             return batch_parallel(operator, shapes, given, devices, attributes)
@@ -72,13 +73,25 @@ def shard(
 
             return gather(shapes, given, out_strategy, devices, repeat, attributes)
         row = operators.find(operator)
-        bound = row.op.bind(shapes, row.params(shapes, attributes))
+        if "layout" in attributes:
+            given = _configured(attributes["layout"])
+        further = shapes[1:] if row.first_only else []
+        bound = row.op.bind(shapes[: len(shapes) - len(further)], row.params(shapes, attributes))
+        if further:
+            made = _by_cuts(operator, row, bound, given, out_strategy, devices, repeat or "right", attributes)
+            return made.with_whole(further)
         if given and any(isinstance(entry, Layout) for entry in given):
             return _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
         return _by_cuts(operator, row, bound, given, out_strategy, devices, repeat or "right", attributes)
 
 
 # -- the two ways to write a strategy ----------------------------------------------------------------
+
+
+def _configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
+    """The layouts of ``add_prim_attr("layout", {"dev_matrix": ..., "input_tensor_map": ...})``."""
+    maps = attribute["input_tensor_map"]
+    return tuple(from_tensor_map(attribute["dev_matrix"], entry) for entry in maps)
 
 
 def _by_cuts(
@@ -95,7 +108,8 @@ def _by_cuts(
     if row.of_result and given is not None:
         found = _cuts_of_result(bound, given, ranks)
     else:
-        cuts = given if given is not None else default_cuts(bound, _count(ranks, 1))
+        wanted = given if given is not None else default_cuts(bound, _count(ranks, 1))
+        cuts = row.adjust(wanted, bound.shapes)
         check_cuts(cuts, bound.shapes, _count(ranks, _product(factor_cuts(bound, cuts))))
         found = factor_cuts(bound, cuts)
     members = ranks if ranks is not None else tuple(range(_product(found)))

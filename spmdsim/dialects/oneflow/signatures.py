@@ -17,7 +17,7 @@ rule; what OneFlow does not list is left out.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -73,10 +73,8 @@ def signatures(
 
 @lru_cache(maxsize=4096)
 def _signatures(name: str, shapes: tuple[Shape, ...], mesh: Shape, attrs: tuple[Any, ...]) -> tuple[Any, ...]:
-    if name == "sparse_softmax_cross_entropy_ms":
-        return tuple(sorted(_split_classes(shapes, mesh)))
-    if name == "layer_norm_param_grad":
-        return tuple(sorted(_parameter_gradients(shapes, mesh, dict(attrs))))
+    if name in COMPOSED:
+        return tuple(sorted(COMPOSED[name].rows(shapes, mesh, dict(attrs))))
     row = find(name)
     bound = row.op.bind(shapes, row.params(shapes, dict(attrs)))
     return tuple(sorted({_signature(bound, s) for s in listed(row, bound, mesh)}))
@@ -128,20 +126,36 @@ def _paired(bound: BoundRule, strategy: Strategy, axes: int) -> bool:
     return axes == 1 or all(bound.sizes[f] % strategy.parts(f) == 0 for f, _ in strategy.splits)
 
 
-# -- operators that are made of several of ours --------------------------------------------------------
+# -- operators that are made of several of ours, or are gradients of one ------------------------------------
 
 
-def _split_classes(shapes: tuple[Shape, ...], mesh: Shape) -> set[Signature]:
-    """Cross entropy with the classes split: the labelled entry is picked where it is, the rest is zero.
-
-    OneFlow lowers it to a max and a sum over all classes and a pick (``nll``); the last decides the result.
-    """
+def _picked(shapes: tuple[Shape, ...]) -> tuple[Row, BoundRule]:
+    """The labelled entry of each row, picked where it is, zero elsewhere (OneFlow's ``nll``)."""
     from spmdsim import ops
 
     row = Row(ops.pick.op, ("prediction", "label"), ("out",), partial=False)  # type: ignore[attr-defined]
-    bound = row.op.bind(shapes, {})
-    found = {_signature(bound, strategy) for strategy in listed(row, bound, mesh)}
-    return {Signature(s.inputs, (s.inputs[0], *s.outputs)) for s in found}
+    return row, row.op.bind(shapes[:2], {})
+
+
+def _nll(shapes: tuple[Shape, ...], mesh: Shape, _attrs: dict[str, Any]) -> set[Signature]:
+    row, bound = _picked(shapes)
+    return {_signature(bound, strategy) for strategy in listed(row, bound, mesh)}
+
+
+def _split_classes(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str, Any]) -> set[Signature]:
+    """Cross entropy with the classes split: a max and a sum over all classes, then the pick, which decides."""
+    return {Signature(s.inputs, (s.inputs[0], *s.outputs)) for s in _nll(shapes, mesh, attrs)}
+
+
+def _class_gradients(shapes: tuple[Shape, ...], mesh: Shape, _attrs: dict[str, Any]) -> set[Signature]:
+    """Its gradient, softmax minus one-hot times dy: where the classes are. Shapes of prob and label."""
+    row, bound = _picked(shapes)
+    made = set()
+    for strategy in listed(row, bound, mesh):
+        given = _signature(bound, strategy).inputs
+        arriving = sbp_of(bound.output_layouts(strategy)[0].dual())
+        made.add(Signature((*given, arriving), (sbp_of(bound.gradient_layout(strategy, 0)),)))
+    return made
 
 
 def _parameter_gradients(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str, Any]) -> set[Signature]:
@@ -155,6 +169,24 @@ def _parameter_gradients(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str
         grads = tuple(sbp_of(bound.gradient_layout(strategy, i)) for i in (1, 2))
         made.add(Signature((sbp_of(bound.output_layouts(strategy)[0]), x), grads))
     return made
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An operator whose rows follow from those of others."""
+
+    rows: Callable[[tuple[Shape, ...], Shape, dict[str, Any]], set[Signature]]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+_CROSS_ENTROPY = "sparse_softmax_cross_entropy"
+COMPOSED: dict[str, Composed] = {
+    "nll": Composed(_nll, ("input", "target"), ("out",)),
+    f"{_CROSS_ENTROPY}_ms": Composed(_split_classes, ("prediction", "label"), ("prob", "out")),
+    f"{_CROSS_ENTROPY}_ms_grad": Composed(_class_gradients, ("prob", "label", "dy"), ("prediction_diff",)),
+    "layer_norm_param_grad": Composed(_parameter_gradients, ("dy", "x"), ("gamma_diff", "beta_diff")),
+}
 
 
 # -- finding one -----------------------------------------------------------------------------------------
@@ -196,10 +228,8 @@ def failure(
 
 def operand_names(name: str, count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of an operator's operands and results."""
-    if name == "sparse_softmax_cross_entropy_ms":
-        return ("prediction", "label"), ("prob", "out")
-    if name == "layer_norm_param_grad":
-        return ("dy", "x"), ("gamma_diff", "beta_diff")
+    if name in COMPOSED:
+        return COMPOSED[name].inputs, COMPOSED[name].outputs
     row = find(name)
     return row.names(count), row.outputs
 
@@ -257,7 +287,7 @@ def product(name: str, shapes: Sequence[Sequence[int]], mesh: Sequence[int], **a
     rows = [signatures(name, shapes, (size,), **attrs) for size in mesh]
     made = set()
     for picks in itertools.product(*rows):
-        inputs = tuple(tuple(row.inputs[i][0] for row in picks) for i in range(len(shapes)))
+        inputs = tuple(tuple(row.inputs[i][0] for row in picks) for i in range(len(picks[0].inputs)))
         outputs = tuple(tuple(row.outputs[i][0] for row in picks) for i in range(len(picks[0].outputs)))
         made.add(Signature(inputs, outputs))
     return made
