@@ -381,3 +381,11 @@ def test_more_axes_are_searched_when_asked() -> None:
     three = search("mlp", 8, layers=2, hidden=256, batch=64, axes=3)
     assert len(three.considered) == len(two.considered) + 1
     assert min(s for _, s in three.considered) <= min(s for _, s in two.considered)
+
+
+def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parent.parent / "examples" / "search_network.py"
+    assert main(["search", str(example), "-n", "8", "--run"]) == 0
+    text = capsys.readouterr().out
+    assert "matmul.fc1" in text and text.rstrip().endswith("as predicted")
+    assert "NOT as predicted" not in text and "differ\n" not in text

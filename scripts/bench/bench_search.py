@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 from spmdsim import ops
 from spmdsim.auto_parallel.double_recursion import double_recursion
@@ -22,6 +23,7 @@ from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.cost import Machine
 from spmdsim.layout import Mesh
+from spmdsim.tensor import Tensor
 
 
 def best(work: Callable[[], object], repeats: int = 3) -> float:
@@ -43,13 +45,13 @@ def recursion_table(sizes: list[int], ranks: list[int]) -> str:
     for size in sizes:
         graph = gpt(layers_for(size), 1024, 65536, 512, heads=16, vocab=65536)
         for version in ("r1.0", "2.x"):
-            times = [best(lambda n=n, g=graph, v=version: double_recursion(g, n, v)) for n in ranks]
+            times = [best(partial(double_recursion, graph, n, version)) for n in ranks]
             rows.append([str(len(graph.operators)), version, *(f"{t:.3f}" for t in times)])
     heads = ["operators", "version", *(f"{n} ranks" for n in ranks)]
     return "double recursion, seconds\n" + text_table(heads, rows, right=range(len(heads)))
 
 
-def long_program(x, w):
+def long_program(x: Tensor, w: Tensor) -> Tensor:
     for _ in range(2500):
         x = ops.add(x, ops.relu(ops.matmul(ops.multiply(x, x), w)))
     return x
@@ -67,12 +69,12 @@ def others(quick: bool) -> str:
     settings = Settings(machine=Machine.accelerators(), partial=True, tie=True)
     for shape in ((8,), (2, 4)):
         two = Mesh(shape, ("dp", "tp")[: len(shape)])
-        seconds = best(lambda m=two: search_mesh(stack, m, settings), 1)
+        seconds = best(partial(search_mesh, stack, two, settings), 1)
         rows.append([f"exact optimum, GPT of 32 layers on {two}", f"{seconds:.2f}", "5"])
     seconds = best(lambda: search(stack, 8, machine=Machine.accelerators()), 1)
     rows.append(["exact optimum, GPT of 32 layers, all grids of 8 ranks", f"{seconds:.2f}", "5"])
-    sizes = {"layers": 96, "hidden": 12288, "batch": 8192, "seq": 2048, "vocab": 51200}
-    seconds = best(lambda: search("gpt", 65536, machine=Machine.accelerators(), **sizes), 1)
+    large = gpt(96, 12288, 8192, 2048, vocab=51200)
+    seconds = best(lambda: search(large, 65536, machine=Machine.accelerators()), 1)
     rows.append(["exact optimum, GPT of 96 layers, all grids of 65,536 ranks", f"{seconds:.2f}", "-"])
     seconds = best(lambda: record_program(long_program, 8, {"x": (256, 256)}, {"w": (256, 256)}))
     rows.append(["recording 10,000 operators", f"{seconds:.2f}", "2"])

@@ -174,6 +174,9 @@ def _totals(found: Found) -> str:
     }
     parts = ", ".join(f"{name} {_number(value * scale)}" for name, value in sums.items())
     collectives = ", ".join(f"{count} {name}" for name, count in found.collectives.items()) or "none"
+    messages, merged = (sum(d.values()) for d in (found.collectives, found.merged_collectives))
+    if merged < messages:
+        collectives += f" ({merged} when parameters that are reduced or gathered alike go together)"
     overlap = found.settings.overlap
     assumed = "nothing overlaps" if not overlap else f"{overlap:.0%} of the gradients' reductions overlap"
     return "\n".join(

@@ -55,7 +55,9 @@ def add_parser(subparsers: Any) -> None:
         default="auto",
         help="auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
     )
-    parser.add_argument("--version-of-recursion", default="2.x", choices=("2.x", "r1.0"))
+    parser.add_argument(
+        "--version-of-recursion", default="2.x", choices=("2.x", "r1.0"), help="which published one"
+    )
     parser.add_argument("--no-polish", action="store_true", help="show what a heuristic found as it is")
     parser.add_argument("--machine", default="laptop", help="laptop, cluster, accelerators or a machine file")
     parser.add_argument("--memory", help="bytes a rank may use, such as 512MiB")
@@ -66,7 +68,14 @@ def add_parser(subparsers: Any) -> None:
         "--overlap", type=float, default=0.0, help="share of gradient reductions that is hidden"
     )
     parser.add_argument("--forward-only", action="store_true", help="no gradients")
-    parser.add_argument("--why", nargs=2, action="append", default=[], metavar=("OPERATOR", "CUTS"))
+    parser.add_argument(
+        "--why",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("OPERATOR", "CUTS"),
+        help="what the total would be with this strategy for an operator, and where the difference comes from",
+    )
     parser.add_argument("--pareto", action="store_true", help="all trade-offs of time and memory")
     parser.add_argument(
         "--run", action="store_true", dest="carry_out", help="run a program file with the strategies found"
