@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.simulate import simulate
+from spmdsim.simulate import SimulationError, simulate
 
 pytest.importorskip("greenlet")
 
@@ -330,6 +330,40 @@ def test_a_datatype_per_rank() -> None:
 
     for rank, found in enumerate(run(program, 3)):
         assert found == [100.0 * s + 4 * rank + 2 * i for s in range(3) for i in range(2)]
+
+
+def test_a_stride_as_displacement_and_receive_sizes_as_counts() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        n, rank = comm.size, comm.rank
+        room = np.full(3 * n, -1)
+        comm.Allgatherv(np.array([rank, rank]), [room, (2, 3), MPI.LONG])
+        mine = np.zeros(rank + 1, dtype=int)
+        comm.Reduce_scatter(np.arange(n * (n + 1) // 2), mine)
+        return room.tolist(), mine.tolist()
+
+    results = run(program, 3)
+    assert results[0] == ([0, 0, -1, 1, 1, -1, 2, 2, -1], [0])
+    assert results[2][1] == [9, 12, 15]
+
+
+def test_nothing_has_no_type() -> None:
+    def program(comm: Any) -> Any:
+        some = np.arange(2) if comm.rank else np.array([])  # which is float
+        counts = [0] + [2] * (comm.size - 1)
+        room = np.zeros(sum(counts), dtype=int)
+        comm.Allgatherv(some, [room, counts])
+        comm.Sendrecv(np.zeros(0, "f4"), comm.rank, 0, np.zeros(3, "i8"), comm.rank)
+        return room.tolist()
+
+    assert run(program, 3) == ([0, 1, 0, 1],) * 3
+
+    def wrong(comm: Any) -> None:
+        comm.Allgatherv(np.zeros(1, "f4" if comm.rank == 1 else "f8"), np.zeros(comm.size))
+
+    with pytest.raises(SimulationError, match=r"rank 1 sends 1 × float32 to rank 0, which expects"):
+        run(wrong, 3)
 
 
 def test_several_nonblocking_collectives_at_once() -> None:

@@ -104,8 +104,6 @@ LEFT_OUT = {
     "Get_nthkey",
     "Dup_with_info",
     "Delete",
-    "Bsend_init",
-    "Rsend_init",
     "Get_contents",
     "Get_envelope",
     "decode",

@@ -50,6 +50,7 @@ def both(memory: Any, *rest: Any) -> Any:
         (lambda M: both(np.arange(4.0), (2, 1), M.DOUBLE), lambda M: both(np.zeros(2)), [1, 2], 16),
         (lambda M: both(np.arange(4.0), 2, 2, M.DOUBLE), lambda M: both(np.zeros(2)), [2, 3], 16),
         (lambda M: both(np.arange(2.0)), lambda M: both(np.zeros(4), (2, 2)), [0, 0, 0, 1], 16),
+        (lambda M: both(np.arange(4.0), (2, 1), None), lambda M: both(np.zeros(2)), [1, 2], 16),
         (lambda M: both(np.ones((2, 3))), lambda M: both(np.zeros(6)), [1] * 6, 48),
         (lambda M: both(np.float32(2.5)), lambda M: both(np.zeros((), "f4")), 2.5, 4),
         (lambda M: both(array.array("i", [4, 5])), lambda M: both(np.zeros(2, "i")), [4, 5], 8),

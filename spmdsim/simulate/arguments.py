@@ -22,6 +22,11 @@ def checked_root(comm: Any, root: int) -> int:
     return int(root)
 
 
+def in_place(spec: Any) -> bool:
+    """Whether a buffer stands for the other one; mpi4py takes None for MPI.IN_PLACE."""
+    return spec is None or spec is IN_PLACE
+
+
 def _same(buffer: Buffer, **facts: Any) -> dict[str, Any]:
     """What all ranks must agree on: the given facts, then dtype and count."""
     return {**facts, "dtype": str(buffer.dtype), "count": buffer.elements}
@@ -29,7 +34,7 @@ def _same(buffer: Buffer, **facts: Any) -> dict[str, Any]:
 
 def _apart(send: Any, receive: Any) -> None:
     """Refuse one array as both buffers, which MPI forbids."""
-    if send is receive and send is not None and send is not IN_PLACE:
+    if send is receive and not in_place(send) and simple(send).elements:
         raise MPIError("ERR_BUFFER", "the send buffer is the receive buffer: pass MPI.IN_PLACE")
 
 
@@ -54,7 +59,7 @@ def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
     root = checked_root(self, root)
     _apart(sendbuf, recvbuf)
     receive = blocks(recvbuf, self.size) if self._rank == root else []
-    mine = receive[root] if sendbuf is IN_PLACE and self._rank == root else simple(sendbuf)
+    mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
     return Call(RULES["gather"], [mine], receive, _same(mine, root=root), root)
 
 
@@ -62,17 +67,17 @@ def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
     """Blocks of any size to the root."""
     root = checked_root(self, root)
     receive = vector(recvbuf, self.size) if self._rank == root else []
-    mine = receive[root] if sendbuf is IN_PLACE and self._rank == root else simple(sendbuf)
-    return Call(RULES["gather"], [mine], receive, {"root": root, "dtype": str(mine.dtype)}, root)
+    mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
+    return Call(RULES["gather"], [mine], receive, {"root": root}, root)
 
 
 def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
     """Equal blocks of the root's data, one to each rank."""
     root = checked_root(self, root)
     parts = blocks(sendbuf, self.size) if self._rank == root else []
-    in_place = recvbuf is IN_PLACE and self._rank == root
-    receive = [] if in_place else [simple(recvbuf)]
-    facts = _same(parts[root] if in_place else receive[0], root=root)
+    kept = in_place(recvbuf) and self._rank == root
+    receive = [] if kept else [simple(recvbuf)]
+    facts = _same(parts[root] if kept else receive[0], root=root)
     return Call(RULES["scatter"], list(parts), receive, facts, root)
 
 
@@ -80,46 +85,45 @@ def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
     """Blocks of any size of the root's data, one to each rank."""
     root = checked_root(self, root)
     parts = vector(sendbuf, self.size) if self._rank == root else []
-    in_place = recvbuf is IN_PLACE and self._rank == root
-    receive = [] if in_place else [simple(recvbuf)]
-    facts = {"root": root, "dtype": str((parts[root] if in_place else receive[0]).dtype)}
-    return Call(RULES["scatter"], list(parts), receive, facts, root)
+    kept = in_place(recvbuf) and self._rank == root
+    receive = [] if kept else [simple(recvbuf)]
+    return Call(RULES["scatter"], list(parts), receive, {"root": root}, root)
 
 
 def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
     """Equal blocks of all ranks to everybody."""
     _apart(sendbuf, recvbuf)
     receive = blocks(recvbuf, self.size)
-    mine = receive[self._rank] if sendbuf is IN_PLACE else simple(sendbuf)
+    mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
     return Call(RULES["all_gather"], [mine], receive, _same(mine))
 
 
 def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
     """Blocks of any size of all ranks to everybody."""
     receive = vector(recvbuf, self.size)
-    mine = receive[self._rank] if sendbuf is IN_PLACE else simple(sendbuf)
-    return Call(RULES["all_gather"], [mine], receive, {"dtype": str(mine.dtype)})
+    mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
+    return Call(RULES["all_gather"], [mine], receive, {})
 
 
 def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
     """An equal block from everybody to everybody."""
     _apart(sendbuf, recvbuf)
     receive = blocks(recvbuf, self.size)
-    parts = receive if sendbuf is IN_PLACE else blocks(sendbuf, self.size)
+    parts = receive if in_place(sendbuf) else blocks(sendbuf, self.size)
     return Call(RULES["all_to_all"], list(parts), receive, _same(parts[0]))
 
 
 def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
     """A block of any size from everybody to everybody."""
     receive = vector(recvbuf, self.size)
-    parts = receive if sendbuf is IN_PLACE else vector(sendbuf, self.size)
-    return Call(RULES["all_to_all"], list(parts), receive, {"dtype": str(parts[0].dtype)})
+    parts = receive if in_place(sendbuf) else vector(sendbuf, self.size)
+    return Call(RULES["all_to_all"], list(parts), receive, {})
 
 
 def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
     """A block of any size and type from everybody to everybody."""
     receive = typed(recvbuf, self.size)
-    parts = receive if sendbuf is IN_PLACE else typed(sendbuf, self.size)
+    parts = receive if in_place(sendbuf) else typed(sendbuf, self.size)
     return Call(RULES["all_to_all"], list(parts), receive, {})
 
 
@@ -128,7 +132,7 @@ def _reducing(
 ) -> Call:
     """A reduction: all ranks bring one vector each and name the same operation."""
     op = as_op(op)
-    mine = whole if sendbuf is IN_PLACE else simple(sendbuf)
+    mine = whole if in_place(sendbuf) else simple(sendbuf)
     op.check(mine.dtype)
     facts = _same(mine, **{k: v for k, v in facts.items() if k == "root"}, op=op.identity()) | facts
     return Call(RULES[rule], [mine], receive, facts, int(facts.get("root", -1)), op)
@@ -136,7 +140,7 @@ def _reducing(
 
 def _fitting(sent: Any, buffer: Buffer) -> list[Buffer]:
     """The receive buffer, as long as what is sent."""
-    if sent is IN_PLACE:
+    if in_place(sent):
         return [buffer]
     mine = simple(sent)
     if mine.dtype != buffer.dtype:
@@ -151,7 +155,7 @@ def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -
     root = checked_root(self, root)
     _apart(sendbuf, recvbuf)
     if self._rank != root:
-        if sendbuf is IN_PLACE:
+        if in_place(sendbuf):
             raise MPIError("ERR_BUFFER", "MPI.IN_PLACE stands for the send buffer on the root only")
         return _reducing(self, "reduce", sendbuf, [], op, simple(sendbuf), root=root)
     whole = simple(recvbuf)
@@ -183,7 +187,7 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
     """The reduction of all ranks' vectors, one equal block on each rank."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
-    mine = whole if sendbuf is IN_PLACE else simple(sendbuf)
+    mine = whole if in_place(sendbuf) else simple(sendbuf)
     if mine.elements % self.size:
         raise ValueError(f"{mine.elements} elements cannot be shared out to {self.size} ranks")
     count = mine.elements // self.size
@@ -196,7 +200,10 @@ def Reduce_scatter(self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None
     """The reduction of all ranks' vectors, a block of given size on each rank."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
-    mine = whole if sendbuf is IN_PLACE else simple(sendbuf)
+    mine = whole if in_place(sendbuf) else simple(sendbuf)
+    if recvcounts is None and not in_place(sendbuf):
+        # Each rank gets as much as its receive buffer holds.
+        return _reducing(self, "reduce_scatter", sendbuf, [whole], op, whole)
     if recvcounts is None:
         if mine.elements % self.size:
             raise ValueError(f"{mine.elements} elements cannot be shared out to {self.size} ranks")

@@ -122,13 +122,13 @@ def vector(spec: Any, parts: int) -> list[Buffer]:
                 f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks"
             )
         counts = values // parts
-    if isinstance(counts, int | np.integer):
+    if np.ndim(counts) == 0:
         counts = [int(counts)] * parts
     sizes = [int(value) for value in counts]
     if places is None:
         places = [sum(sizes[:i]) for i in range(parts)] if parts < 64 else _starts(sizes)
-    elif isinstance(places, int | np.integer):
-        places = [start + int(places) for start in _starts(sizes)]
+    elif np.ndim(places) == 0:
+        places = [i * int(places) for i in range(parts)]
     if len(sizes) != parts or len(places) != parts:
         raise ValueError(
             f"{len(sizes)} counts and {len(places)} displacements for {parts} ranks: one each is needed"
@@ -171,6 +171,8 @@ def _unpack(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
     if not isinstance(spec, list | tuple):
         return spec, None, 0, None
     memory, *rest = spec
+    if len(rest) == 2 and rest[1] is None:
+        rest.pop()
     datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
     count: Any = rest[0] if rest else None
     place: Any = rest[1] if len(rest) > 1 else 0
@@ -187,15 +189,15 @@ def _unpack_vector(spec: Any) -> tuple[Any, Any, Any, Datatype | None]:
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
     memory, *rest = spec
+    if len(rest) == 2 and rest[1] is None:
+        rest.pop()
     datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
     if len(rest) > 2:
         raise ValueError(f"a message is [data, counts, displs, datatype], not {len(spec)} items")
     counts: Any = rest[0] if rest else None
     places: Any = rest[1] if len(rest) > 1 else None
     if len(rest) == 1 and isinstance(counts, tuple) and len(counts) == 2:
-        first = counts[0]
-        if first is None or isinstance(first, Sequence | np.ndarray):
-            counts, places = counts
+        counts, places = counts
     return memory, counts, places, datatype
 
 
@@ -238,7 +240,7 @@ def _as_array(memory: Any) -> Any:
     try:
         view = memoryview(memory)
     except TypeError:
-        if hasattr(memory, "__array_interface__"):
+        if hasattr(memory, "__array_interface__") or hasattr(memory, "__array__"):
             return np.asarray(memory)
         raise TypeError(
             f"a buffer is needed, such as a numpy array, but got {type(memory).__name__}; "

@@ -292,6 +292,9 @@ def _all_reduce(calls: list[Call]) -> None:
 
 def _reduce_scatter(calls: list[Call]) -> None:
     total = _total(calls)
+    wanted = sum(call.receive[0].elements for call in calls if call.receive)
+    if wanted > len(total):
+        raise ValueError(f"the ranks want {wanted} elements of a vector of {len(total)}")
     start = 0
     for call in calls:
         count = call.receive[0].elements if call.receive else 0

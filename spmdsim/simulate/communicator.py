@@ -196,6 +196,8 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     def _unusable(self, reason: str, fatal: bool = False) -> None:
         """Make every further use of this handle fail."""
         self.__dict__["_reason"] = (reason, fatal, self.__class__)
+        if not fatal:
+            del self.__dict__["_shared"]  # it now equals COMM_NULL
         object.__setattr__(self, "__class__", Unusable)
 
     # ------------------------------------------------------------------ the rest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spmdsim.simulate.constants import IDENT, SIMILAR, UNDEFINED, UNEQUAL, MPIError
+from spmdsim.simulate.constants import IDENT, PROC_NULL, SIMILAR, UNDEFINED, UNEQUAL, MPIError
 from spmdsim.simulate.scheduler import current_task
 
 
@@ -26,7 +26,7 @@ class Group:
         return hash(self.members)
 
     def __bool__(self) -> bool:
-        return True
+        return self is not GROUP_NULL
 
     def Get_size(self) -> int:
         """Number of ranks."""
@@ -45,10 +45,11 @@ class Group:
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
         """Places of these members in another group (the caller's world order by default)."""
         places = range(self.size) if ranks is None else ranks
-        members = [self.members[place] for place in places]
+        members = [place if place == PROC_NULL else self.members[place] for place in places]
         if group is None:
             return members
-        return [group.members.index(m) if m in group.members else UNDEFINED for m in members]
+        known = {member: place for place, member in enumerate(group.members)} | {PROC_NULL: PROC_NULL}
+        return [known.get(member, UNDEFINED) for member in members]
 
     def Compare(self, group: Group) -> int:
         """IDENT, SIMILAR (same ranks, other order) or UNEQUAL."""
@@ -101,6 +102,9 @@ class Group:
         if not 0 <= rank < self.size:
             raise MPIError("ERR_RANK", f"rank {rank} is not in 0 to {self.size - 1}")
         return rank
+
+
+GROUP_NULL = Group()
 
 
 def _places(ranges: Sequence[tuple[int, int, int]]) -> list[int]:

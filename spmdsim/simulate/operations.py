@@ -112,6 +112,11 @@ class Op:
 
         left, right = simple(inbuf), simple(inoutbuf)
         self.check(left.dtype)
+        if (left.elements, left.dtype) != (right.elements, right.dtype):
+            raise ValueError(
+                f"the input buffer holds {left.elements} × {left.dtype}, "
+                f"the other one {right.elements} × {right.dtype}"
+            )
         right.write(self.combine(left.read(), right.read()))
 
 

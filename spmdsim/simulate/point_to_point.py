@@ -210,6 +210,17 @@ class PointToPoint:
         frame = _frame(1)
         return Prequest(lambda: self._start(simple(buf), dest, tag, SYNCHRONOUS, "Ssend_init", frame))
 
+    def Bsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
+        """A buffered send to be started again and again."""
+        frame = _frame(1)
+        payload = self._attached(simple(buf))
+        return Prequest(lambda: self._start(payload, dest, tag, BUFFERED, "Bsend_init", frame))
+
+    def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
+        """A ready send to be started again and again."""
+        frame = _frame(1)
+        return Prequest(lambda: self._start(simple(buf), dest, tag, READY, "Rsend_init", frame))
+
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """A receive to be started again and again."""
         frame = _frame(1)

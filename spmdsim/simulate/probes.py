@@ -10,6 +10,7 @@ from spmdsim.simulate.messages import Message, Probing
 from spmdsim.simulate.payloads import OBJECT_TARGET
 from spmdsim.simulate.point_to_point import writable
 from spmdsim.simulate.requests import Request
+from spmdsim.simulate.scheduler import current_task
 from spmdsim.simulate.status import Status
 from spmdsim.simulate.transfer import check_source
 
@@ -67,7 +68,8 @@ class ProbeMethods:
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
         """Wait until a message is there, and take hold of it."""
-        return Matched(self, self._look(source, tag, status, "Mprobe"))
+        message = self._look(source, tag, status, "Mprobe")
+        return Matched.from_nobody() if message is None else Matched(self, message)
 
     mprobe = Mprobe
 
@@ -81,17 +83,37 @@ class ProbeMethods:
     improbe = Improbe
 
 
+_NOBODYS = object()
+
+
 class Matched:
     """A message that a matching probe took hold of: only its holder can receive it (``MPI.Message``)."""
 
+    lasting = False  # the constant MESSAGE_NO_PROC can be received again and again
+
     def __init__(self, comm: Any = None, message: Message | None = None) -> None:
-        self._comm = comm
-        self._message = message
-        if message is not None:
+        if isinstance(comm, Matched):  # another handle on the same message
+            comm, message = comm._comm, comm._message
+        elif message is not None:
             comm._box.remove(message)
+        self._comm: Any = comm
+        self._message: Any = message
+
+    @classmethod
+    def from_nobody(cls) -> Matched:
+        """The message that PROC_NULL sends."""
+        made = cls()
+        made._message = _NOBODYS
+        return made
 
     def __bool__(self) -> bool:
         return self._message is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Matched) and self._message is other._message
+
+    def __hash__(self) -> int:
+        return id(self._message)
 
     @classmethod
     def Probe(
@@ -113,30 +135,36 @@ class Matched:
 
     def _put_back(self) -> tuple[int, int]:
         """Let the ordinary receive find the message first."""
-        message, self._message = self._message, None
-        if message is None:
+        message = self._message
+        if not self.lasting:
+            self._message = None
+        if message is None or message is _NOBODYS:
             return PROC_NULL, ANY_TAG
         box, key = self._comm._box, (message.source, message.tag)
         box.put(message)
         box.arrived[key].rotate(1)
         return key
 
+    def _home(self) -> Any:
+        task = current_task()
+        return task.own if self._comm is None and task is not None else self._comm
+
     def Recv(self, buf: Any, status: Status | None = None) -> None:
         """Receive the message into a buffer."""
         source, tag = self._put_back()
-        self._comm._receive(writable(buf), source, tag, status, "Recv", _frame(1))
+        self._home()._receive(writable(buf), source, tag, status, "Recv", _frame(1))
 
     def recv(self, status: Status | None = None) -> Any:
         """Receive the message as a Python object."""
         source, tag = self._put_back()
-        return self._comm._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
+        return self._home()._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
 
     def Irecv(self, buf: Any) -> Request:
         """Begin to receive the message into a buffer."""
         source, tag = self._put_back()
-        return Request(operation=self._comm._post(writable(buf), source, tag, "Irecv", _frame(1)))
+        return Request(operation=self._home()._post(writable(buf), source, tag, "Irecv", _frame(1)))
 
     def irecv(self) -> Request:
         """Begin to receive the message as a Python object."""
         source, tag = self._put_back()
-        return Request(operation=self._comm._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
+        return Request(operation=self._home()._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))

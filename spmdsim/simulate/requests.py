@@ -34,7 +34,7 @@ class Request:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Request):
             return NotImplemented
-        return self is other or (self.operation is None and other.operation is None)
+        return self is other or not (self or other)
 
     def __hash__(self) -> int:
         return id(self)

@@ -16,7 +16,7 @@ from spmdsim.simulate import constants, datatypes, operations
 from spmdsim.simulate.communicator import COMM_NULL, Comm, Intracomm, Shared, revive
 from spmdsim.simulate.constants import MPIError
 from spmdsim.simulate.datatypes import Datatype
-from spmdsim.simulate.groups import Group
+from spmdsim.simulate.groups import GROUP_NULL, Group
 from spmdsim.simulate.operations import Op
 from spmdsim.simulate.places import place_of
 from spmdsim.simulate.probes import Matched
@@ -276,6 +276,12 @@ class Info(dict[str, str]):
         return len(self)
 
 
+def _no_proc() -> Matched:
+    made = Matched.from_nobody()
+    made.lasting = True
+    return made
+
+
 def _names() -> dict[str, Any]:
     """Everything in ``MPI`` that is the same for all ranks."""
     names: dict[str, Any] = {
@@ -302,8 +308,9 @@ def _names() -> dict[str, Any]:
         COMM_NULL=COMM_NULL,
         REQUEST_NULL=Request(),
         GROUP_EMPTY=Group(),
-        GROUP_NULL=Group(),
+        GROUP_NULL=GROUP_NULL,
         MESSAGE_NULL=Matched(),
+        MESSAGE_NO_PROC=_no_proc(),
         INFO_NULL=Info(),
         INFO_ENV=Info(),
         ERRORS_RETURN=0,

@@ -92,5 +92,5 @@ def fill_statuses(statuses: Any, found: list[Status]) -> None:
     for position, status in enumerate(found):
         if position < len(statuses):
             statuses[position].__dict__.update(vars(status))
-        else:
+        elif isinstance(statuses, list):
             statuses.append(status)

@@ -158,6 +158,8 @@ def deliver(message: Message, target: Any) -> None:
     if payload.dtype is OBJECT:
         return
     data = message.data
+    if payload.nbytes == 0:
+        return
     if data is None:
         if payload.index is None and target.index is None:
             source, sink = payload.array, target.array
@@ -219,6 +221,8 @@ def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     payload, target = message.payload, receive.target
+    if payload.nbytes == 0 and payload.dtype is not OBJECT and target.dtype is not OBJECT:
+        return  # nothing has no type
     if payload.dtype is OBJECT or target.dtype is OBJECT:
         scheduler.fail(faults.wrong_type(message, receive))
     if payload.dtype != target.dtype and not (payload.loose or target.loose):
