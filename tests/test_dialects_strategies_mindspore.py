@@ -16,6 +16,7 @@ from spmdsim.dialects.mindspore.operators import BATCH_PARALLEL, ELEMENTWISE, RE
 from spmdsim.dialects.mindspore.strategies import shard
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
 from spmdsim.tensor import Tensor
+from spmdsim.trace import record
 from spmdsim.worlds import LockStep
 
 V = "operators_mindspore"
@@ -267,6 +268,50 @@ def test_only_products_take_an_out_strategy(name):
         cuts = [(4, 1), (4, 1)]
     with pytest.raises(RuntimeError, match="out_strategy is not accepted"):
         shard(name, shapes, cuts, ((4, 1),), devices=4)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("x", "w", "result", "mode", "names"),
+    [
+        ((None, ("x", "y")), ("x", "y"), (None, ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
+        (("z", ("x", "y")), ("x", "y"), ("z", ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
+        (
+            (("z", "y"), "x"),
+            (("x", "z"), "y"),
+            (("z", "x"), "y"),
+            "3-D",
+            ["AllGather", "AllGather", "ReduceScatter"],
+        ),
+    ],
+)
+def test_tensor_parallelism_in_two_and_three_dims(x, w, result, mode, names, transposed):
+    make = Layout((2, 2, 2), ("x", "y", "z"))
+    layouts = (make(*x), make(*(w[::-1] if transposed else w)))
+    attrs = {"enable_nd_tp": True, "transpose_b": transposed}
+    found = shard("MatMul", [(16, 8), (8, 8)], layouts, make(*result), attrs=attrs)
+    assert found.outputs[0] == make(*result) and found.mode == mode
+    assert [f.name for f in found.forward] == names
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(16, 8)), rng.normal(size=(8, 8))
+    world = LockStep(8)
+    operands = [Tensor.from_global(v, layout, world) for v, layout in zip((a, b), layouts)]
+    product = ops.matmul.op.shard(found.strategy, found.outputs[0])
+    with record() as trace:
+        y = product(*operands, **({"transpose_b": True} if transposed else {}))
+    words = {"AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
+    moved = [(e.collective, e.axes) for e in trace.collectives]
+    assert moved == [(words[f.name], f.axes) for f in found.forward]
+    np.testing.assert_allclose(y.full(), a @ (b.T if transposed else b), rtol=1e-12)
+
+
+def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
+    make = Layout((2, 2, 2), ("x", "y", "z"))
+    with pytest.raises(RuntimeError, match="enable_nd_tp"):
+        shard("MatMul", [(16, 8), (8, 8)], (make("z", "x"), make("x", "y")), attrs={"enable_nd_tp": True})
+    layouts = (make("None", ("x", "y")), make("x", "y"))
+    with pytest.raises(RuntimeError, match="cannot be had"):
+        shard("MatMul", [(16, 8), (8, 8)], layouts, make("None", "y"), attrs={"enable_nd_tp": True})
 
 
 # -- the table -------------------------------------------------------------------------------------------

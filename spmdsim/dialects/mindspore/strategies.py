@@ -24,6 +24,7 @@ from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
 from spmdsim.dialects.mindspore.operators import Operator, Shape
 from spmdsim.dialects.mindspore.shard_error import ShardError, refusing
 from spmdsim.dialects.mindspore.sharded import Forward, Sharded
+from spmdsim.dialects.mindspore.tensor_parallel import nd_product
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import Layout
 from spmdsim.rules import BoundRule, Strategy, factor_cuts, strategy_from_factors
@@ -137,8 +138,19 @@ def _by_layouts(
     count = None if devices is None else devices if isinstance(devices, int) else len(devices)
     if count is not None and count != given[0].mesh.size:
         raise ShardError(f"the layouts are for {given[0].mesh.size} devices, but there are {count}")
+    if attrs.get("enable_nd_tp") and row.out_strategy == "product":
+        return _nd(name, bound, given, out)
     strategy = bound.infer(given)
     return _derive(name, row, bound, strategy, out, attrs, 1, "right", tuple(given))
+
+
+def _nd(name: str, bound: BoundRule, given: Sequence[Layout], out: Any) -> Sharded:
+    made = nd_product(name, bound, given)
+    wanted = out[0] if isinstance(out, (tuple, list)) else out
+    if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != made.outputs[0].canonical:
+        raise ShardError(f"out_strategy {wanted} cannot be had; the result is {made.outputs[0]}")
+    check_even(made.outputs[0], made.output_shapes[0], "the result")
+    return made
 
 
 def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
