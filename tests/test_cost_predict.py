@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spmdsim.cli.collective_predict import as_plot, growing_counts, growing_sizes
+from spmdsim.cli.collective_predict import growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine
@@ -15,6 +15,7 @@ from spmdsim.cost.loggops import LogGOPS, simulate_program
 from spmdsim.cost.lowering import program_of
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import price
+from spmdsim.draw.prediction import prediction_plot
 from spmdsim.errors import InputError
 
 MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)
@@ -114,10 +115,10 @@ def test_growing_numbers() -> None:
 
 
 def test_the_plot_has_the_points() -> None:
-    plot = as_plot(predict("all_reduce", MACHINE, [8], [64, 4096], ["ring", "linear"]))
+    plot = prediction_plot(predict("all_reduce", MACHINE, [8], [64, 4096], ["ring", "linear"]))
     assert [line.name for line in plot.lines] == ["ring", "linear"]
     assert [x for x, _ in plot.lines[0].points] == [64, 4096]
-    over_ranks = as_plot(predict("all_reduce", MACHINE, [2, 4, 8], [64], ["ring"]))
+    over_ranks = prediction_plot(predict("all_reduce", MACHINE, [2, 4, 8], [64], ["ring"]))
     assert [x for x, _ in over_ranks.lines[0].points] == [2, 4, 8] and over_ranks.x_label == "ranks"
 
 

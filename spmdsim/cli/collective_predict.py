@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from spmdsim.errors import InputError
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
     from spmdsim.cost.loggops import LogGOPS
-    from spmdsim.cost.prediction import Point, Prediction
     from spmdsim.draw.plot import Plot
 
 EXAMPLES = """\
@@ -32,8 +30,6 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 
 #: Lines in the terminal's plot; more cannot be told apart.
 MOST_LINES = 12
-#: Points side by side in one table.
-MOST_COLUMNS = 10
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from spmdsim.cli.output import console, emit_json, remark, say, table
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
+    from spmdsim.draw.prediction import crossover_words, prediction_plot, prediction_tables
 
     machine = machine_of(args.machine, args.what_if)
     ranks = growing_counts(args.ranks)
@@ -105,19 +102,19 @@ def run(args: argparse.Namespace) -> int:
         reasons = "; ".join(f"{name}: {why}" for name, why in found.left_out.items())
         raise InputError(f"no algorithm of {what.name} can be priced here ({reasons})")
     if args.svg or args.png:
-        _write_pictures(as_plot(found), args)
+        _write_pictures(prediction_plot(found), args)
     if args.json:
         emit_json(found.to_dict())
         return 0
     say(f"{what.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
     say(f"size: {what.size_means}; times in microseconds, * is the fastest", "")
-    for columns, rows, title in _tables(found, args.libraries):
+    for columns, rows, title in prediction_tables(found, args.libraries):
         console().print(table(columns, rows, title, right=columns[1:]))
-    say(*(_crossover_words(one) for one in found.crossovers))
+    say(*(crossover_words(one) for one in found.crossovers))
     if not args.no_plot and len(found.points) > 1:
         from spmdsim.draw.plot import terminal_plot
 
-        say("", *terminal_plot(as_plot(found, MOST_LINES)))
+        say("", *terminal_plot(prediction_plot(found, MOST_LINES)))
     for name, why in found.left_out.items():
         remark(f"left out: {name} {why}")
     return 0
@@ -209,98 +206,6 @@ def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
     return growing_sizes(begin, end, args.factor)
-
-
-def size_words(nbytes: float) -> str:
-    """A size in the units people type.
-
-    >>> [size_words(v) for v in (100, 2048, 3 << 20, 1500)]
-    ['100', '2K', '3M', '1500']
-    """
-    for power, unit in ((30, "G"), (20, "M"), (10, "K")):
-        if nbytes >= 1 << power and nbytes % (1 << power) == 0:
-            return f"{int(nbytes) >> power}{unit}"
-    return f"{nbytes:.0f}"
-
-
-def microseconds(seconds: float) -> str:
-    """Seconds as microseconds with three significant digits or all whole ones.
-
-    >>> microseconds(1.23456e-6), microseconds(0.0123456)
-    ('1.23', '12,346')
-    """
-    value = seconds * 1e6
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _tables(found: Prediction, libraries: bool) -> Iterator[tuple[list[str], list[list[str]], str]]:
-    """Columns, rows and title of each table: algorithms below one another, up to ten points side by side."""
-    over_ranks = len({point.nbytes for point in found.points}) == 1
-    blocks: dict[int, list[Point]] = {}
-    for point in found.points:
-        blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
-    for ranks, points in blocks.items():
-        title = f"{size_words(points[0].nbytes)} bytes" if over_ranks else f"{ranks} ranks"
-        for start in range(0, len(points), MOST_COLUMNS):
-            part = points[start : start + MOST_COLUMNS]
-            heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
-            rows = [[name, *(_cell(p, name) for p in part)] for name in found.algorithms]
-            rows.append(["(bound)", *(microseconds(p.bound) + " " for p in part)])
-            if libraries:
-                for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
-                    rows.append(
-                        [label, *(_choice(library, found.collective, p.ranks, p.nbytes) for p in part)]
-                    )
-            yield ["ranks" if over_ranks else "size", *heads], rows, title
-
-
-def _cell(point: Point, name: str) -> str:
-    if name not in point.seconds:
-        return "- "
-    return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")
-
-
-def _choice(library: str, collective: str, ranks: int, nbytes: int) -> str:
-    from spmdsim.collectives.selection import choose
-
-    try:
-        return choose(library, collective, ranks, nbytes).algorithm.name
-    except InputError:
-        return "-"
-
-
-def _crossover_words(one: Any) -> str:
-    from spmdsim.draw.plot import short
-
-    return f"on {one.ranks} ranks: {one.after} is faster than {one.before} from {short(one.nbytes)}B on"
-
-
-def as_plot(found: Prediction, most: int | None = None) -> Plot:
-    """The prediction as lines over sizes, or over rank counts if there are several."""
-    from spmdsim.draw.plot import Line, Plot
-
-    over_ranks = len({point.ranks for point in found.points}) > 1
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for point in found.points:
-        for name, seconds in point.seconds.items():
-            x = point.ranks if over_ranks else point.nbytes
-            several = over_ranks and len({p.nbytes for p in found.points}) > 1
-            label = f"{name} {size_words(point.nbytes)}" if several else name
-            if x > 0 and seconds > 0:
-                lines.setdefault(label, []).append((float(x), seconds))
-    fastest = sorted(lines, key=lambda name: min(y for _, y in lines[name]))[:most]
-    where = f"{found.collective} on {found.machine.name}"
-    where += f", {found.topology}" if found.topology else ""
-    if not over_ranks:
-        where += f", {found.points[0].ranks} ranks"
-    marks = () if over_ranks else tuple((x.nbytes, f"{x.before} -> {x.after}") for x in found.crossovers)
-    return Plot(
-        where,
-        "ranks" if over_ranks else "bytes",
-        "seconds",
-        tuple(Line(name, tuple(points)) for name, points in lines.items() if name in fastest),
-        marks,
-    )
 
 
 def _write_pictures(plot: Plot, args: argparse.Namespace) -> None:
