@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -88,3 +91,11 @@ def test_steps_that_are_none():
         LockStep(2).run(Step("all_reduced", ("a",), mesh("a"), mesh(None), (2,)), [np.zeros(1)] * 2)
     with pytest.raises(WorldError, match="all_gather stays on one mesh"):
         LockStep(2).run(Step("all_gather", ("a",), mesh("a"), other(None), (2,)), [np.zeros(1)] * 2)
+
+
+def test_importing_the_worlds_starts_no_mpi():
+    program = "import sys, spmdsim, spmdsim.worlds, spmdsim.trace; spmdsim.worlds.LockStep(2); print('mpi4py' in sys.modules)"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environ, timeout=60)
+    assert result.stdout.strip() == "False"

@@ -146,6 +146,24 @@ def all_layouts(mesh):
     return found
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (), (0, 3), (1,)], ids=str)
+def test_one_rank_tells_all_others(world, shape):
+    n, whole = world.size, (None,) * len(shape)
+    everyone, others = Mesh((n,), ("a",)), Mesh((max(1, n - 1),), ("a",), range(min(1, n - 1), n))
+    for root in range(n):
+        for mesh in (everyone, others):
+            step = Step("exchange", (), Mesh((1,), ("one",), (root,))(*whole), mesh(*whole), shape)
+            array = values(shape)
+            given = [
+                array if rank == root else np.zeros((0,) * len(shape), array.dtype) for rank in world.ranks
+            ]
+            for rank, result in zip(world.ranks, world.run(step, given)):
+                if rank in mesh:
+                    np.testing.assert_array_equal(result, array)
+                else:
+                    assert result.shape == (0,) * len(shape)
+
+
 @pytest.mark.ranks(4, 8)
 def test_an_exchange_keeps_pending_values_apart(world):
     mesh, shape = Mesh((2, world.size // 2), ("p", "a")), (6, 5)

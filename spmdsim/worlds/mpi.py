@@ -23,7 +23,7 @@ from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.mpi_check import Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi_comms import Comms
 from spmdsim.worlds.mpi_numbered import place_numbered
-from spmdsim.worlds.mpi_place import place
+from spmdsim.worlds.mpi_place import broadcast, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi_shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.reduce_ops import check_reduce
@@ -191,7 +191,11 @@ class MPIWorld(World):
         if len(traffic.members) == 1 or 0 in step.shape:
             target = step.dst.local_shape(step.shape, self.rank)
             return (lambda array: array.reshape(target)), []
-        return place(traffic, self._comms.of(traffic.members), dtype, self.tuning)
+        comm = self._comms.of(traffic.members)
+        if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
+            root = traffic.members.index(step.src.mesh.rank_at(0))
+            return broadcast(traffic, comm, dtype, root, step.shape), []
+        return place(traffic, comm, dtype, self.tuning)
 
     def _reducing(self, step: Step, dtype: np.dtype) -> Run:
         check_reduce(step.op, dtype)

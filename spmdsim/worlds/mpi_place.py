@@ -52,6 +52,20 @@ def _counts(indices: tuple[Index | None, ...]) -> list[int]:
     return [0 if i is None else Piece(0, i).count for i in indices]
 
 
+def broadcast(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]) -> Run:
+    """Bcast, where one rank holds everything and all others want it; ``root`` is its number in ``comm``."""
+    kind, fresh = element(dtype.itemsize)[1], allocator(shape, dtype)
+    sends, target = comm.Get_rank() == root, traffic.target
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = array if sends else fresh()
+        for part in counted_parts(out):
+            comm.Bcast([part, kind], root)
+        return out if out.shape == target else np.empty(target, dtype)
+
+    return run
+
+
 def _gather(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, offsets: list[int]) -> Run:
     """Allgather(v) straight into the result."""
     assert traffic.gathered is not None
