@@ -310,3 +310,44 @@ def test_the_proof_of_a_run(world, case):
     wrong = replace(proof, rows=(replace(proof.rows[0], counted=-1), *proof.rows[1:]))
     assert not wrong.holds and "NOT as predicted" in str(wrong) and "differ" in str(wrong)
     assert not replace(proof, error=1.0).holds
+
+
+def odd(x, w, v, b):
+    """Concat, transpose and reshape over dims that are no powers of two."""
+    h = ops.matmul(x, w)
+    y = ops.concat([ops.relu(h), ops.exp(ops.multiply(h, 0.1))], 1)
+    y = ops.add(ops.matmul(v, ops.transpose(y, (1, 0))), b)
+    y = ops.reshape(y, (7, 9, 6))
+    return ops.sum(ops.multiply(y, y))
+
+
+@pytest.mark.ranks(3, 6)
+@pytest.mark.parametrize("method", ["exact", "recursive_programming"])
+def test_odd_sizes_and_rank_counts(world, method):
+    inputs, parameters = {"x": (18, 21)}, {"w": (21, 30), "v": (21, 60), "b": (18,)}
+    machine = MACHINES["slow ranks"]
+    found = search(odd, world.size, inputs=inputs, parameters=parameters, method=method, machine=machine)
+    assert found.strategy("matmul.w").splits and found.strategy("matmul.v").splits
+    proof = prove(odd, found, world, arguments({**inputs, **parameters}))
+    assert proof.holds and proof.rows, str(proof)
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("method", ["exact", "sharding_propagation", "recursive_programming"])
+def test_two_device_matrices_in_one_program(world, method):
+    """The tutorial's layouts on (2,2,2) and (8,), and cuts, in one network; only the last product is free."""
+    three, flat = Mesh((2, 2, 2), ("dp", "sp", "mp")), Mesh((8,), ("tp",))
+
+    def program(x, w1, w2, w3):
+        x = ops.matmul.op.shard((three("mp", ("sp", "dp")), three(("sp", "dp"), None)))(x, w1)
+        x = ops.relu.op.shard(((4, 1),))(x)
+        x = ops.matmul.op.shard((flat(None, "tp"), flat("tp", None)))(x, w2)
+        y = ops.matmul(ops.relu.op.shard(((8, 1),))(x), w3)
+        return ops.sum(ops.multiply(y, y))
+
+    inputs, parameters = {"x": (32, 784)}, {"w1": (784, 512), "w2": (512, 512), "w3": (512, 16)}
+    found = search(program, 8, inputs=inputs, parameters=parameters, method=method)
+    assert found.strategy("matmul.w1").mesh == three and found.strategy("matmul.w2").mesh == flat
+    assert len(found.remarks) == (3 if method == "sharding_propagation" else 0)
+    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    assert proof.holds and len(proof.rows) > 5, str(proof)

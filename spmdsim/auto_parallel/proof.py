@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,14 @@ from spmdsim.auto_parallel.carry_out import Bytes, compare_bytes, run
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.record import shape_and_dtype
 from spmdsim.auto_parallel.report import size_text, text_table
+from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import record
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from spmdsim.tensor import Op, Tensor
+    from spmdsim.tensor.operator import ShardedOp
     from spmdsim.worlds.base import World
 
 
@@ -108,6 +111,16 @@ def prove(program: Callable[..., Any], found: Found, world: World, arrays: Mappi
     return Proof(str(world), rows, rank, error, 1e-3 if _narrow(arrays) else 1e-9)
 
 
+class Unconfigured(Watcher):
+    """Runs every operator as its operands lie, whatever strategy it was given."""
+
+    def before(
+        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+    ) -> tuple[Op, ShardedOp | None]:
+        """The operator without its strategy."""
+        return op, None
+
+
 def _scalar(found: Found) -> bool:
     results = found.graph.results
     return found.graph.training and len(results) == 1 and found.graph.values[results[0]].shape == ()
@@ -122,7 +135,8 @@ def _alone(program: Callable[..., Any], found: Found, world: World, arrays: Mapp
     for name, array in arrays.items():
         layout = Layout.replicated(Mesh((1,), ("x",)), array.ndim)
         tensors[name] = Tensor.from_global(array, layout, world, requires_grad=name in trained, name=name)
-    result = program(**tensors)
+    with watching(Unconfigured()):
+        result = program(**tensors)
     if _scalar(found):
         result.backward()
     return result, tensors
