@@ -143,6 +143,14 @@ def test_command_writes_json_and_pictures(tmp_path, capsys) -> None:
     assert svg.read_text().startswith("<svg") and "ring" in svg.read_text()
 
 
+def test_command_shows_the_busiest_links(capsys) -> None:
+    arguments = ["all_reduce", "-n", "16", "-e", "1K", "--topology", "ring", "--links", "recursive_doubling"]
+    assert main(["collective", "predict", *arguments, "--json"]) == 0
+    assert [one["messages"] for one in json.loads(capsys.readouterr().out)] == [1, 2, 4, 8]
+    assert main(["collective", "predict", *arguments]) == 0
+    assert "busiest link" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

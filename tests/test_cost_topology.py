@@ -10,6 +10,7 @@ from spmdsim.cost import Link, Machine
 from spmdsim.cost.congestion import drain_seconds, max_min_rates, round_seconds
 from spmdsim.cost.dragonfly import Dragonfly
 from spmdsim.cost.fat_tree import FatTree
+from spmdsim.cost.hotspots import hotspots
 from spmdsim.cost.pricing import price
 from spmdsim.cost.topology import Flat, Nodes, Routes, Topology
 from spmdsim.cost.topology_spec import parse_topology
@@ -177,6 +178,20 @@ def test_ring_algorithm_fits_the_ring_network_and_doubling_does_not() -> None:
             / price(schedule, machine, long, flat).seconds
         )
         assert ratio == pytest.approx(slower, rel=0.35 if slower > 1 else 1e-6)
+
+
+def test_busiest_link_of_each_round() -> None:
+    """Doubling on a ring: partners at distance d put d messages on a link; the ring algorithm one everywhere."""
+    ring_network = Torus((16,), 1e9)
+    doubling = hotspots(schedule_of("all_reduce", "recursive_doubling", 16), ring_network, 1000)
+    assert [one.messages for one in doubling] == [1, 2, 4, 8]
+    assert [one.nbytes for one in doubling] == [1000, 2000, 4000, 8000]
+    around = hotspots(schedule_of("all_reduce", "ring", 16), ring_network, 1600)
+    assert {(one.messages, one.nbytes) for one in around} == {(1, 100.0)}
+    assert all(one.used == 0.5 for one in around)  # one direction only
+    empty = hotspots(schedule_of("barrier", "dissemination", 16), ring_network, 0)
+    assert [one.messages for one in empty] == [1, 2, 4, 8]
+    assert sum(one.repeat for one in around) == 30 and around[-1].first + around[-1].repeat == 30
 
 
 def test_flat_topology_prices_like_the_machine() -> None:

@@ -23,6 +23,7 @@ examples:
 
 topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
 dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
+  spmdsim collective predict all_reduce -n 64 --topology ring --links recursive_doubling   busiest link per round
   spmdsim collective predict all_reduce -n 8 --model loggops             event simulation, eager and rendezvous
 
 machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
@@ -70,6 +71,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--segments", type=int, metavar="S", help="segments, for algorithms that have them")
     parser.add_argument("--itemsize", type=int, default=1, help="bytes that are never cut (1)")
     parser.add_argument("--libraries", action="store_true", help="show what MPICH and Open MPI choose")
+    parser.add_argument(
+        "--links",
+        metavar="ALGORITHM",
+        help="show the busiest link of each round on the topology, for the largest size",
+    )
     parser.add_argument("--no-plot", action="store_true", help="the table only")
     parser.add_argument("--svg", metavar="FILE", help="write the plot as SVG")
     parser.add_argument("--png", metavar="FILE", help="write the plot as PNG (needs matplotlib)")
@@ -101,6 +107,8 @@ def run(args: argparse.Namespace) -> int:
     if not found.algorithms:
         reasons = "; ".join(f"{name}: {why}" for name, why in found.left_out.items())
         raise InputError(f"no algorithm of {what.name} can be priced here ({reasons})")
+    if args.links:
+        return _print_links(args, machine, what.name, ranks[-1], sizes[-1], options)
     if args.svg or args.png:
         _write_pictures(prediction_plot(found), args)
     if args.json:
@@ -117,6 +125,40 @@ def run(args: argparse.Namespace) -> int:
         say("", *terminal_plot(prediction_plot(found, MOST_LINES)))
     for name, why in found.left_out.items():
         remark(f"left out: {name} {why}")
+    return 0
+
+
+def _print_links(
+    args: argparse.Namespace, machine: Machine, collective: str, n: int, nbytes: int, options: dict[str, Any]
+) -> int:
+    """The busiest link of each round."""
+    from dataclasses import asdict
+
+    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.collectives import schedule_of
+    from spmdsim.cost.hotspots import hotspots
+    from spmdsim.cost.topology_spec import parse_topology
+    from spmdsim.draw.prediction import microseconds
+
+    network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
+    found = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
+    if args.json:
+        emit_json([asdict(one) for one in found])
+        return 0
+    columns = ("rounds", "busiest link", "messages", "bytes", "busy (us)", "links in use")
+    rows = [
+        (
+            f"{one.first}" if one.repeat == 1 else f"{one.first}-{one.first + one.repeat - 1}",
+            one.link,
+            one.messages,
+            f"{one.nbytes:,.0f}",
+            microseconds(one.seconds),
+            f"{one.used:.0%}",
+        )
+        for one in found
+    ]
+    say(f"{collective} {args.links} of {nbytes:,} bytes on {network.name}, {n} ranks")
+    console().print(table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use")))
     return 0
 
 
