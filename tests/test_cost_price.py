@@ -12,7 +12,7 @@ from spmdsim.collectives import algorithm, algorithms, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
 from spmdsim.cost.formulas import closed_form, crossover_bytes
-from spmdsim.cost.pricing import price
+from spmdsim.cost.pricing import price, reaches
 from spmdsim.cost.traffic import symmetry_of, traffic
 from spmdsim.errors import InputError
 
@@ -98,6 +98,18 @@ def test_levels_by_one_rank_and_by_all(name: str) -> None:
         alpha, moving = machine.message_parts(np.array(one.nbytes), one.sources, one.targets)
         expected += one.repeat * (float((alpha + moving).max()) + one.reduced * machine.gamma)
     assert price(schedule, machine, size).seconds == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("n", [2, 7, 8, 12, 16, 30, 32])
+@pytest.mark.parametrize("per_node", [1, 3, 4, 5, 8])
+def test_which_messages_leave_their_node(n: int, per_node: int) -> None:
+    ranks = np.arange(n)
+    kinds = ["shift", "xor"] if n & (n - 1) == 0 else ["shift"]
+    for kind in kinds:
+        for peer in range(1, n):
+            targets = ranks ^ peer if kind == "xor" else (ranks + peer) % n
+            crossing = ranks // per_node != targets // per_node
+            assert reaches(kind, peer, n, per_node) == (not crossing.all(), crossing.any()), (kind, peer)
 
 
 def test_inside_a_node_is_cheaper() -> None:

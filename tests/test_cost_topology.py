@@ -108,6 +108,16 @@ def test_dragonfly_uses_one_global_link_per_pair_of_groups() -> None:
     assert round_seconds(network, sources, np.array([4, 8, 12, 16]), np.ones(4)) < 4.0
 
 
+@pytest.mark.parametrize(("groups", "routers"), [(9, 4), (5, 2), (7, 3), (3, 4)])
+def test_dragonfly_spreads_its_global_links_over_the_routers(groups: int, routers: int) -> None:
+    network = Dragonfly(groups, routers, 1, 1.0)
+    for group in range(groups):
+        others = np.array([other for other in range(groups) if other != group])
+        gateways = network._gateway(np.full_like(others, group), others)
+        assert gateways.min() >= 0 and gateways.max() < routers
+        assert np.bincount(gateways).max() <= -(-(groups - 1) // routers)
+
+
 def test_nodes_share_their_ports() -> None:
     sources, targets = np.arange(4), np.arange(4, 8)
     one = Nodes(8, 4, 1.0, 10.0, 1, 0.5, 0.25)
