@@ -352,6 +352,24 @@ def test_the_network_of_the_tutorial_propagates() -> None:
     assert [layout.parts[0] for layout in flatten.bound.input_layouts(found.strategy("flatten"))] == [2]
 
 
+def test_configured_cuts_on_many_ranks() -> None:
+    """Cuts for 8 ranks on 64: repeated on the right, on the mesh of prime factors or a coarse one."""
+    for ranks in (16, 64, 4096):
+        found = search(seed003(), ranks, method="sharding_propagation")
+        first = found.graph.operator("matmul1")
+        strategy = found.strategy("matmul1")
+        assert [layout.parts for layout in first.bound.input_layouts(strategy)] == [(2, 4), (4, 1)]
+        assert found.mesh.size == ranks and len(found.mesh.axes) <= 4
+    recursion = double_recursion(seed003(), 4096)
+    assert recursion.parts(first.index) == ((2, 4), (4, 1))
+
+
+def test_meshes_with_too_many_axes_are_refused() -> None:
+    mesh = Mesh((2,) * 12, [f"a{k}" for k in range(12)])
+    with pytest.raises(InputError, match="double recursion"):
+        search(mlp(1, 4096, 4096), mesh)
+
+
 def test_the_gap_to_the_optimum_is_printed() -> None:
     graph = gpt(2, 256, 8, 64, heads=4)
     rough = search(graph, 4, method="recursive_programming", polish=False)

@@ -17,6 +17,9 @@ from spmdsim.errors import InputError, RuleError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
 
+#: Up to so many strategies of one operator are enumerated.
+MOST_STRATEGIES = 100_000
+
 Shape = tuple[int, ...]
 Cuts = tuple[tuple[int, ...], ...]
 
@@ -46,6 +49,12 @@ def mesh_strategies(
     >>> [str(s) for s in mesh_strategies(matmul, Mesh((4,), ("x",)))]
     ['replicated', 'm:x', 'k:x', 'n:x']
     """
+    busy_axes = sum(size > 1 for size in mesh.shape)
+    if (len(bound.splittable) + 1) ** busy_axes > MOST_STRATEGIES:
+        raise InputError(
+            f"a mesh of {busy_axes} axes gives the rule '{bound.rule}' too many strategies to look at each; use fewer "
+            "axes, or the double recursion"
+        )
     found = [s for s in bound.strategies(mesh, partial=partial) if _sensible(s)]
     if even:
         found = [s for s in found if all(bound.sizes[f] % s.parts(f) == 0 for f, _ in s.splits)]
@@ -90,21 +99,31 @@ def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
     if given and isinstance(given[0], tuple) and len(given[0]) == 2 and isinstance(given[0][0], str):
         return Strategy.of(mesh, dict(given))
     own = strategy_from_cuts(bound, given, mesh.rank_list)
-    for strategy in mesh_strategies(bound, mesh, even=False):
-        if _same_pieces(bound, own, strategy):
-            return strategy
-    return own
+    return _on_mesh(bound, own, mesh) or own
 
 
-def _same_pieces(bound: BoundRule, one: Strategy, other: Strategy) -> bool:
-    """Whether two strategies put the same piece on every rank."""
-    ranks = one.mesh.rank_list
-    pairs = [*zip(bound.input_layouts(one), bound.input_layouts(other), bound.shapes)]
-    if any(a.parts != b.parts for a, b, _ in pairs):
-        return False
-    return len(ranks) <= 4096 and all(
-        a.bounds(shape, rank) == b.bounds(shape, rank) for a, b, shape in pairs for rank in ranks
-    )
+def _on_mesh(bound: BoundRule, own: Strategy, mesh: Mesh) -> Strategy | None:
+    """The strategy on ``mesh`` that puts the same pieces on the ranks as ``own``, which has its own device matrix.
+
+    Axis after axis of the device matrix must be a product of the mesh's next axes.
+    """
+    if mesh.rank_list != own.mesh.rank_list:
+        return None
+    rest = [(axis, size) for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
+    factor_of = {axis: factor for factor, axes in own.splits for axis in axes}
+    splits: dict[str, tuple[str, ...]] = {}
+    for axis, size in zip(own.mesh.axes, own.mesh.shape):
+        taken: list[str] = []
+        while size > 1 and rest and size % rest[0][1] == 0:
+            name, part = rest.pop(0)
+            taken.append(name)
+            size //= part
+        if size > 1:
+            return None
+        if axis in factor_of:
+            splits[factor_of[axis]] = tuple(taken)
+    strategy = Strategy.of(mesh, splits)
+    return strategy if bound.allows(strategy) else None
 
 
 def cut_strategies(

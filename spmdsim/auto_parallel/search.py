@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from spmdsim.auto_parallel.baselines import complete
-from spmdsim.auto_parallel.candidates import binary_mesh, device_matrices
+from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices
 from spmdsim.auto_parallel.double_recursion import double_recursion
 from spmdsim.auto_parallel.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.evaluate import Move, evaluate
@@ -35,6 +36,8 @@ METHODS = {
 }
 #: More operators than this have their repeated layers tied.
 TIE_ABOVE = 400
+#: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
+MOST_BINARY_AXES = 4
 #: Up to so many ranks one axis per prime factor is polished by local search.
 POLISH_AXES = 3
 
@@ -130,8 +133,25 @@ def candidate_meshes(
     if any(operator.configured is not None for operator in graph.operators):
         # Cuts of different operators meet on the mesh with one axis per prime factor.
         own = [o.configured.mesh for o in graph.operators if isinstance(o.configured, Strategy)]
-        return (own[0],) if own else (binary_mesh(ranks),)
+        if own:
+            return (own[0],)
+        binary = binary_mesh(ranks)
+        return (binary if len(binary.axes) <= MOST_BINARY_AXES else _coarse_mesh(graph, binary),)
     return device_matrices(ranks, axes)
+
+
+def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
+    """For many ranks: the device matrix of the operator whose configuration cuts most."""
+    cuts = []
+    for operator in graph.operators:
+        if operator.configured is not None:
+            strategy = configured_strategy(operator, binary)
+            parts = [strategy.parts(factor) for factor in operator.bound.sizes]
+            cuts.append([n for n in parts if n > 1])
+    sizes = max(cuts, key=len)
+    rest = binary.size // math.prod(sizes)
+    shape = [*sizes, rest] if rest > 1 else sizes
+    return Mesh(shape, [f"d{k}" for k in range(len(shape))])
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> Found:
