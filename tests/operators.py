@@ -158,6 +158,10 @@ SAMPLES = [
         "pick", ops.pick, ops.pick.op, (_normal(8, 9), _ids(9, 8)), lambda x, i: x[np.arange(8), i]
     ),
     Sample(
+        "cross_entropy", lambda x, i: ops.cross_entropy(x, i, "none"), ops.cross_entropy.op,
+        (_normal(8, 5), _ids(5, 8)), lambda x, i: -np.log(_softmax(x, 1))[np.arange(8), i],
+    ),
+    Sample(
         "one_hot", ops.one_hot, ops.one_hot.op, (_ids(9, 8),), lambda i: np.eye(9)[i],
         {"depth": 9, "dtype": np.dtype("f8")}, differentiable=False,
     ),

@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -136,25 +138,22 @@ def tensor_parallel_in_torch(rows: int, width: int, hidden: int, size: int) -> W
     """The same MLP in torch's DTensor over gloo, or None where torch is not installed."""
     if find_spec("torch") is None:
         return None
-    import torch
-    from torch.distributed import init_process_group
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
+    torch, distributed = import_module("torch"), import_module("torch.distributed")
+    laid = import_module("torch.distributed.tensor")
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
-    init_process_group("gloo", rank=MPI.COMM_WORLD.Get_rank(), world_size=size)
-    mesh = init_device_mesh("cpu", (size,))
+    distributed.init_process_group("gloo", rank=MPI.COMM_WORLD.Get_rank(), world_size=size)
+    mesh = import_module("torch.distributed.device_mesh").init_device_mesh("cpu", (size,))
     torch.set_num_threads(1)
 
-    def laid_out(shape: tuple[int, int], placement: object) -> torch.Tensor:
-        return distribute_tensor(torch.randn(shape), mesh, [placement]).requires_grad_()
+    def laid_out(shape: tuple[int, int], placement: object) -> Any:
+        return laid.distribute_tensor(torch.randn(shape), mesh, [placement]).requires_grad_()
 
-    x, up = laid_out((rows, width), Replicate()), laid_out((width, hidden), Shard(1))
-    down, dy = laid_out((hidden, width), Shard(0)), laid_out((rows, width), Replicate()).detach()
+    x, up = laid_out((rows, width), laid.Replicate()), laid_out((width, hidden), laid.Shard(1))
+    down, dy = laid_out((hidden, width), laid.Shard(0)), laid_out((rows, width), laid.Replicate()).detach()
 
     def step() -> None:
         y = torch.relu(x @ up) @ down
-        y.redistribute(mesh, [Replicate()]).backward(dy)
+        y.redistribute(mesh, [laid.Replicate()]).backward(dy)
         for tensor in (x, up, down):
             tensor.grad = None
 
@@ -163,7 +162,9 @@ def tensor_parallel_in_torch(rows: int, width: int, hidden: int, size: int) -> W
 
 def main() -> None:
     """Print steps per second and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1024, help="rows of the MLP's input")
     parser.add_argument("--seconds", type=float, default=4.0)
     args = parser.parse_args()
@@ -175,7 +176,9 @@ def main() -> None:
         if speaks:
             print(f"784-512-512-10, batch 32, {name}:")
             for way, seconds in times.items():
-                print(f"  {way:22s} {1 / seconds:6.0f} steps/s   spmdsim {seconds / times['spmdsim']:.2f} of it")
+                print(
+                    f"  {way:22s} {1 / seconds:6.0f} steps/s   spmdsim {seconds / times['spmdsim']:.2f} of it"
+                )
     size = comm.Get_size()
     if size == 1:
         return
@@ -188,7 +191,9 @@ def main() -> None:
             f"{times['hand'] * 1e3:.1f} ms, spmdsim {times['ours'] * 1e3:.1f} ms, "
             f"speed {times['hand'] / times['ours']:.2f} of it"
         )
-        beside = f"{times['DTensor'] * 1e3:.1f} ms" if "DTensor" in times else "skipped, torch is not installed"
+        beside = (
+            f"{times['DTensor'] * 1e3:.1f} ms" if "DTensor" in times else "skipped, torch is not installed"
+        )
         print(f"torch DTensor over gloo: {beside}")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.ops.elementwise import add, divide, exp, log, multiply, negative, sqrt, subtract
-from spmdsim.ops.index import pick
+from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
+from spmdsim.ops.index import check_ids, pick
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import mean, normal_dims
 from spmdsim.ops.reduce import sum as sum_
@@ -182,6 +182,30 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
 layer_norm.op = _layer_norm_op  # type: ignore[attr-defined]
 
 
+def _rows(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    check_ids(labels, logits.shape[-1], "classes")
+    found = np.take_along_axis(_log_softmax(logits, -1), labels[..., None], axis=-1)[..., 0]
+    return np.negative(found, out=found)
+
+
+def _rows_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _losses: Any) -> tuple[np.ndarray, None]:
+    """Softmax minus one at the label."""
+    logits, labels = operands
+    gradient, at = _softmax(logits, -1), labels[..., None]
+    np.put_along_axis(gradient, at, np.take_along_axis(gradient, at, axis=-1) - 1, axis=-1)
+    gradient *= dy[..., None]
+    return gradient, None
+
+
+_rows_op = Op(
+    "cross_entropy",
+    Rule.parse("... w, ... -> ...", whole="w"),
+    _rows,
+    _rows_vjp,
+    dtype=lambda logits, _labels: logits,
+)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Minus the log-probability of each label.
 
@@ -198,12 +222,15 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
         InputError: a label outside the classes.
     """
     whole = _whole(logits, logits.ndim - 1)
-    losses = negative(pick(log_softmax(logits), labels)) if whole else _split(logits, labels)
+    losses = _rows_op(logits, labels) if whole else _split(logits, labels)
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):
         raise RuleError(f"the reduction of cross_entropy is 'mean', 'sum' or 'none', not {reduction!r}")
     return mean(losses) if reduction == "mean" else sum_(losses)
+
+
+cross_entropy.op = _rows_op  # type: ignore[attr-defined]
 
 
 def _split(logits: Tensor, labels: Tensor) -> Tensor:

@@ -220,9 +220,11 @@ def as_operand(value: Any, like: Tensor) -> Tensor:
 
     if isinstance(value, (bool, int, float, complex)):
         dtype = np.result_type(like.dtype, value) if like.dtype.kind in "fiucb" else like.dtype
-        array = np.asarray(value, dtype=dtype)
-    else:
-        array = np.asarray(value)
-        if array.dtype == object:
-            raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
+        world = like.world
+        number = np.asarray(value, dtype) if world.has_data else world.empty((), dtype)
+        meta = Meta.of(Layout.replicated(like.layout.mesh, 0), (), dtype)
+        return Tensor(world, meta, [number] * len(world.ranks))
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
     return Tensor.from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)

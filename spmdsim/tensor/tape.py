@@ -10,6 +10,7 @@ as they are, still partial, and are reduced once, where they are used or kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import LayoutError
@@ -21,14 +22,18 @@ if TYPE_CHECKING:
     from spmdsim.tensor.tensor import Tensor
 
 Pending = list["Tensor"]
+_numbers = count()
 
 
 class Node:
     """Something that computed tensors from operands."""
 
-    __slots__ = ("operands",)
+    __slots__ = ("number", "operands")
 
-    operands: tuple[Tensor, ...]
+    def __init__(self, operands: tuple[Tensor, ...]) -> None:
+        self.operands = operands
+        #: Grows from call to call, so a node's number is higher than those of the nodes it depends on.
+        self.number = next(_numbers)
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """From the pending gradients of each result, those of each operand."""
@@ -41,7 +46,7 @@ class MoveNode(Node):
     __slots__ = ()
 
     def __init__(self, operand: Tensor) -> None:
-        self.operands = (operand,)
+        super().__init__((operand,))
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Hand the gradients on, whatever their layout."""
@@ -56,8 +61,8 @@ class OpNode(Node):
     def __init__(
         self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
     ) -> None:
+        super().__init__(tuple(operands))
         self.recipe = recipe
-        self.operands = tuple(operands)
         self.params = params
         self.results = [(result.world, result.meta) for result in results]
         self.saved = [result.shards for result in results] if recipe.op.saves_result else None
@@ -172,8 +177,8 @@ def pull_back(result: Tensor, gradient: Tensor | None = None) -> list[tuple[Tens
 
     arrive(result, [_seed(result, gradient)])
     for node in _latest_first(result.node):
-        count = len(node.results) if isinstance(node, OpNode) else 1
-        arrived = [pending.pop((id(node), k), []) for k in range(count)]
+        results = len(node.results) if isinstance(node, OpNode) else 1
+        arrived = [pending.pop((id(node), k), []) for k in range(results)]
         if any(arrived):
             for operand, gradients in zip(node.operands, node.pull(arrived)):
                 arrive(operand, gradients)
@@ -198,22 +203,13 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
 
 
 def _latest_first(root: Node | None) -> list[Node]:
-    """All nodes that ``root`` depends on, each after the nodes that use it. Iterative: graphs are deep."""
-    order: list[Node] = []
-    done: set[int] = set()
-    stack = [(root, False)] if root is not None else []
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-            continue
-        if id(node) in done:
-            continue
-        done.add(id(node))
-        stack.append((node, True))
-        stack.extend(
-            (operand.node, False)
-            for operand in node.operands
-            if operand.node is not None and id(operand.node) not in done
-        )
-    return order[::-1]
+    """All nodes that ``root`` depends on, each after the nodes that use it."""
+    found = {id(root): root} if root is not None else {}
+    waiting = list(found.values())
+    while waiting:
+        for operand in waiting.pop().operands:
+            node = operand.node
+            if node is not None and id(node) not in found:
+                found[id(node)] = node
+                waiting.append(node)
+    return sorted(found.values(), key=lambda node: node.number, reverse=True)
