@@ -207,6 +207,16 @@ def test_a_program_that_looks_at_values_is_refused():
         record_program(program, 4, {"x": (4, 4)})
 
 
+def test_a_program_that_branches_on_a_tensor_is_refused():
+    def program(x):
+        return ops.relu(x) if ops.greater(ops.sum(x), 0.0) else x
+
+    with pytest.raises(
+        InputError, match=r"looks at the values of a tensor at .*test_auto_parallel_run.py:\d+"
+    ):
+        record_program(program, 4, {"x": (4, 4)})
+
+
 def test_a_program_without_operators_is_refused():
     with pytest.raises(InputError, match="computes nothing"):
         record_program(lambda x: x, 4, {"x": (4, 4)})

@@ -199,7 +199,8 @@ def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
     try:
         return program(**arguments)
     except SpmdError as error:
-        if isinstance(error, WorldError) and "no data" in str(error):
+        # The truth of a tensor without dims asks for its length.
+        if (isinstance(error, WorldError) and "no data" in str(error)) or "has no length" in str(error):
             raise _depends_on_data(error) from None
         error.facts.setdefault("at", _user_line(error))
         raise
