@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from spmdsim.simulate import Problem, Report, simulate
+from spmdsim.simulation import Problem, Report, simulate
 
 
 def inside_mpi_job() -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spmdsim.simulate import simulate
+from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
 
@@ -69,7 +69,7 @@ def test_wrong_numbers_are_visible_where_a_request_was_lost() -> None:
 def test_missing_greenlet_is_one_line() -> None:
     program = (
         "import sys; sys.modules['greenlet'] = None\n"
-        "from spmdsim.simulate import simulate\n"
+        "from spmdsim.simulation import simulate\n"
         "from spmdsim.errors import WorldError\n"
         "try: simulate(lambda comm: None, 2)\n"
         "except WorldError as error: print(error)\n"

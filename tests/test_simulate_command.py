@@ -12,7 +12,7 @@ import pytest
 
 from spmdsim.cli.simulate import add_parser, split_rest
 from spmdsim.errors import InputError
-from spmdsim.simulate import simulate
+from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.simulate import simulate
+from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from simulate_judging import judge, line, only
 
-from spmdsim.simulate import SimulationError, simulate
+from spmdsim.simulation import SimulationError, simulate
 
 pytest.importorskip("greenlet")
 

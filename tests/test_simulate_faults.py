@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from simulate_judging import judge, line, only
 
-from spmdsim.simulate import Problem, simulate
+from spmdsim.simulation import Problem, simulate
 
 pytest.importorskip("greenlet")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spmdsim.simulate import simulate
-from spmdsim.simulate.stand_in import StandIn
+from spmdsim.simulation import simulate
+from spmdsim.simulation.stand_in import StandIn
 
 pytest.importorskip("greenlet")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.simulate import simulate
+from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from simulate_judging import inside_mpi_job
 
-from spmdsim.simulate import simulate
+from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
 

@@ -11,7 +11,7 @@ pytest.importorskip("greenlet")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spmdsim.simulate import simulate
+from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
 

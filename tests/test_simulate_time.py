@@ -11,8 +11,8 @@ import pytest
 
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.simulate import simulate
-from spmdsim.simulate.timing import Speeds, collective_seconds, speeds_of
+from spmdsim.simulation import simulate
+from spmdsim.simulation.timing import Speeds, collective_seconds, speeds_of
 
 pytest.importorskip("greenlet")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from simulate_judging import inside_mpi_job
 
-from spmdsim.simulate import simulate
+from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
 
@@ -47,7 +47,7 @@ def test_mpi4py_is_not_needed(missing: bool, tmp_path: Path) -> None:
     hide = "sys.modules['mpi4py'] = None\n" if missing else "import mpi4py.MPI\n"
     code = (
         f"import sys\n{hide}before = sys.modules['mpi4py']\n"
-        f"from spmdsim.simulate import simulate\nsimulate({str(path)!r}, 3)\n"
+        f"from spmdsim.simulation import simulate\nsimulate({str(path)!r}, 3)\n"
         "assert sys.modules['mpi4py'] is before\n"
     )
     if not missing:

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         parser = argparse.ArgumentParser(prog="spmdsim simulate", add_help=False)
         _add_options(parser)
         parser.parse_args(ours, namespace=args)
-    from spmdsim.simulate import simulate
+    from spmdsim.simulation import simulate
 
     real = sys.stdout
 
@@ -125,7 +125,7 @@ def _machine(args: argparse.Namespace) -> Any:
         return args.machine
     from dataclasses import replace
 
-    from spmdsim.simulate.timing import speeds_of
+    from spmdsim.simulation.timing import speeds_of
 
     names = ("alpha", "beta", "gamma")
     chosen = {name: value for name, value in zip(names, given) if value is not None}

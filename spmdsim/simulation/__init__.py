@@ -1,0 +1,23 @@
+"""Ordinary per-rank MPI programs on virtual ranks: no MPI, one process, every mistake named.
+
+Use it from a notebook::
+
+    from spmdsim.simulation import simulate
+
+    def program(comm):
+        right = (comm.rank + 1) % comm.size
+        comm.send(comm.rank, dest=right)
+        return comm.recv(source=(comm.rank - 1) % comm.size)
+
+    simulate(program, 8).results
+
+or from the shell: ``spmdsim simulate my_script.py -n 64``.
+"""
+
+from __future__ import annotations
+
+from spmdsim.simulation.problems import Problem, SimulationError
+from spmdsim.simulation.report import Report
+from spmdsim.simulation.run import simulate
+
+__all__ = ["Problem", "Report", "SimulationError", "simulate"]

@@ -1,0 +1,74 @@
+"""What a simulation found: findings, results, output, traffic and modelled time, for people and programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.simulation.problems import ERROR, Problem
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of one simulated run.
+
+    Attributes:
+        size: number of ranks.
+        problems: every finding, in the order found; the last one ended the run if ``completed`` is false.
+        completed: every rank reached its end.
+        results: what each rank's function returned.
+        seconds: modelled time at which each rank ended.
+        messages: point-to-point messages each rank sent.
+        nbytes: bytes of these messages.
+        output: printed lines as (rank, line), in order.
+        exit_code: 0; the program's own code if it left with one; 1 for an error.
+        strict: warnings count as errors.
+        trace: the timeline as Chrome/Perfetto JSON values, if one was asked for.
+    """
+
+    size: int
+    problems: tuple[Problem, ...]
+    completed: bool
+    results: tuple[Any, ...]
+    seconds: tuple[float, ...]
+    messages: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    output: tuple[tuple[int, str], ...]
+    exit_code: int
+    strict: bool = False
+    trace: dict[str, Any] | None = None
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The findings that make the program wrong."""
+        return tuple(p for p in self.problems if self.strict or p.severity == ERROR)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing wrong was found and every rank reached its end."""
+        return self.completed and not self.errors
+
+    def __str__(self) -> str:
+        lines = [str(problem) for problem in self.problems]
+        total, nbytes = sum(self.messages), sum(self.nbytes)
+        state = "all finished" if self.completed else "stopped"
+        lines.append(
+            f"{self.size} ranks, {state}: {total} messages, {nbytes} bytes, "
+            f"{max(self.seconds, default=0.0):.3g} s modelled"
+        )
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as JSON values, without results and trace."""
+        return {
+            "ranks": self.size,
+            "ok": self.ok,
+            "completed": self.completed,
+            "exit_code": self.exit_code,
+            "strict": self.strict,
+            "problems": [problem.to_dict() for problem in self.problems],
+            "seconds": list(self.seconds),
+            "messages": list(self.messages),
+            "bytes": list(self.nbytes),
+            "output": [{"rank": rank, "line": line} for rank, line in self.output],
+        }

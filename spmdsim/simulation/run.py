@@ -1,0 +1,254 @@
+"""Running a program on virtual ranks: a function, or a script with its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.simulation.deadlock import on_stall
+from spmdsim.simulation.finalize import check_end
+from spmdsim.simulation.isolation import Isolation, own_output, script_folder, virtual_sleep
+from spmdsim.simulation.places import HERE, Place, is_ours
+from spmdsim.simulation.problems import ERROR, Problem, SimulationError
+from spmdsim.simulation.report import Report
+from spmdsim.simulation.scheduler import Scheduler, Task, active
+from spmdsim.simulation.stand_in import StandIn, make_worlds
+from spmdsim.simulation.timeline import Timeline
+from spmdsim.simulation.timing import speeds_of
+
+Emit = Callable[[int, str], None]
+
+
+def simulate(
+    program: Callable[..., Any] | str | os.PathLike[str],
+    n: int,
+    *args: Any,
+    machine: Any = None,
+    strict: bool = False,
+    seed: int | None = None,
+    trace: bool = False,
+    check: bool = True,
+    emit: Emit | None = None,
+    ranks_per_node: int | None = None,
+) -> Report:
+    """Run a per-rank program on ``n`` virtual ranks in this process, and say what is wrong with it.
+
+    Args:
+        program: a function, called as ``program(comm, *args)`` if its first parameter is named ``comm`` or
+            it needs one argument more than given, else as ``program(*args)``; or the path of a script that
+            does ``from mpi4py import MPI``.
+        n: number of ranks.
+        *args: for the function; for a script, its command-line arguments.
+        machine: for the modelled time: a machine's name or file, (alpha, beta, gamma) or a Machine.
+        strict: a send may not count on the library's buffer; warnings are errors.
+        seed: run the ranks, and answer wildcards, in another order that is as legal; None is the plain order.
+        trace: keep a timeline in ``report.trace``.
+        check: raise when something is wrong, instead of only reporting it.
+        emit: gets each printed line as (rank, line); by default lines are printed.
+        ranks_per_node: consecutive ranks that share a node, for ``Split_type`` and the processor's name.
+
+    Returns:
+        What was found, the results and output per rank, traffic and modelled time.
+
+    Raises:
+        SimulationError: something is wrong and ``check`` is set; its ``report`` has everything.
+        WorldError: greenlet is not installed.
+
+    >>> simulate(lambda comm: comm.allreduce(comm.rank), 4).results
+    (6, 6, 6, 6)
+    """
+    if not isinstance(n, int) or n < 1:
+        raise InputError(f"{n!r} ranks cannot run: give a number of 1 or more")
+    scheduler = Scheduler(n, speeds_of(machine), strict, seed)
+    nodes = ranks_per_node or scheduler.speeds.ranks_per_node or n
+    scheduler.ranks_per_node = nodes
+    if trace:
+        scheduler.timeline = Timeline(n)
+    scheduler.on_stall = lambda attention: on_stall(scheduler, attention)
+    output: list[tuple[int, str]] = []
+    stand_in = StandIn()
+    with ExitStack() as stack:
+        body, isolation = _body(program, args, scheduler, stand_in, stack)
+        write = emit or _print_to(sys.stdout)
+        stack.enter_context(active(scheduler))
+        stack.enter_context(isolation.installed())
+        stack.enter_context(stand_in.installed())
+        stack.enter_context(virtual_sleep(scheduler))
+        stack.enter_context(own_output(scheduler, lambda r, line: _both(output, write, r, line)))
+        make_worlds(scheduler)
+        scheduler.start(lambda task: _run_rank(scheduler, task, body))
+        try:
+            scheduler.run()
+        finally:
+            scheduler.close()
+    if scheduler.failure is None:
+        rc = stand_in.rc_module
+        check_end(scheduler, not (rc.finalize or (rc.finalize is None and rc.initialize)))
+    report = _report(scheduler, tuple(output))
+    if check and not report.ok:
+        raise SimulationError(str(report.errors[-1]), report)
+    return report
+
+
+def _both(output: list[tuple[int, str]], write: Emit, rank: int, line: str) -> None:
+    output.append((rank, line))
+    write(rank, line)
+
+
+def _print_to(stream: Any) -> Emit:
+    def emit(rank: int, line: str) -> None:
+        stream.write(line + "\n")
+
+    return emit
+
+
+def _body(
+    program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn, stack: ExitStack
+) -> tuple[Callable[[Task], Any], Isolation]:
+    """What each rank runs."""
+    if callable(program):
+        with_comm = _takes_comm(program, len(args))
+        stack.enter_context(_own_globals(program, stand_in))
+        isolation = Isolation(scheduler, list(sys.argv), None, _draws_numbers(program))
+        return (lambda task: program(*([task.world] if with_comm else []), *args)), isolation
+    if not isinstance(program, str | os.PathLike):
+        raise UsageTypeError(f"a function or a script's path is needed, not {program!r}")
+    path = os.path.abspath(os.fspath(program))
+    source = _read(path)
+    code = _compile(source, path)
+    arguments = [str(program), *map(str, args)]
+    isolation = Isolation(scheduler, arguments, script_folder(path), b"random" in source)
+
+    def body(task: Task) -> None:
+        main = isolation.worlds[task.rank].main
+        main.__dict__.update(__file__=path, __builtins__=__builtins__)
+        exec(code, main.__dict__)
+
+    return body, isolation
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise InputError(f"cannot read the script {path}: {error.strerror}") from None
+
+
+def _draws_numbers(function: Callable[..., Any]) -> bool:
+    """Whether a function's file mentions random numbers, or cannot be read."""
+    try:
+        file = inspect.getsourcefile(function)
+        return file is None or b"random" in _read(file)
+    except (TypeError, InputError):
+        return True
+
+
+def _compile(source: bytes, path: str) -> Any:
+    try:
+        return compile(source, path, "exec")
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"the script is not valid Python: {error}") from None
+
+
+def _takes_comm(function: Callable[..., Any], given: int) -> bool:
+    """Whether a function has room for a communicator before the given arguments."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return True
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    places = [p for p in parameters if p.kind in kinds]
+    required = [p for p in places if p.default is p.empty]
+    return len(required) > given or bool(places and places[0].name.startswith("comm"))
+
+
+@contextmanager
+def _own_globals(function: Any, stand_in: StandIn) -> Iterator[None]:
+    """A function whose module imported the real mpi4py gets the virtual one while it runs."""
+    names = getattr(function, "__globals__", {})
+    real = sys.modules.get("mpi4py.MPI")
+    kept = {name: value for name, value in names.items() if real is not None and value is real}
+    names.update(dict.fromkeys(kept, stand_in.MPI))
+    try:
+        yield
+    finally:
+        names.update(kept)
+
+
+# ---------------------------------------------------------------------- one rank
+
+
+def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any]) -> None:
+    """Run a rank to its end, whatever end that is."""
+    try:
+        task.value = body(task)
+        task.finished = True
+    except scheduler.exit:
+        return
+    except SystemExit as leaving:
+        _left(scheduler, task, leaving)
+    except BaseException as error:
+        if scheduler.closing:
+            return
+        task.exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        scheduler.record_failure(_exception(task, error))
+
+
+def _left(scheduler: Scheduler, task: Task, leaving: SystemExit) -> None:
+    code = leaving.code
+    task.exit_code = code if isinstance(code, int) else int(code is not None)
+    task.finished = True
+    if task.exit_code:
+        place = _where(task, leaving, "sys.exit")
+        text = f"rank {task.rank} leaves with sys.exit({code!r}) at {place.where}"
+        scheduler.record_failure(Problem("exit", ERROR, text, (task.rank,), (place,)))
+
+
+def _where(task: Task, error: BaseException, call: str) -> Place:
+    """The innermost line of the user's that an exception passed."""
+    place = Place(task.rank, call, "?", 0)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if not is_ours(frame) and not name.startswith("<frozen"):
+            place = Place(task.rank, call, name, line)
+    return place
+
+
+def _exception(task: Task, error: BaseException) -> Problem:
+    place = _where(task, error, type(error).__name__)
+    trace = traceback.TracebackException.from_exception(error)
+    theirs = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]
+    trace.stack = traceback.StackSummary.from_list(theirs)
+    lines = [line for part in trace.format() for line in part.rstrip().split("\n")]
+    name = type(error).__name__
+    what = str(error) if str(error).startswith("MPI_") else f"{name}: {error}" if str(error) else name
+    text = f"rank {task.rank} raises {what} at {place.where}"
+    return Problem("exception", ERROR, text, (task.rank,), (place,), details=tuple(lines))
+
+
+def _report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:
+    tasks = scheduler.tasks
+    problems = tuple(scheduler.problems)
+    wrong = [p for p in problems if scheduler.strict or p.severity == ERROR]
+    own_codes = [task.exit_code for task in tasks if task.exit_code]
+    timeline = scheduler.timeline
+    return Report(
+        size=len(tasks),
+        problems=problems,
+        completed=scheduler.failure is None and all(task.finished for task in tasks),
+        results=tuple(task.value for task in tasks),
+        seconds=tuple(task.clock for task in tasks),
+        messages=tuple(task.messages_sent for task in tasks),
+        nbytes=tuple(task.bytes_sent for task in tasks),
+        output=output,
+        exit_code=own_codes[0] if own_codes else int(bool(wrong)),
+        strict=scheduler.strict,
+        trace=timeline.to_dict() if timeline is not None else None,
+    )

@@ -1,0 +1,66 @@
+"""The timeline of a simulated run: a slice per call, an arrow per message, as Chrome/Perfetto JSON."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+from spmdsim.simulation.messages import Message, Receive
+from spmdsim.simulation.places import user_call
+
+_MICRO = 1e6
+
+
+class Timeline:
+    """Collects what happens when; times are modelled seconds."""
+
+    def __init__(self, size: int) -> None:
+        self._events: list[dict[str, Any]] = []
+        for rank in range(size):
+            self._meta("process_name", rank, f"rank {rank}")
+            self._meta("thread_name", rank, "calls")
+            self._events.append(
+                {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0}
+                | {"args": {"sort_index": rank}}
+            )
+        self._arrows = 0
+
+    def _meta(self, what: str, rank: int, name: str) -> None:
+        self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": {"name": name}})
+
+    def call(self, task: Any, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
+        """One call of a rank, from ``begin`` to the rank's clock."""
+        _, user = user_call(frame)
+        if user is not None:
+            facts["line"] = f"{user.f_code.co_filename}:{user.f_lineno}"
+        self._slice(name, task.rank, begin, task.clock, facts)
+
+    def _slice(self, name: str, rank: int, begin: float, end: float, facts: dict[str, Any]) -> None:
+        times = {"ts": begin * _MICRO, "dur": (end - begin) * _MICRO}
+        event = {"ph": "X", "cat": "mpi", "name": name, "pid": rank, "tid": 0}
+        self._events.append(event | times | {"args": facts})
+
+    def arrow(self, message: Message, receive: Receive) -> None:
+        """A message from its sender to its receiver."""
+        self._arrows += 1
+        name = f"tag {message.tag}, {message.payload.nbytes} bytes"
+        common = {"cat": "message", "name": name, "id": self._arrows, "tid": 0}
+        start = {"ph": "s", "pid": message.task.rank, "ts": message.start * _MICRO}
+        end = {"ph": "f", "bp": "e", "pid": receive.task.rank, "ts": receive.end * _MICRO}
+        self._events += [common | start, common | end]
+
+    def meeting(self, shared: Any, calls: list[Any]) -> None:
+        """A collective: an arrow from the last rank that came to every other one."""
+        last = max(calls, key=lambda call: call.entered)
+        for call in calls:
+            if call is last or calls[0].rule.flow != "all":
+                continue
+            self._arrows += 1
+            common = {"cat": "collective", "name": call.name, "id": self._arrows, "tid": 0}
+            start = {"ph": "s", "pid": last.task.rank, "ts": last.entered * _MICRO}
+            end = {"ph": "f", "bp": "e", "pid": call.task.rank, "ts": call.end * _MICRO}
+            self._events += [common | start, common | end]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON values of a trace file."""
+        return {"traceEvents": self._events, "displayTimeUnit": "ns"}
