@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.ops import contract, elementwise, reduce, shape
+from spmdsim.ops import contract, elementwise, reduce, shape, slicing
 from spmdsim.tensor import Tensor
 
 
@@ -24,7 +24,7 @@ def install() -> None:
         "__neg__": elementwise.negative,
         "__gt__": elementwise.greater,
         "__lt__": elementwise.less,
-        "__getitem__": shape.getitem,
+        "__getitem__": slicing.getitem,
         "astype": elementwise.cast,
         "reshape": shape.reshape,
         "transpose": shape.transpose,

@@ -21,7 +21,7 @@ from spmdsim.dialects.mindspore.operators import table
 from spmdsim.errors import LayoutError, RuleError, SpmdError
 from spmdsim.layout import Layout
 from spmdsim.ops.reduce import normal_dims
-from spmdsim.ops.shape import _full_shape
+from spmdsim.ops.shape import full_shape
 from spmdsim.rules import BoundRule
 from spmdsim.tensor.operator import Op
 
@@ -144,8 +144,8 @@ def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[
             "gather",
             {"dim": normal_dims(int(args.get("axis", args.get("dim", 0))), ndim)[0]},
         ),
-        "reshape": lambda: ("reshape", {"shape": _full_shape(shapes[0], _wanted(args))}),
-        "view": lambda: ("reshape", {"shape": _full_shape(shapes[0], _wanted(args))}),
+        "reshape": lambda: ("reshape", {"shape": full_shape(shapes[0], _wanted(args))}),
+        "view": lambda: ("reshape", {"shape": full_shape(shapes[0], _wanted(args))}),
         "softmax": lambda: ("softmax", {"dim": normal_dims(args.get("dim", args.get("axis", -1)), ndim)}),
         "logsoftmax": lambda: (
             "log_softmax",

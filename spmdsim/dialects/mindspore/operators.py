@@ -159,12 +159,12 @@ def _one_hot(shapes: Sequence[Shape], attrs: Attrs) -> Params:
 
 
 def _new_shape(shapes: Sequence[Shape], attrs: Attrs) -> Params:
-    from spmdsim.ops.shape import _full_shape
+    from spmdsim.ops.shape import full_shape
 
     wanted = attrs.get("shape", attrs.get("dst_shape"))
     if wanted is None:
         raise ShardError("Reshape needs the attribute shape")
-    return {"shape": _full_shape(shapes[0], wanted)}
+    return {"shape": full_shape(shapes[0], wanted)}
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.ops.reduce import normal_dims
-from spmdsim.ops.shape import _full_shape
+from spmdsim.ops.shape import full_shape
 from spmdsim.tensor.operator import Op
 
 Shape = tuple[int, ...]
@@ -141,7 +141,7 @@ def table() -> dict[str, Row]:
     )
     rows["transpose"] = Row(_op(ops.transpose), params=lambda _s, a: {"perm": tuple(a["perm"])})
     rows["reshape"] = Row(
-        _op(ops.reshape), params=lambda s, a: {"shape": _full_shape(s[0], a["shape"])}, even=True
+        _op(ops.reshape), params=lambda s, a: {"shape": full_shape(s[0], a["shape"])}, even=True
     )
     rows["expand"] = Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])})
     rows["concat"] = Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0))
