@@ -14,6 +14,7 @@ from spmdsim.dialects.mindspore.strategies import shard
 from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record
+from spmdsim.worlds import LockStep, ShapeOnly
 
 BATCH, WIDTH, HIDDEN = 16, 8, 32
 
@@ -399,3 +400,36 @@ def test_attention_on_whole_split_batch_or_split_heads_is_local(world, where):
 
     _, forward, backward = counted(attention, None, (q, k, v), world)
     assert (forward, backward) == (case["fwd"], case["bwd"])
+
+
+# -- without data ---------------------------------------------------------------------------------------------
+
+
+def _block_traces(world, mesh, batch, width):
+    stream = mesh("dp", "tp", None)
+    model = nn.TransformerBlock(width, mesh.axis_size("tp"), 4 * width, stream, "tp")
+    model.materialise(world)
+    x = Tensor.from_global(
+        lambda index: np.ones([p.stop - p.start for p in index], np.float32),
+        stream,
+        world,
+        shape=(batch, 16, width),
+        dtype=np.float32,
+        requires_grad=True,
+    )
+    return forward_backward(model, x)
+
+
+def test_a_world_without_data_runs_the_same_collectives():
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    with_data = _block_traces(LockStep(4), mesh, 4, 8)
+    without = _block_traces(ShapeOnly(4), mesh, 4, 8)
+    for one, other in zip(with_data, without):
+        assert [e.key for e in one.collectives] == [e.key for e in other.collectives]
+        assert one.nbytes(0) == other.nbytes(0) > 0
+
+
+def test_many_ranks_need_no_more_collectives():
+    small = _block_traces(ShapeOnly(4), Mesh((2, 2), ("dp", "tp")), 4, 8)
+    large = _block_traces(ShapeOnly(65536), Mesh((8192, 8), ("dp", "tp")), 8192, 64)
+    assert [t.counts() for t in small] == [t.counts() for t in large]
