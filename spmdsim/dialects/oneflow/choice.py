@@ -21,8 +21,8 @@ from spmdsim.dialects.oneflow.signatures import (
     Shape,
     Signature,
     as_sbps,
+    in_table_order,
     operand_names,
-    signatures,
 )
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
@@ -73,7 +73,7 @@ def choose(
     given = as_sbps(inputs, mesh)
     sizes = [itemsize] * len(shapes) if isinstance(itemsize, int) else list(itemsize)
     full = [tuple(shape) for shape in shapes]
-    candidates = signatures(name, full, mesh, **attrs)
+    candidates = in_table_order(name, full, mesh, **attrs)
     if len(mesh) == 1:
         best = min(candidates, key=lambda s: _order_1d(s.inputs, given, full, sizes))
     else:

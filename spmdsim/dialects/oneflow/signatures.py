@@ -80,6 +80,23 @@ def _signatures(name: str, shapes: tuple[Shape, ...], mesh: Shape, attrs: tuple[
     return tuple(sorted({_signature(bound, s) for s in listed(row, bound, mesh)}))
 
 
+def in_table_order(
+    name: str, shapes: Sequence[Sequence[int]], mesh: Sequence[int] = (2,), **attrs: Any
+) -> tuple[Signature, ...]:
+    """All signatures as the rule gives them, factor by factor, the one with everything broadcast last.
+
+    Which of two equally good ones is taken depends on this order, not on the sorted one.
+    """
+    found = signatures(name, shapes, mesh, **attrs)
+    if name in COMPOSED:
+        return found
+    row, full = find(name), [tuple(shape) for shape in shapes]
+    bound = row.op.bind(full, row.params(full, attrs))
+    ordered = dict.fromkeys(_signature(bound, strategy) for strategy in listed(row, bound, mesh))
+    plain = [s for s in ordered if all(e == sbp_module.broadcast for x in s.inputs for e in x)]
+    return tuple([s for s in ordered if s not in plain] + plain)
+
+
 def listed(row: Row, bound: BoundRule, mesh: Sequence[int]) -> Iterator[Strategy]:
     """The strategies of the rule that OneFlow lists as signatures."""
     axes = Mesh(tuple(mesh), [f"d{i}" for i in range(len(mesh))])
