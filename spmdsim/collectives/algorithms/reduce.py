@@ -138,7 +138,7 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
     "binary_tree",
     chunks="1",
     about="up a binary tree whose subtrees are runs of ranks; keeps the order of the ranks",
-    libraries=(("openmpi", "in_order_binary 6 binary 4"),),
+    libraries=(("openmpi", "in_order_binary 6"),),
     in_order=True,
 )
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
@@ -185,6 +185,29 @@ def _parent_middle(rank: int, size: int) -> int:
             return parent
         parent = middle
         start, stop = (start, middle) if rank < middle else (middle + 1, stop)
+
+
+@declare(
+    "reduce",
+    "binary_levels",
+    chunks="1",
+    about="up a binary tree numbered level by level: rank r of level l has the children r + 2^l and r + 2^(l+1)",
+    libraries=(("openmpi", "binary 4"),),
+    in_order=False,
+)
+def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
+    """Ranks are counted from the root; level l has the ranks from 2^l - 1 on, first children report first."""
+    v = (rank - root) % size
+    level = (v + 1).bit_length() - 1
+    for l in reversed(range(size.bit_length() - 1)):
+        for child in (1, 2):
+            step = child << l
+            if level == l and v + step < size:
+                yield [recv_reduce((v + step + root) % size, 0, left=False)]
+            elif level == l + 1 and (v - (1 << level) + 1 >= 1 << l) == (child == 2):
+                yield [send((v - step + root) % size, 0)]
+            else:
+                yield []
 
 
 @declare(
