@@ -250,6 +250,6 @@ def parse_dtype(name: str) -> np.dtype:
         raise InputError(
             f"no element type is called {name!r}; try float32, float64, bfloat16, int64"
         ) from None
-    if dtype.kind not in "fciuV":
+    if dtype.kind not in "fciu":
         raise InputError(f"operators compute in numbers, not in {name!r}")
     return dtype

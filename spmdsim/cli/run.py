@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import positive
+
 if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome
     from spmdsim.cases.inputs import Inputs
@@ -34,7 +36,9 @@ def add_parser(subparsers: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-n", type=int, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
+    parser.add_argument(
+        "-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)"
+    )
     parser.add_argument("--world", choices=("mpi", "lockstep"), help="lockstep needs no MPI")
     parser.add_argument(
         "--only", action="append", default=[], metavar="OP", help="matmul, embedding or linear"
@@ -125,6 +129,10 @@ def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]
     for word in only:
         if word not in OPERATORS:
             raise InputError(f"--only takes {', '.join(OPERATORS)}, but got {word!r}")
+    if args.layout and args.strategy:
+        raise InputError("--layout and --strategy both say how a product is laid out; give one")
+    if (args.layout or args.strategy) and set(only) - {"matmul"}:
+        raise InputError(f"--layout and --strategy are for matmul, but --only names {', '.join(only)}")
     found = [_mesh(args.mesh, world.size)] if args.mesh else meshes(world.size)
     if args.layout:
         layouts = [parse_layout(part, found[0], ndim=2) for part in args.layout.split(";")]

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import positive
+
 if TYPE_CHECKING:
     from spmdsim.cases.network import Network
     from spmdsim.cases.network_data import Images
@@ -30,17 +32,21 @@ def add_parser(subparsers: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-n", type=int, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
+    parser.add_argument(
+        "-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)"
+    )
     parser.add_argument("--world", choices=("mpi", "lockstep"), help="lockstep needs no MPI")
     parser.add_argument("--strategies", choices=("simple", "advanced", "data"), default="simple")
     parser.add_argument("--data", metavar="FOLDER", help="folder with MNIST's IDX files")
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="stop after so many steps")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--epochs", type=positive, default=1)
+    parser.add_argument("--steps", type=positive, help="stop after so many steps")
+    parser.add_argument("--batch", type=positive, default=32)
     parser.add_argument("--rate", type=float, default=1e-2, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
-    parser.add_argument("--every", type=int, default=10, metavar="STEPS", help="print every so many steps")
+    parser.add_argument(
+        "--every", type=positive, default=10, metavar="STEPS", help="print every so many steps"
+    )
     parser.add_argument("--compare", action="store_true", help="train in one process beside it and compare")
     parser.add_argument("--log-dir", metavar="DIR", help="one log per rank: DIR/worker_N.log")
     parser.add_argument("--json", action="store_true", help="losses and verdict for programs")
@@ -55,10 +61,13 @@ def run(args: argparse.Namespace) -> int:
         return start_self(args.n or os.cpu_count() or 1, sys.argv[1:], args.log_dir)
     from spmdsim.cases.network import Network
     from spmdsim.cases.network_data import load
+    from spmdsim.errors import InputError
     from spmdsim.worlds import LockStep, world
 
     here = LockStep(args.n or 8) if args.world == "lockstep" else world(args.n)
     images = load(args.data)
+    if args.batch > images.count:
+        raise InputError(f"a batch of {args.batch} is more than the {images.count} images of {images.name}")
     network = Network(args.strategies, here.size, args.batch, args.dtype)
     network.materialise(here, args.seed)
     if not args.json:

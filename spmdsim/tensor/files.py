@@ -12,7 +12,9 @@ import gzip
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -76,7 +78,7 @@ def open_array(path: str | Path, name: str | None = None) -> FileArray:
     if not file.is_file():
         raise InputError(f"there is no file {str(file)!r}")
     kind = "".join(file.suffixes[-2:]).lower()
-    try:
+    with _readable(file, kind or "an IDX file"):
         if kind.endswith(".npy"):
             return _open_npy(file)
         if kind.endswith(".npz"):
@@ -84,10 +86,19 @@ def open_array(path: str | Path, name: str | None = None) -> FileArray:
         if kind.endswith(".safetensors"):
             return _open_safetensors(file, member)
         return _open_idx(file)
+
+
+@contextmanager
+def _readable(path: Path, kind: str) -> Iterator[None]:
+    """Whatever a damaged file makes a reader say becomes one clear error."""
+    try:
+        yield
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, SyntaxError, EOFError, struct.error, zipfile.BadZipFile) as error:
-        raise InputError(f"{str(file)!r} cannot be read as {kind or 'an IDX file'}: {error}") from None
+    except (
+        OSError, ValueError, KeyError, SyntaxError, EOFError, struct.error, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
+        raise InputError(f"{str(path)!r} cannot be read as {kind}: {error}") from None
 
 
 def open_tokens(path: str | Path) -> FileArray:
@@ -169,15 +180,19 @@ def _open_npz(path: Path, member: str | None) -> FileArray:
             start = stream.tell()
     if info.compress_type == zipfile.ZIP_STORED:
         return _mapped(path, shape, dtype, _data_offset(path, info) + start, fortran)
-    if fortran:
-        raise InputError(f"{chosen!r} in {str(path)!r} is compressed in Fortran order; save it in C order")
 
     def open_member() -> IO[bytes]:
         stream = zipfile.ZipFile(path).open(info)  # noqa: SIM115
         stream.read(start)
         return stream
 
-    return _streamed(path, shape, dtype, open_member)
+    if not fortran:
+        return _streamed(path, shape, dtype, open_member)
+    # Fortran order is the C order of the transposed array.
+    turned = _streamed(path, shape[::-1], dtype, open_member)
+    return FileArray(
+        path, shape, turned.dtype, lambda index: np.ascontiguousarray(turned.read(index[::-1]).T)
+    )
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
@@ -197,7 +212,7 @@ def _streamed(
     row = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
 
     def read(index: Index) -> np.ndarray:
-        with open_stream() as stream:
+        with _readable(path, "compressed data"), open_stream() as stream:
             if not shape:
                 return np.frombuffer(_exactly(stream, row, path), dtype)[0].astype(native)
             first, rest = index[0], index[1:]
@@ -207,6 +222,8 @@ def _streamed(
                 _exactly(stream, row, path)
             for k in range(wanted[0]):
                 out[k] = np.frombuffer(_exactly(stream, row, path), dtype).reshape(row_shape)[rest]
+            if first.stop == shape[0]:
+                stream.read(1)  # the end of the data is where its checksum is compared
             return out
 
     return FileArray(path, shape, native, read)
@@ -237,6 +254,8 @@ def _open_safetensors(path: Path, member: str | None) -> FileArray:
         if length > path.stat().st_size:
             raise InputError(f"{str(path)!r} is not a .safetensors file: its header would be {length} bytes")
         header = json.loads(stream.read(length))
+    if not isinstance(header, dict):
+        raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
     entry = header[_pick([n for n in header if n != "__metadata__"], member, path)]
     return _mapped(
         path,

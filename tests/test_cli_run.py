@@ -1,0 +1,436 @@
+"""``spmdsim run``: every option, every kind of file and element type, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import spmdsim.cases.case
+import spmdsim.cases.inputs
+import spmdsim.cases.layers
+import spmdsim.cases.matmul
+from spmdsim import LockStep, Mesh, ops
+from spmdsim.cases.inputs import Inputs
+from spmdsim.cases.matmul import matmul_case
+from spmdsim.cli.main import main
+from spmdsim.errors import SpmdError
+from spmdsim.launch.mpi import find_launcher
+
+LOCKSTEP = ("run", "--world", "lockstep")
+
+X = np.random.default_rng(0).standard_normal((12, 10)).astype(np.float32)
+W = np.random.default_rng(1).standard_normal((10, 7)).astype(np.float32)
+
+
+def run_json(capsys, *arguments, code=0):
+    """The JSON verdicts of a run in lock step."""
+    assert main([*LOCKSTEP, "--json", *map(str, arguments)]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def mistake(capsys, *arguments):
+    """The one line that a wrong run says."""
+    assert main([*LOCKSTEP, "-n", "4", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(r"spmdsim run: error: [^\n]+\n", captured.err), captured.err
+    return captured.err
+
+
+# -- files of every kind ----------------------------------------------------------------------------
+
+
+def safetensors(path, name, code, shape, data):
+    header = {name: {"dtype": code, "shape": list(shape), "data_offsets": [0, len(data)]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def idx(array, code):
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape) + array.tobytes()
+
+
+def npy(folder):
+    np.save(folder / "x.npy", X)
+    return folder / "x.npy"
+
+
+def npy_fortran(folder):
+    np.save(folder / "x.npy", np.asfortranarray(X))
+    return folder / "x.npy"
+
+
+def npy_big_endian(folder):
+    np.save(folder / "x.npy", X.astype(">f4"))
+    return folder / "x.npy"
+
+
+def npz(folder):
+    np.savez(folder / "x.npz", other=W, x=X)
+    return f"{folder / 'x.npz'}:x"
+
+
+def npz_fortran(folder):
+    np.savez(folder / "x.npz", np.asfortranarray(X))
+    return folder / "x.npz"
+
+
+def npz_compressed(folder):
+    np.savez_compressed(folder / "x.npz", x=X, other=W)
+    return f"{folder / 'x.npz'}:x"
+
+
+def npz_compressed_fortran(folder):
+    np.savez_compressed(folder / "x.npz", x=np.asfortranarray(X))
+    return folder / "x.npz"
+
+
+def safetensors_f32(folder):
+    return f"{safetensors(folder / 'x.safetensors', 'fc.x', 'F32', X.shape, X.tobytes())}:fc.x"
+
+
+def idx_float(folder):
+    (folder / "x-idx").write_bytes(idx(X.astype(">f4"), 0x0D))
+    return folder / "x-idx"
+
+
+def idx_gzipped(folder):
+    (folder / "x-idx.gz").write_bytes(gzip.compress(idx(X.astype(">f4"), 0x0D)))
+    return folder / "x-idx.gz"
+
+
+KINDS = [
+    npy, npy_fortran, npy_big_endian, npz, npz_fortran, npz_compressed, npz_compressed_fortran, safetensors_f32,
+    idx_float, idx_gzipped,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_files_of_every_kind(tmp_path, kind, capsys):
+    source = spmdsim.cases.inputs.from_file(str(kind(tmp_path)), "--x")
+    np.testing.assert_array_equal(source[2:9, 1:5], X[2:9, 1:5])
+    assert source[2:9, 1:5].flags.c_contiguous
+    np.save(tmp_path / "w.npy", W)
+    report = run_json(
+        capsys, "-n", 4, "--only", "matmul", "--mesh", "2,2", "--x", kind(tmp_path), "--w", tmp_path / "w.npy"
+    )
+    assert report["ok"] and len(report["cases"]) == len(spmdsim.cases.matmul.KINDS[2])
+    assert all(case["local_shapes"][0][1] <= 10 and case["max_error"] > 0 for case in report["cases"])
+
+
+def test_a_bfloat16_file_is_computed_in_bfloat16(tmp_path, capsys):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    path = safetensors(tmp_path / "x.safetensors", "x", "BF16", X.shape, X.astype(bfloat16).tobytes())
+    np.save(tmp_path / "w.npy", W)
+    report = run_json(capsys, "-n", 2, "--only", "matmul", "--x", path, "--w", tmp_path / "w.npy")
+    assert report["ok"]
+    assert all("bfloat16" in case["why"] for case in report["cases"])
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_images_are_rows(tmp_path, suffix, capsys):
+    images = np.random.default_rng(2).integers(0, 255, (20, 4, 3), np.uint8)
+    data = idx(images, 0x08)
+    path = tmp_path / f"train-images-idx3-ubyte{suffix}"
+    path.write_bytes(gzip.compress(data) if suffix else data)
+    source = spmdsim.cases.inputs.from_file(str(path), "--data")
+    np.testing.assert_array_equal(source[3:7, 2:11], images.reshape(20, 12)[3:7, 2:11])
+    report = run_json(capsys, "-n", 2, "--only", "matmul,linear", "--data", path)
+    assert report["ok"]
+    assert {tuple(case["local_shapes"][0]) for case in report["cases"]} <= {(20, 12), (10, 12), (20, 6)}
+
+
+def test_any_file_is_text(tmp_path, capsys):
+    text = tmp_path / "book.txt"
+    text.write_bytes(bytes(range(256)) * 2 + "größe".encode())
+    report = run_json(capsys, "-n", 4, "--only", "embedding", "--text", text)
+    assert report["ok"]
+    assert all(case["local_shapes"][0][0] in (519, 260) for case in report["cases"])
+
+
+# -- element types and shapes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int8", "complex64"])
+def test_element_types(dtype, capsys):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    report = run_json(capsys, "-n", 4, "--shape", "9,10,11", "--dtype", dtype)
+    wrong = [(case["op"], case["strategy"], case["max_error"]) for case in report["cases"] if not case["ok"]]
+    assert report["ok"], wrong
+    exact = dtype.startswith("int")
+    assert all((case["why"] == "exact type") == exact for case in report["cases"])
+    assert all(case["max_error"] == 0 for case in report["cases"] if exact)
+
+
+@pytest.mark.parametrize("shape", ["13,7,5", "3,2,1", "1,1,1", "0,4,3", "4,0,3", "4,3,0"])
+def test_uneven_and_empty_shapes(shape, capsys):
+    report = run_json(capsys, "-n", 8, "--only", "matmul,linear", "--shape", shape)
+    assert report["ok"] and len(report["cases"]) > 40
+
+
+# -- options ----------------------------------------------------------------------------------------
+
+
+def test_the_report_for_programs(capsys):
+    report = run_json(capsys, "-n", 4, "--only", "matmul", "--mesh", "dp=2,tp=2", "--strategy", "m:dp k:tp")
+    assert list(report) == ["world", "ranks", "cases", "ok"]
+    assert (report["world"], report["ranks"], report["ok"]) == ("LockStep", 4, True)
+    (case,) = report["cases"]
+    for key in (
+        "op", "mesh", "strategy", "inputs", "output", "collectives", "bytes_counted", "bytes_predicted", "seconds",
+        "max_error", "tolerance", "ok",
+    ):  # fmt: skip
+        assert key in case
+    assert case["op"] == "matmul" and case["mesh"] == {"dp": 2, "tp": 2}
+    assert case["inputs"] == ["S(0)S(1)", "RS(0)"] and case["output"] == "S(0)R"
+    (collective,) = case["collectives"]
+    assert list(collective) == ["collective", "axis", "group_size", "nbytes_per_rank"]
+    assert (collective["collective"], collective["axis"], collective["group_size"]) == ("all_reduce", "tp", 2)
+    # 1797 images of 64 pixels, 40 columns: rank 0 holds 899 rows of the sum and receives half of it twice.
+    assert collective["nbytes_per_rank"] == 899 * 40 * 4
+    assert case["bytes_counted"] == case["bytes_predicted"] == [899 * 160] * 2 + [898 * 160] * 2
+    assert 0 <= case["max_error"] <= case["tolerance"] and case["tolerance"] > 0
+
+
+def test_one_strategy_scattered(capsys):
+    report = run_json(capsys, "-n", 4, "--shape", "8,8,8", "--mesh", "2,2", "--strategy", "m:dp k:tp >m")
+    (case,) = report["cases"]
+    assert [c["collective"] for c in case["collectives"]] == ["reduce_scatter"]
+    assert case["local_shapes"][2] == [2, 8]
+
+
+def test_one_case_by_layouts(capsys):
+    arguments = ("-n", 4, "--shape", "8,8,8", "--mesh", "2,2", "--layout")
+    (case,) = run_json(capsys, *arguments, "dp,tp; tp,None")["cases"]
+    assert case["output"] == "S(0)R" and case["local_shapes"] == [[4, 4], [4, 8], [4, 8]]
+    (case,) = run_json(capsys, *arguments, "dp,tp; tp,None; None,dp")["cases"]
+    assert case["output"] == "S(1)R" and case["ok"]
+
+
+def test_every_assignment(capsys):
+    report = run_json(capsys, "-n", 4, "--only", "matmul", "--every", "--shape", "4,4,4", "--mesh", "2,2")
+    assert len(report["cases"]) == 16 + 7  # four words on two axes; seven of them have a k
+    assert report["ok"]
+
+
+def test_the_table_and_the_slices(capsys):
+    assert (
+        main([*LOCKSTEP, "-n", "4", "--only", "matmul", "--mesh", "4", "--shape", "8,6,4", "--verbose"]) == 0
+    )
+    told = capsys.readouterr().out
+    assert "5 of 5 cases hold on 4 ranks (LockStep)" in told
+    assert "all_reduce(tp: 4)" in told and "reduce_scatter(tp: 4)" in told
+    assert "[2:4, 0:6]" in told  # rank 1's rows
+    assert "operand 1" in told and "verdict" in told
+
+
+def test_all_cases_on_default_data(capsys):
+    report = run_json(capsys, "-n", 2)
+    assert report["ok"]
+    assert {case["op"] for case in report["cases"]} == {"matmul", "embedding", "linear"}
+
+
+# -- verdicts ---------------------------------------------------------------------------------------
+
+
+def test_a_wrong_operator_is_found(monkeypatch, capsys):
+    monkeypatch.setattr(spmdsim.cases.matmul, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), 1.001))
+    arguments = ("-n", "2", "--only", "matmul", "--shape", "8,8,8")
+    report = run_json(capsys, *arguments, code=1)
+    assert not report["ok"] and not any(case["ok"] for case in report["cases"])
+    assert main([*LOCKSTEP, *arguments]) == 1
+    told = capsys.readouterr().out
+    assert told.count("WRONG") == 5 and "0 of 5 cases hold" in told
+
+
+def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
+    """A few rows are wrong, on one rank: only a text with such bytes shows it."""
+
+    def wrong(ids, table):
+        return ops.embedding(ops.minimum(ids, 200), table)
+
+    monkeypatch.setattr(spmdsim.cases.layers, "embedding", wrong)
+    (tmp_path / "low").write_bytes(bytes(range(201)))
+    (tmp_path / "high").write_bytes(bytes([1, 2, 201]))
+    assert run_json(capsys, "-n", 2, "--only", "embedding", "--text", tmp_path / "low")["ok"]
+    report = run_json(capsys, "-n", 2, "--only", "embedding", "--text", tmp_path / "high", code=1)
+    assert [case["ok"] for case in report["cases"]] == [
+        "padding" in case["strategy"] for case in report["cases"]
+    ]
+
+
+def test_other_bytes_than_predicted_are_found(monkeypatch, capsys):
+    monkeypatch.setattr(spmdsim.cases.case, "predict", lambda case, size: (1,) * size)
+    assert main([*LOCKSTEP, "-n", "2", "--only", "matmul", "--shape", "4,4,4"]) == 1
+    assert capsys.readouterr().out.count("BYTES DIFFER") == 5
+
+
+# -- who reads what ---------------------------------------------------------------------------------
+
+
+def test_each_rank_reads_its_slice_only(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "w.npy", W)
+    asked: dict[str, list[tuple[slice, ...]]] = {"x.npy": [], "w.npy": []}
+    real = spmdsim.cases.inputs.open_array
+
+    def watched(path):
+        array = real(path)
+
+        def read(index):
+            asked[Path(path).name].append(index)
+            return array.read(index)
+
+        return spmdsim.cases.inputs.FileArray(array.path, array.shape, array.dtype, read)
+
+    monkeypatch.setattr(spmdsim.cases.inputs, "open_array", watched)
+    inputs = Inputs(str(tmp_path / "x.npy"), str(tmp_path / "w.npy"))
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    world = LockStep(4)
+    program = matmul_case(mesh, ("m", "k"), False, inputs).build(world)
+    for name, operand in zip(asked, program.operands):
+        mine = [operand.layout.slices(operand.shape, rank) for rank in range(4)]
+        assert sorted(map(str, asked[name])) == sorted({str(part) for part in mine})
+    assert asked["x.npy"][0] == (slice(0, 6), slice(0, 5))
+
+
+# -- mistakes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--only", "matmull"], "matmul, embedding, linear"),
+        (["--shape", "4,4"], "M,K,N"),
+        (["--shape", "4,x,4"], "M,K,N"),
+        (["--shape", "4,-1,4"], "M,K,N"),
+        (["--mesh", "3"], "3 ranks, but 4 are running"),
+        (["--mesh", "dp=2,tp=4"], "8 ranks, but 4 are running"),
+        (["--mesh", "dp=2,dp=2"], "dp"),
+        (["--mesh", "2,x"], "2,x"),
+        (["--dtype", "float31"], "float31"),
+        (["--dtype", "str"], "str"),
+        (["--dtype", "V8"], "V8"),
+        (["--strategy", "z:tp"], "z:tp"),
+        (["--strategy", "m:pp"], "pp"),
+        (["--strategy", "m:tp k:tp"], "used twice"),
+        (["--layout", "tp,None"], "X; W"),
+        (["--layout", "qq,None; None,None"], "qq"),
+        (["--layout", "tp; None,None"], "tp"),
+        (["--layout", "tp,None; None,None", "--strategy", "m:tp"], "one"),
+        (["--only", "linear", "--strategy", "m:tp"], "matmul"),
+        (["--x", "nowhere.npy"], "nowhere.npy"),
+        (["--x", "a.npy", "--data", "b.npy"], "--data"),
+        (["--text", "nowhere.txt", "--only", "embedding"], "nowhere.txt"),
+        (["--shape", "5000,64,3", "--w", "nowhere.npy"], "5000"),
+        (["-n", "0"], "0"),
+        (["-n", "-2"], "-2"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line(arguments, text, capsys):
+    assert text in mistake(capsys, *arguments)
+
+
+def damaged(folder, name):
+    whole = {
+        "cut.npy": lambda: npy(folder).read_bytes()[:-40],
+        "header.npy": lambda: b"\x93NUMPY\x01\x00\x10\x00{'descr': oops}  ",
+        "pickled.npy": lambda: pickled(folder),
+        "cut.npz": lambda: Path(str(npz_compressed(folder)).rpartition(":")[0]).read_bytes()[:-60],
+        "body.npz": lambda: spoiled(Path(npz_compressed_fortran(folder)).read_bytes()),
+        "cut.safetensors": lambda: safetensors(
+            folder / "s", "x", "F32", X.shape, X.tobytes()[:-4]
+        ).read_bytes(),
+        "header.safetensors": lambda: struct.pack("<Q", 4) + b"[1]]",
+        "list.safetensors": lambda: struct.pack("<Q", 3) + b"[1]",
+        "long.safetensors": lambda: struct.pack("<Q", 1 << 60) + b"{}",
+        "type.safetensors": lambda: safetensors(folder / "s", "x", "F4", X.shape, X.tobytes()).read_bytes(),
+        "empty.safetensors": lambda: b"",
+        "cut-idx": lambda: idx(X.astype(">f4"), 0x0D)[:-4],
+        "cut-idx.gz": lambda: gzip.compress(idx(X.astype(">f4"), 0x0D))[:-30],
+        "body-idx.gz": lambda: spoiled(gzip.compress(idx(X.astype(">f4"), 0x0D))),
+        "plain-idx.gz": lambda: idx(X.astype(">f4"), 0x0D),
+        "unknown.txt": lambda: b"hello",
+        "empty-idx": lambda: b"",
+    }[name]()
+    (folder / name).write_bytes(whole)
+    return folder / name
+
+
+def pickled(folder):
+    np.save(folder / "p.npy", np.array([[{}]], object), allow_pickle=True)
+    return (folder / "p.npy").read_bytes()
+
+
+def spoiled(data):
+    middle = len(data) // 2
+    return data[:middle] + bytes(255 - b for b in data[middle : middle + 20]) + data[middle + 20 :]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cut.npy", "header.npy", "pickled.npy", "cut.npz", "body.npz", "cut.safetensors", "header.safetensors",
+        "list.safetensors", "long.safetensors", "type.safetensors", "empty.safetensors", "cut-idx", "cut-idx.gz",
+        "body-idx.gz", "plain-idx.gz", "unknown.txt", "empty-idx",
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_one_line(tmp_path, name, capsys):
+    path = damaged(tmp_path, name)
+    assert name in mistake(capsys, "--only", "matmul", "--mesh", "4", "--x", path)
+
+
+def test_files_that_do_not_fit(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "w.npy", W)
+    np.save(tmp_path / "vector.npy", X[0])
+    np.savez(tmp_path / "two.npz", a=X, b=W)
+    (tmp_path / "empty.txt").write_bytes(b"")
+    said = mistake(capsys, "--x", tmp_path / "w.npy", "--w", tmp_path / "x.npy")
+    assert "(10, 7)" in said and "(12, 10)" in said
+    assert "(10,)" in mistake(capsys, "--x", tmp_path / "vector.npy")
+    said = mistake(capsys, "--x", tmp_path / "two.npz")
+    assert "a, b" in said
+    assert "'c'" in mistake(capsys, "--x", f"{tmp_path / 'two.npz'}:c")
+    assert "empty" in mistake(capsys, "--only", "embedding", "--text", tmp_path / "empty.txt")
+    said = mistake(capsys, "--x", tmp_path / "x.npy", "--w", tmp_path / "w.npy", "--shape", "13,10,7")
+    assert "(12, 10)" in said and "(13, 10)" in said
+
+
+def test_real_ranks_say_the_same(tmp_path):
+    """Two processes: the same verdicts and bytes as in lock step; a missing file is said once."""
+    try:
+        find_launcher()
+    except SpmdError as error:
+        pytest.skip(f"no ranks can be started: {error}")
+    np.save(tmp_path / "x.npy", X)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    arguments = ["--only", "matmul,linear", "--x", "x.npy", "--json"]
+
+    def start(*words):
+        command = [sys.executable, "-m", "spmdsim", "run", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environ, cwd=tmp_path)
+
+    real, lockstep = start("-n", "2", *arguments), start("-n", "2", "--world", "lockstep", *arguments)
+    assert real.returncode == lockstep.returncode == 0, real.stderr
+    a, b = json.loads(real.stdout), json.loads(lockstep.stdout)
+    assert (a.pop("world"), b.pop("world")) == ("MPIWorld", "LockStep")
+    for case in (*a["cases"], *b["cases"]):
+        assert case.pop("seconds") > 0
+        del case["max_error"]  # sums may be rounded in another order
+    assert a == b
+    missing = start("-n", "2", "--x", "nowhere.npy")
+    assert missing.returncode == 2
+    assert missing.stderr.count("there is no file 'nowhere.npy'") == 1

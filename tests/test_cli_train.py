@@ -1,0 +1,218 @@
+"""``spmdsim train``: the tutorial's network with every set of strategies, on every kind of data."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import spmdsim.cases.network_data
+from spmdsim import LockStep, ops
+from spmdsim.cases.network import Network
+from spmdsim.cases.network_data import load
+from spmdsim.cli.main import main
+from spmdsim.errors import InputError, SpmdError
+from spmdsim.launch.mpi import find_launcher
+
+LOCKSTEP = ("train", "--world", "lockstep")
+
+
+def train(capsys, *arguments, code=0):
+    """The JSON report of a training in lock step."""
+    assert main([*LOCKSTEP, "--json", *map(str, arguments)]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def idx(array):
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def mnist(folder, suffix="", count=48, side=28):
+    """A folder with files named and built as MNIST's."""
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 255, (count, side, side), np.uint8)
+    labels = rng.integers(0, 10, count).astype(np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in (("train-images-idx3-ubyte", images), ("train-labels-idx1-ubyte", labels)):
+        data = idx(array)
+        (folder / f"{name}{suffix}").write_bytes(gzip.compress(data) if suffix else data)
+    return images, labels
+
+
+@pytest.mark.parametrize("strategies", ["simple", "advanced", "data"])
+def test_every_set_of_strategies_equals_one_process(strategies, capsys):
+    report = train(capsys, "-n", 8, "--strategies", strategies, "--steps", 3, "--compare")
+    assert set(report) == {"ranks", "strategies", "losses", "max_loss_difference", "tolerance", "ok"}
+    assert (report["ranks"], report["strategies"], len(report["losses"])) == (8, strategies, 3)
+    assert report["ok"] and report["max_loss_difference"] <= report["tolerance"] < 1e-2
+    assert report["losses"] == pytest.approx([np.log(10)] * 3, rel=0.02)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_data_parallel_on_any_number_of_ranks(ranks, capsys):
+    one = train(capsys, "-n", 1, "--strategies", "data", "--steps", 2, "--dtype", "float64")
+    many = train(capsys, "-n", ranks, "--strategies", "data", "--steps", 2, "--dtype", "float64")
+    assert many["losses"] == pytest.approx(one["losses"], rel=1e-12)
+
+
+def test_it_learns(capsys):
+    report = train(capsys, "-n", 1, "--strategies", "data", "--rate", 0.1, "--epochs", 2)
+    assert len(report["losses"]) == 2 * (1797 // 32)
+    assert np.mean(report["losses"][-10:]) < 0.6 < 2 < report["losses"][0]
+
+
+def test_seed_batch_and_rate(capsys):
+    base = train(capsys, "-n", 1, "--strategies", "data", "--steps", 2)["losses"]
+    assert train(capsys, "-n", 1, "--strategies", "data", "--steps", 2)["losses"] == base
+    for option in (("--seed", 2), ("--batch", 16)):
+        other = train(capsys, "-n", 1, "--strategies", "data", "--steps", 2, *option)["losses"]
+        assert other[0] != base[0]
+    slow = train(capsys, "-n", 1, "--strategies", "data", "--steps", 2, "--rate", 1e-6)["losses"]
+    assert slow[0] == base[0] and slow[1] != base[1]
+
+
+def test_what_is_printed(capsys):
+    assert main([*LOCKSTEP, "-n", "8", "--steps", "5", "--every", "2", "--compare"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"1797 images; batch 32, rate 0.01, simple strategies on 8 ranks \(LockStep\)", told)
+    steps = re.findall(
+        r"epoch: 0 step: (\d), loss is \d\.\d{7}, one process differs by \d\.\de[+-]\d+\n", told
+    )
+    assert steps == ["0", "2", "4"]
+    # ((2, 4), (4, 1)): rank 5 holds the second half of the rows and the second quarter of the columns of x.
+    assert "[16:32, 196:392]" in told and "fc1_weight" in told
+    assert "the run equals the single process" in told
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("place", ["", "train"])
+def test_mnist_files(tmp_path, suffix, place, capsys):
+    images, labels = mnist(tmp_path / place, suffix)
+    found = load(str(tmp_path))
+    expected = (
+        images.reshape(48, 784).astype(np.float32) / np.float32(255) - np.float32(0.1307)
+    ) / np.float32(0.3081)
+    np.testing.assert_array_equal(found.pixels[5:9, 100:300], expected[5:9, 100:300])
+    np.testing.assert_array_equal(found.labels[(slice(5, 9),)], labels[5:9])
+    report = train(capsys, "-n", 4, "--strategies", "data", "--batch", 16, "--data", tmp_path, "--compare")
+    assert report["ok"] and len(report["losses"]) == 3
+
+
+def test_the_folder_may_come_from_the_environment(tmp_path, monkeypatch, capsys):
+    mnist(tmp_path, count=32)
+    monkeypatch.setenv("DATA_PATH", str(tmp_path))
+    assert len(train(capsys, "-n", 2, "--strategies", "data", "--compare")["losses"]) == 1
+
+
+def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch):
+    from spmdsim.cases.network_data import mnist as open_mnist
+    from spmdsim.tensor import Tensor
+
+    mnist(tmp_path)
+    asked = []
+    real = spmdsim.cases.network_data.open_array
+
+    def watched(path):
+        array = real(path)
+
+        def read(index):
+            asked.append(index)
+            return array.read(index)
+
+        return type(array)(array.path, array.shape, array.dtype, read)
+
+    monkeypatch.setattr(spmdsim.cases.network_data, "open_array", watched)
+    network = Network("simple", 8, 32)
+    images = open_mnist(tmp_path)
+    assert not asked
+    Tensor.from_global(images.pixels.read, network.input_layout, LockStep(8), shape=(32, 784), dtype="f4")
+    rows = {(index[0].start, index[0].stop) for index in asked}
+    assert rows == {(0, 16), (16, 32)}
+
+
+def test_a_wrong_gradient_is_found(monkeypatch, capsys):
+    """The loss of every step but the first depends on the gradients before it."""
+    right = ops.cross_entropy
+    monkeypatch.setattr(ops, "cross_entropy", lambda x, labels: ops.multiply(right(x, labels), 1.01))
+    report = train(capsys, "-n", 2, "--strategies", "data", "--steps", 2, "--compare", code=1)
+    assert not report["ok"] and report["max_loss_difference"] > report["tolerance"]
+    assert main([*LOCKSTEP, "-n", "2", "--strategies", "data", "--steps", "1", "--compare"]) == 1
+    assert "the run DIFFERS from the single process" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["-n", "4"], "'simple' strategies are for 8 ranks, but 4 are running"),
+        (["-n", "2", "--strategies", "advanced"], "8 ranks"),
+        (["-n", "8", "--batch", "12"], "12"),
+        (["-n", "3", "--strategies", "data"], "32"),
+        (["-n", "0"], "-n"),
+        (["-n", "8", "--batch", "0"], "--batch"),
+        (["-n", "8", "--every", "0"], "--every"),
+        (["-n", "8", "--epochs", "-1"], "--epochs"),
+        (["-n", "8", "--batch", "4096"], "1797"),
+        (["-n", "8", "--dtype", "int8"], "int8"),
+        (["-n", "8", "--strategies", "best"], "best"),
+        (["-n", "8", "--data", "nowhere"], "nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line(arguments, text, capsys, monkeypatch):
+    monkeypatch.delenv("DATA_PATH", raising=False)
+    assert main([*LOCKSTEP, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(r"spmdsim train: error: [^\n]+\n", captured.err), captured.err
+    assert text in captured.err
+
+
+def test_files_that_are_not_mnist(tmp_path):
+    mnist(tmp_path / "small", side=8)
+    with pytest.raises(InputError, match=r"28 x 28.*\(48, 8, 8\)"):
+        load(str(tmp_path / "small"))
+    mnist(tmp_path / "cut")
+    labels = tmp_path / "cut" / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1])
+    with pytest.raises(InputError, match="cut short"):
+        load(str(tmp_path / "cut"))
+    labels.unlink()
+    with pytest.raises(InputError, match="there is no train-labels"):
+        load(str(tmp_path / "cut"))
+
+
+def test_labels_beyond_nine_are_named(tmp_path, capsys):
+    mnist(tmp_path)
+    path = tmp_path / "train-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-48] + bytes([11]) * 48)
+    assert main([*LOCKSTEP, "-n", "2", "--strategies", "data", "--data", str(tmp_path)]) == 2
+    assert "id 11 is outside 0..9" in capsys.readouterr().err
+
+
+def test_real_ranks_and_their_logs(tmp_path):
+    try:
+        find_launcher()
+    except SpmdError as error:
+        pytest.skip(f"no ranks can be started: {error}")
+    mnist(tmp_path)
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "DATA_PATH": str(tmp_path),
+    }
+    arguments = ["--strategies", "data", "--compare", "--batch", "16", "--log-dir", "log_output"]
+    command = [sys.executable, "-m", "spmdsim", "train", "-n", "2", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environ, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "on 2 ranks (MPIWorld)" in result.stdout
+    assert "the run equals the single process" in result.stdout
+    log = (tmp_path / "log_output" / "worker_0.log").read_text()
+    assert "epoch: 0 step: 0, loss is" in log
+    assert (tmp_path / "log_output" / "worker_1.log").is_file()
