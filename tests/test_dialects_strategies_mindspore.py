@@ -9,14 +9,10 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
-from spmdsim.dialects.mindspore import Layout
-from spmdsim.dialects.mindspore.gather_modes import mode_of
-from spmdsim.dialects.mindspore.infer import infer_layout
 from spmdsim.dialects.mindspore.operators import BATCH_PARALLEL, ELEMENTWISE, REDUCTIONS, find, table
 from spmdsim.dialects.mindspore.strategies import shard
-from spmdsim.errors import RuleError, SpmdError, UsageTypeError
+from spmdsim.errors import SpmdError
 from spmdsim.tensor import Tensor
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep
 
 V = "operators_mindspore"
@@ -78,161 +74,6 @@ def test_refused_strategies(case):
     assert isinstance(caught.value, SpmdError) and case["given"]["op"] in str(caught.value)
 
 
-def gathered(given):
-    return shard(
-        "Gather",
-        (given["param_shape"], given["index_shape"]),
-        tuples(given["in_strategy"]),
-        given.get("out_strategy"),
-        devices=given["devices"],
-        attrs={"axis": given["axis"]},
-    )
-
-
-@pytest.mark.parametrize("case", cases(V, "gather_strategy"))
-def test_gathers(case):
-    found, expect = gathered(case["given"]), case["expect"]
-    comm = found.forward[0].name if found.forward else "none"
-    assert (found.mode, comm) == (expect["mode"], expect["forward_comm"])
-    assert found.dev_matrix == tuples(expect["dev_matrix"])
-    assert found.input_maps == (tuples(expect["param_map"]), tuples(expect["index_map"]))
-    assert found.output_maps == (tuples(expect["output_map"]),)
-    assert found.output_dev_matrix == tuples(expect["output_dev_matrix"])
-    assert found.output_slices == (tuples(expect["output_slice"]),)
-    if "groups_rank0" in expect:
-        assert found.forward[0].group(0) == tuples(expect["groups_rank0"])
-
-
-@pytest.mark.parametrize("case", cases(V, "gather_strategy_invalid"))
-def test_refused_gathers(case):
-    with pytest.raises(RuntimeError):
-        gathered(case["given"])
-
-
-GATHERS = [
-    # table, indices, axis, table cuts, index cuts, devices
-    ((64, 8), (16, 4), 0, (8, 1), (1, 1), 8),
-    ((64, 8), (16, 4), 0, (2, 4), (1, 1), 8),
-    ((64, 8), (16, 4), 0, (4, 1), (1, 1), 8),
-    ((64, 8), (3, 4), 0, (8, 1), (1, 1), 8),
-    ((64, 8), (16, 4), 0, (4, 1), (2, 1), 8),
-    ((64, 8), (2, 4), 0, (4, 1), (2, 1), 8),
-    ((64, 8), (4, 4), 0, (2, 1), (2, 2), 8),
-    ((64, 8), (16, 4), 0, (1, 4), (2, 1), 8),
-    ((64, 8), (16, 4), 1, (2, 4), (1, 1), 8),
-    ((64, 8), (16, 4), 1, (8, 1), (1, 1), 8),
-    ((64,), (16, 4), 0, (8,), (1, 1), 8),
-]
-
-
-@pytest.mark.parametrize("example", GATHERS, ids=str)
-def test_every_mode_gives_what_numpy_gives(example):
-    table_shape, ids_shape, axis, param, index, devices = example
-    found = shard("Gather", (table_shape, ids_shape), (param, index), devices=devices, attrs={"axis": axis})
-    rng = np.random.default_rng(0)
-    table, ids = rng.normal(size=table_shape), rng.integers(0, table_shape[axis], size=ids_shape)
-    world = LockStep(devices)
-    operands = [Tensor.from_global(x, layout, world) for x, layout in zip((table, ids), found.inputs)]
-    result = ops.gather.op.shard(found.strategy, found.outputs[0])(*operands, dim=axis)
-    assert result.layout == found.outputs[0]
-    np.testing.assert_array_equal(result.full(), np.take(table, ids, axis))
-
-
-@pytest.mark.parametrize(
-    ("axis", "param", "index", "words"),
-    [
-        (0, (4, 1, 1), (1, 1), "of 3 dims cannot be split"),
-        (0, (4, 2), (2, 1), "only the first two dims"),
-        (1, (1, 4), (2, 1), "only the first two dims"),
-        (0, (2, 1), (2, 1), "must use all 8 devices"),
-        (0, (2, 1), (1, 1, 2), "only the first two dims"),
-    ],
-)
-def test_cuts_without_a_mode(axis, param, index, words):
-    with pytest.raises(RuntimeError, match=words):
-        mode_of(axis, param, index, 8)
-
-
-def test_repeated_gathers_stand_on_the_left_where_the_axis_is_split():
-    found = shard("Gather", ((64, 8), (16, 4)), ((4, 1), (1, 1)), devices=8)
-    assert found.dev_matrix == (2, 4, 1) and found.input_maps[0] == (1, 0) and found.repeated_side == "left"
-    found = shard("Gather", ((64, 8), (16, 4)), ((1, 4), (1, 1)), devices=8)
-    assert found.dev_matrix == (1, 1, 1, 4, 2) and found.repeated_side == "right"
-    with pytest.raises(RuntimeError, match="repeated calculation"):
-        shard("Gather", ((64, 8), (16, 4)), ((1, 4), (1, 1)), devices=8, attrs={"axis": 1})
-
-
-def test_a_manual_split_has_unequal_pieces_and_no_communication():
-    attrs = {"manual_split": ((10, 0), (30, 10), (5, 40), (19, 45))}
-    found = shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs=attrs)
-    assert (found.mode, found.dev_matrix, found.forward) == ("MANUAL", (4, 2), ())
-    assert found.input_maps == ((1, 0), (-1, 1)) and found.output_maps == ((-1, 1, 0),)
-    with pytest.raises(RuntimeError, match="sum to its 64 rows"):
-        shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs={"manual_split": (1, 2, 3, 4)})
-
-
-# -- layouts instead of cuts ---------------------------------------------------------------------------
-
-
-def by_layouts(case):
-    given, expect = case["given"], case["expect"]
-    if "in_layout" in given:
-        layouts = [Layout(*_args(given["in_layout"]))(*given["in_layout"]["call"])]
-        wanted = Layout(*_args(given["out_layout"]))(*given["out_layout"]["call"])
-    else:
-        make = Layout(*_args(given))
-        layouts = [make(*tuples(entry)) for entry in given["in_layouts"]]
-        wanted = make(*tuples(expect["out_layout"])) if "out_layout" in expect else None
-    return shard(
-        given["op"].split("/")[0],
-        given["input_shapes"],
-        tuple(layouts),
-        wanted,
-        devices=given.get("devices"),
-        attrs=given["attrs"],
-    )
-
-
-def _args(given):
-    return tuple(given["device_matrix"]), tuple(given["alias_name"])
-
-
-@pytest.mark.parametrize("case", cases(V, "layout_shard"))
-def test_layouts(case):
-    expect = case["expect"]
-    if "raises" in expect:
-        with pytest.raises({"RuntimeError": RuntimeError, "ValueError": ValueError}[expect["raises"]]):
-            by_layouts(case)
-        return
-    if "NOT the placement" in case.get("note", ""):
-        # Accepted upstream, but a local transpose does not leave the data where that layout says.
-        with pytest.raises(RuntimeError, match="cannot be had"):
-            by_layouts(case)
-        return
-    found = by_layouts(case)
-    if "param_slice" in expect:
-        assert found.input_slices[1] == tuples(expect["param_slice"])
-    for key in ("output", "out_layout"):
-        if key in expect:
-            make = Layout(*_args(case["given"]))
-            assert found.outputs[0] == make(*tuples(expect[key]))
-    if "forward_comm" in expect:
-        words = expect["forward_comm"].split(" over ")
-        assert found.forward[0].name == words[0]
-        assert len(words) == 1 or found.forward[0].axes == tuple(words[1].split(","))
-
-
-def test_cuts_and_layouts_do_not_mix():
-    layout = Layout((2, 4), ("dp", "mp"))
-    with pytest.raises(UsageTypeError, match="mixes"):
-        shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), (1, 4)), devices=8)
-    with pytest.raises(RuntimeError, match="there are 16"):
-        shard("ReLU", ((8, 8),), (layout("dp", "None"),), devices=16)
-    with pytest.raises(RuntimeError, match="different meshes"):
-        other = Layout((4, 2), ("dp", "mp"))
-        shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), other("None", "mp")))
-
-
 # -- MatMul's out_strategy -------------------------------------------------------------------------------
 
 
@@ -268,50 +109,6 @@ def test_only_products_take_an_out_strategy(name):
         cuts = [(4, 1), (4, 1)]
     with pytest.raises(RuntimeError, match="out_strategy is not accepted"):
         shard(name, shapes, cuts, ((4, 1),), devices=4)
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(
-    ("x", "w", "result", "mode", "names"),
-    [
-        ((None, ("x", "y")), ("x", "y"), (None, ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
-        (("z", ("x", "y")), ("x", "y"), ("z", ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
-        (
-            (("z", "y"), "x"),
-            (("x", "z"), "y"),
-            (("z", "x"), "y"),
-            "3-D",
-            ["AllGather", "AllGather", "ReduceScatter"],
-        ),
-    ],
-)
-def test_tensor_parallelism_in_two_and_three_dims(x, w, result, mode, names, transposed):
-    make = Layout((2, 2, 2), ("x", "y", "z"))
-    layouts = (make(*x), make(*(w[::-1] if transposed else w)))
-    attrs = {"enable_nd_tp": True, "transpose_b": transposed}
-    found = shard("MatMul", [(16, 8), (8, 8)], layouts, make(*result), attrs=attrs)
-    assert found.outputs[0] == make(*result) and found.mode == mode
-    assert [f.name for f in found.forward] == names
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(16, 8)), rng.normal(size=(8, 8))
-    world = LockStep(8)
-    operands = [Tensor.from_global(v, layout, world) for v, layout in zip((a, b), layouts)]
-    product = ops.matmul.op.shard(found.strategy, found.outputs[0])
-    with record() as trace:
-        y = product(*operands, **({"transpose_b": True} if transposed else {}))
-    words = {"AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
-    moved = [(e.collective, e.axes) for e in trace.collectives]
-    assert moved == [(words[f.name], f.axes) for f in found.forward]
-    np.testing.assert_allclose(y.full(), a @ (b.T if transposed else b), rtol=1e-12)
-
-
-def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
-    make = Layout((2, 2, 2), ("x", "y", "z"))
-    with pytest.raises(RuntimeError, match="enable_nd_tp"):
-        shard("MatMul", [(16, 8), (8, 8)], (make("z", "x"), make("x", "y")), attrs={"enable_nd_tp": True})
-    layouts = (make("None", ("x", "y")), make("x", "y"))
-    with pytest.raises(RuntimeError, match="cannot be had"):
-        shard("MatMul", [(16, 8), (8, 8)], layouts, make("None", "y"), attrs={"enable_nd_tp": True})
 
 
 # -- the table -------------------------------------------------------------------------------------------
@@ -483,58 +280,3 @@ def test_forward_values_of_sharded_products():
         y = ops.matmul.op.shard(((m, k), (k, n)))(a, b)
         assert y.layout == found.outputs[0] and y.local(0).shape == found.output_slices[0]
         np.testing.assert_allclose(y.full(), x @ w, rtol=1e-12)
-
-
-# -- hyper-parallel ----------------------------------------------------------------------------------------
-
-#: Placements that upstream accepts although its local computation does not give what they say.
-UNSOUND = ("hp.emb.4", "hp.softmax.5", "hp.ew.23")
-
-
-def inferred(given):
-    make = Layout(tuple(given["mesh_shape"]), tuple(given["alias_name"]))
-    layouts = [None if entry is None else make(*tuples(entry)) for entry in given["in_layouts"]]
-    args = dict(given["args"])
-    pending = args.pop("partial", [])
-    for i, entry in enumerate(pending):
-        if entry is not None:
-            layouts[i] = layouts[i].with_partial({entry[0]: entry[1]})
-    return infer_layout(given["op"].split("/")[0], layouts, args, given["input_shapes"])
-
-
-@pytest.mark.parametrize("case", cases(V, "infer_layout"))
-def test_infer_layout(case):
-    given, expect = case["given"], case["expect"]
-    if "raises" in expect:
-        with pytest.raises(ValueError):
-            inferred(given)
-        return
-    if "UNSOUND" in case.get("note", ""):
-        assert case["id"] in UNSOUND
-        if case["id"] == "hp.emb.4":
-            assert dict(inferred(given).partial) == {"mp": "sum"}
-            return
-        with pytest.raises(RuleError):
-            inferred(given)
-        return
-    found = inferred(given)
-    if "tensor_map" in expect:
-        assert found.to_dict()["tensor_map"] == tuples(expect["tensor_map"])
-    if "partial" in expect:
-        pending = dict(found.partial)
-        assert [pending.get(axis) for axis in found.mesh.axes] == expect["partial"]
-    if "local_shape" in expect:
-        args = given["args"]
-        total = int(np.prod(args["src_shape"]))
-        known = -int(np.prod(args["dst_shape"]))
-        shape = [total // known if n == -1 else n for n in args["dst_shape"]]
-        assert found.local_shape(shape, 0) == tuples(expect["local_shape"])
-
-
-def test_every_name_of_a_published_group_is_known():
-    layout = Layout((2, 2, 2), ("dp", "cp", "mp"))("None", ("dp", "cp"), "mp")
-    for name in ("SumExt", "MeanExt", "prod", "ReduceMax"):
-        found = infer_layout(name, [layout], {"dim": 1})
-        assert found.to_dict()["tensor_map"] == (-1, 0) and set(found.partial_axes) == {"dp", "cp"}
-    with pytest.raises(ValueError):
-        infer_layout("SumExt", [layout], {"dim": 3})

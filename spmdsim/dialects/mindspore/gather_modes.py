@@ -249,4 +249,4 @@ def _by_layouts(bound: BoundRule, given: Sequence[Layout], out: Any) -> Sharded:
         name = "AllReduce" if wanted == computed.reduced else "ReduceScatter"
         forward = (Forward(name, "sum", pending, made.mesh.groups(*pending)),)
     check_even(wanted, made.output_shapes[0], "the result")
-    return replace(made, inputs=tuple(given), outputs=(wanted,), forward=forward)
+    return replace(made, inputs=tuple(given), outputs=(wanted,), forward=forward, by_cuts=False)

@@ -62,6 +62,7 @@ class Sharded:
         bound: the rule with sizes (None for sources of data).
         mode: a Gather's mode, else empty.
         output_shape_matrix: the device matrix of the first result, if it is another one.
+        by_cuts: whether the strategy was written in cuts, so that the device matrix may be changed.
     """
 
     operator: str
@@ -79,6 +80,7 @@ class Sharded:
     bound: BoundRule | None = None
     mode: str = ""
     output_shape_matrix: tuple[int, ...] | None = None
+    by_cuts: bool = True
 
     @property
     def dev_matrix(self) -> tuple[int, ...]:
@@ -94,16 +96,19 @@ class Sharded:
     def output_maps(self) -> tuple[Any, ...]:
         """Tensor maps of the results, the first on :attr:`output_dev_matrix`."""
         others = tuple(layout.to_dict()["tensor_map"] for layout in self.outputs[1:])
-        return (self._output.tensor_map, *others)
+        return (self._output.to_dict()["tensor_map"], *others)
 
     @property
     def output_dev_matrix(self) -> tuple[int, ...]:
-        """The device matrix of the first result: after a ReduceScatter, its axes and those of dim 0 as one."""
+        """The device matrix of the first result: after a ReduceScatter, the axes of dim 0 are one axis there.
+
+        Layouts keep the device matrix they were written on.
+        """
         return self._output.mesh.shape
 
     @cached_property
-    def _output(self) -> MindSporeLayout:
-        return merged(self.outputs[0], self.output_shape_matrix)
+    def _output(self) -> Layout:
+        return merged(self.outputs[0], self.output_shape_matrix) if self.by_cuts else self.outputs[0]
 
     @property
     def input_slices(self) -> tuple[Shape, ...]:

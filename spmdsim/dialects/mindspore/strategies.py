@@ -238,6 +238,7 @@ def _derive(
         repeated_side=side,
         loss_output=row.loss,
         bound=bound,
+        by_cuts=given is None,
     )
 
 

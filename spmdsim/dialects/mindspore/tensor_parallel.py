@@ -59,6 +59,7 @@ def nd_product(name: str, bound: BoundRule, given: Sequence[Layout]) -> Sharded:
         outputs=(result,),
         forward=tuple(forward),
         bound=bound,
+        by_cuts=False,
         mode="2-D" if scattered == "n" else "3-D",
     )
 

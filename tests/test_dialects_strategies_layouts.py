@@ -1,0 +1,122 @@
+"""MindSpore's ``.shard`` with layouts: published cases, and tensor parallelism in two and three dims."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from layout_cases import cases, tuples
+
+import spmdsim.ops as ops
+from spmdsim.dialects.mindspore import Layout
+from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.errors import UsageTypeError
+from spmdsim.tensor import Tensor
+from spmdsim.trace import record
+from spmdsim.worlds import LockStep
+
+V = "operators_mindspore"
+
+
+def by_layouts(case):
+    given, expect = case["given"], case["expect"]
+    if "in_layout" in given:
+        layouts = [Layout(*_args(given["in_layout"]))(*given["in_layout"]["call"])]
+        wanted = Layout(*_args(given["out_layout"]))(*given["out_layout"]["call"])
+    else:
+        make = Layout(*_args(given))
+        layouts = [make(*tuples(entry)) for entry in given["in_layouts"]]
+        wanted = make(*tuples(expect["out_layout"])) if "out_layout" in expect else None
+    return shard(
+        given["op"].split("/")[0],
+        given["input_shapes"],
+        tuple(layouts),
+        wanted,
+        devices=given.get("devices"),
+        attrs=given["attrs"],
+    )
+
+
+def _args(given):
+    return tuple(given["device_matrix"]), tuple(given["alias_name"])
+
+
+@pytest.mark.parametrize("case", cases(V, "layout_shard"))
+def test_layouts(case):
+    expect = case["expect"]
+    if "raises" in expect:
+        with pytest.raises({"RuntimeError": RuntimeError, "ValueError": ValueError}[expect["raises"]]):
+            by_layouts(case)
+        return
+    if "NOT the placement" in case.get("note", ""):
+        # Accepted upstream, but a local transpose does not leave the data where that layout says.
+        with pytest.raises(RuntimeError, match="cannot be had"):
+            by_layouts(case)
+        return
+    found = by_layouts(case)
+    if "param_slice" in expect:
+        assert found.input_slices[1] == tuples(expect["param_slice"])
+    for key in ("output", "out_layout"):
+        if key in expect:
+            make = Layout(*_args(case["given"]))
+            wanted = make(*tuples(expect[key]))
+            assert found.outputs[0] == wanted
+            assert found.output_maps == (wanted.tensor_map,) and found.output_dev_matrix == found.dev_matrix
+    if "forward_comm" in expect:
+        words = expect["forward_comm"].split(" over ")
+        assert found.forward[0].name == words[0]
+        assert len(words) == 1 or found.forward[0].axes == tuple(words[1].split(","))
+
+
+def test_cuts_and_layouts_do_not_mix():
+    layout = Layout((2, 4), ("dp", "mp"))
+    with pytest.raises(UsageTypeError, match="mixes"):
+        shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), (1, 4)), devices=8)
+    with pytest.raises(RuntimeError, match="there are 16"):
+        shard("ReLU", ((8, 8),), (layout("dp", "None"),), devices=16)
+    with pytest.raises(RuntimeError, match="different meshes"):
+        other = Layout((4, 2), ("dp", "mp"))
+        shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), other("None", "mp")))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("x", "w", "result", "mode", "names"),
+    [
+        ((None, ("x", "y")), ("x", "y"), (None, ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
+        (("z", ("x", "y")), ("x", "y"), ("z", ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
+        (
+            (("z", "y"), "x"),
+            (("x", "z"), "y"),
+            (("z", "x"), "y"),
+            "3-D",
+            ["AllGather", "AllGather", "ReduceScatter"],
+        ),
+    ],
+)
+def test_tensor_parallelism_in_two_and_three_dims(x, w, result, mode, names, transposed):
+    make = Layout((2, 2, 2), ("x", "y", "z"))
+    layouts = (make(*x), make(*(w[::-1] if transposed else w)))
+    attrs = {"enable_nd_tp": True, "transpose_b": transposed}
+    found = shard("MatMul", [(16, 8), (8, 8)], layouts, make(*result), attrs=attrs)
+    assert found.outputs[0] == make(*result) and found.mode == mode
+    assert [f.name for f in found.forward] == names
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(16, 8)), rng.normal(size=(8, 8))
+    world = LockStep(8)
+    operands = [Tensor.from_global(v, layout, world) for v, layout in zip((a, b), layouts)]
+    product = ops.matmul.op.shard(found.strategy, found.outputs[0])
+    with record() as trace:
+        y = product(*operands, **({"transpose_b": True} if transposed else {}))
+    words = {"AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
+    moved = [(e.collective, e.axes) for e in trace.collectives]
+    assert moved == [(words[f.name], f.axes) for f in found.forward]
+    np.testing.assert_allclose(y.full(), a @ (b.T if transposed else b), rtol=1e-12)
+
+
+def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
+    make = Layout((2, 2, 2), ("x", "y", "z"))
+    with pytest.raises(RuntimeError, match="enable_nd_tp"):
+        shard("MatMul", [(16, 8), (8, 8)], (make("z", "x"), make("x", "y")), attrs={"enable_nd_tp": True})
+    layouts = (make("None", ("x", "y")), make("x", "y"))
+    with pytest.raises(RuntimeError, match="cannot be had"):
+        shard("MatMul", [(16, 8), (8, 8)], layouts, make("None", "y"), attrs={"enable_nd_tp": True})
