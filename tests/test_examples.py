@@ -1,0 +1,113 @@
+"""The programs in examples/ run as they stand, in lock step and on real ranks, and print what they promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spmdsim.errors import SpmdError
+from spmdsim.launch.mpi import find_launcher
+
+TESTS = Path(__file__).resolve().parent
+EXAMPLES = TESTS.parent / "examples"
+
+FIRST_STEPS = [
+    "Tensor(f32[32,5] S(0)P(sum) on dp=2 tp=4)",
+    # 16 rows of 5 columns, summed over 4 ranks: three quarters received twice.
+    "rank 0 holds ((0, 16), (0, 5)) with {'all_reduce': 1} 480 bytes received",
+    "ok: max error 0 <=",
+    f"sum of all elements: {5.0 * sum(range(32 * 12))}",
+    "at 65,536 ranks: {'all_reduce': 1} 534,773,760 bytes received by rank 0",
+]
+
+CHAINED = [
+    "(a) Z by rows, wanted whole: {'all_gather': 1}",
+    "(b) Z by rows, wanted by columns: {'all_to_all': 1",
+]
+
+GPT = ("--steps", "3", "--batch", "4", "--length", "8", "--compare")
+
+#: Tested by name elsewhere.
+ELSEWHERE = {"buggy_programs", "collective_exercise", "search_network.py", "documents"}
+
+
+def run(script, *arguments, launch=None):
+    """What a program prints, by itself or on ranks."""
+    head = ["-m", "spmdsim", "launch", "-n", str(launch)] if launch else []
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    result = subprocess.run(
+        [sys.executable, *head, str(EXAMPLES / script), *arguments],
+        capture_output=True, text=True, timeout=100, env=environ,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def mpi():
+    """Ranks can be started here."""
+    try:
+        find_launcher()
+    except SpmdError as error:
+        pytest.skip(f"no ranks can be started: {error}")
+
+
+def test_every_example_is_tested():
+    here = Path(__file__).read_text()
+    others = "".join(p.read_text() for p in TESTS.glob("test_*.py") if p.name != "test_examples.py")
+    for path in EXAMPLES.iterdir():
+        if path.name.startswith(("_", ".")):
+            continue
+        told = others if path.name in ELSEWHERE else here
+        assert re.search(rf"\b{re.escape(path.name)}\b", told), f"no test runs examples/{path.name}"
+
+
+def test_first_steps():
+    told = run("first_steps.py")
+    assert [line for line in FIRST_STEPS if line not in told] == []
+    assert len(told.splitlines()) == len(FIRST_STEPS)
+
+
+def test_first_steps_on_ranks(mpi):
+    told = run("first_steps.py", launch=8)
+    assert [line for line in FIRST_STEPS if line not in told] == []
+    assert len(told.splitlines()) == len(FIRST_STEPS)  # one rank speaks
+
+
+@pytest.mark.parametrize(
+    "options, collectives",
+    [
+        ((), {"all_reduce"}),
+        (("--sequence-parallel",), {"all_gather", "reduce_scatter", "all_reduce"}),
+        (("--zero",), {"all_reduce"}),
+    ],
+    ids=["plain", "sequence parallel", "zero"],
+)
+def test_gpt_on_text(options, collectives):
+    told = run("gpt_on_text.py", *GPT, *options)
+    assert told.startswith("dp=2 tp=4, ")
+    assert set(re.findall(r"'(\w+)': \d+", told.splitlines()[0])) == collectives
+    losses = [float(loss) for loss in re.findall(r"step +\d+ +loss (\S+)", told)]
+    assert losses == sorted(losses, reverse=True) and len(losses) == 3
+    (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
+    assert float(difference) < 1e-5
+
+
+def test_gpt_on_text_on_ranks(mpi):
+    told = run("gpt_on_text.py", *GPT, launch=2)
+    assert told.startswith("dp=1 tp=2, ")
+    (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
+    assert float(difference) < 1e-5
+
+
+@pytest.mark.parametrize("launch", [None, 8])
+def test_chained_products(request, launch):
+    if launch:
+        request.getfixturevalue("mpi")
+    told = run("documents/chained_matmul.py", *([] if launch else ["--lockstep"]), launch=launch)
+    assert [line for line in CHAINED if line not in told] == []
