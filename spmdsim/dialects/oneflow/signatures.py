@@ -98,7 +98,10 @@ def in_table_order(
 
 
 def listed(row: Row, bound: BoundRule, mesh: Sequence[int]) -> Iterator[Strategy]:
-    """The strategies of the rule that OneFlow lists as signatures."""
+    """The strategies of the rule that OneFlow lists as signatures.
+
+    Those that leave a rank without elements are no strategies: that is OneFlow's size rule, at every nesting step.
+    """
     axes = Mesh(tuple(mesh), [f"d{i}" for i in range(len(mesh))])
     present = {factor for term in bound.inputs for dim in term for factor in dim}
     for strategy in bound.strategies(axes, partial=row.partial):
@@ -111,8 +114,7 @@ def listed(row: Row, bound: BoundRule, mesh: Sequence[int]) -> Iterator[Strategy
             continue
         if any(_reordered(layout) for layout in (*before, *after)):
             continue
-        fits = _fits(before, bound.shapes, mesh) and _fits(after, bound.output_shapes, mesh)
-        if fits and (not row.even or _paired(bound, strategy, len(mesh))):
+        if not row.even or _paired(bound, strategy, len(mesh)):
             yield strategy
 
 
@@ -125,17 +127,6 @@ def _reordered(layout: Layout) -> bool:
     """Whether axes nest in another order than the mesh's, which no sbp says (part of some reshapes)."""
     order = [[layout.mesh.axes.index(axis) for axis in entry] for entry in layout.dims]
     return any(entry != sorted(entry) for entry in order)
-
-
-def _fits(layouts: Sequence[Layout], shapes: Sequence[Shape], mesh: Sequence[int]) -> bool:
-    """The size rule, at every nesting step: a part that is split is at least as long as the axis."""
-    for layout, shape in zip(layouts, shapes):
-        for size, entry in zip(shape, layout.dims):
-            for axis in entry:
-                if size < layout.mesh.axis_size(axis):
-                    return False
-                size //= layout.mesh.axis_size(axis)
-    return True
 
 
 def _paired(bound: BoundRule, strategy: Strategy, axes: int) -> bool:
