@@ -51,6 +51,11 @@ elif case == "missing":
     if odd:
         time.sleep(20)
     reduce()
+elif case == "groups":  # one rank works on other ranks than the rest
+    some = Mesh((2,), ("y",), (1, 2)) if odd else Mesh((2,), ("y",), (0, 2))
+    if world.rank != 0:
+        step = Step("all_gather", ("y",), some("y"), some(None), (2,))
+        world.run(step, [np.ones(1)])
 elif case == "lines":  # the same call from two places is no mistake
     if odd:
         reduce()
@@ -104,6 +109,12 @@ def test_a_rank_that_does_not_come_is_named(run):
     text, code = run("missing")
     assert code != 0
     assert "rank 1 did not come to collective 1 within 1 s: all_reduce (sum) over x" in text
+
+
+def test_ranks_that_do_not_come_to_a_new_group_are_named(run):
+    text, code = run("groups")
+    assert code != 0 and "all the same" not in text.split("did not come")[1]
+    assert "did not come within 1 s to a collective of ranks [" in text
 
 
 def test_the_same_call_from_two_lines_is_no_mistake(run):

@@ -93,6 +93,22 @@ def test_steps_that_are_none():
         LockStep(2).run(Step("all_gather", ("a",), mesh("a"), other(None), (2,)), [np.zeros(1)] * 2)
 
 
+@pytest.mark.ranks(2, 4)
+def test_a_closed_world_says_so(world):
+    mesh = Mesh((world.size,), ("a",))
+    step = Step("all_gather", ("a",), mesh("a"), mesh(None), (world.size,))
+    if not hasattr(world, "comm"):
+        with world:
+            assert world.run(step, [np.ones(1) for _ in world.ranks])[0].sum() == world.size
+        return
+    from spmdsim.worlds import MPIWorld
+
+    with MPIWorld(world.comm) as other:
+        assert other.run(step, [np.ones(1)])[0].sum() == world.size
+    with pytest.raises(WorldError, match="was closed"):
+        other.run(step, [np.ones(1)])
+
+
 def test_importing_the_worlds_starts_no_mpi():
     program = "import sys, spmdsim, spmdsim.worlds, spmdsim.trace; spmdsim.worlds.LockStep(2); print('mpi4py' in sys.modules)"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -83,10 +83,10 @@ class MPIWorld(World):
         super().__init__(self.comm.Get_size(), (self.rank,))
         self.vendor: str = MPI.get_vendor()[0]
         self.tuning = tuning(self.vendor)
-        self._comms, self._shared = Comms(self.comm), Shared()
+        seconds = deadline_seconds() if deadline is None else deadline
+        self._comms, self._shared = Comms(self.comm, seconds), Shared()
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
         mode = check_mode(check) if self.size > 1 else False
-        seconds = deadline_seconds() if deadline is None else deadline
         self._checker = Checker(self._comms, mode, seconds) if mode else None
 
     @classmethod

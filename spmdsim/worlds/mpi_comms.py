@@ -2,28 +2,43 @@
 
 MPI libraries can hold only some two thousand communicators, and making one costs more than using it a hundred
 times. All orders of the same ranks share one communicator; the order of a group is kept by its programs.
+
+Making one is a collective, too: the members first meet, with a deadline, so that ranks which do not come to it
+are named instead of waited for.
 """
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
+from spmdsim.worlds.fingerprint import number_of
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
+#: Messages by which the members of a new group meet.
+TAG = 77_017
 
 
 class Comms:
     """The communicators of one world.
 
     Args:
-        comm: all ranks of the world; it stays the caller's.
+        comm: all ranks of the world; it stays the caller's. The first communicator, of all ranks, is made here.
+        deadline: seconds that the members of a new group wait for each other.
     """
 
-    def __init__(self, comm: MPI.Comm) -> None:
-        self.comm = comm
+    def __init__(self, comm: MPI.Comm, deadline: float) -> None:
+        self.comm, self.deadline = comm, deadline
+        self._all = tuple(range(comm.Get_size()))
         self._made: dict[tuple[int, ...], MPI.Comm] = {}
+        if len(self._all) > 1:
+            self._made[self._all] = self._create(self._all)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -32,20 +47,74 @@ class Comms:
         """The communicator of these ranks (sorted, this process among them); collective over them.
 
         Raises:
-            WorldError: too many different groups.
+            WorldError: too many different groups, ranks that do not come, or a world that was closed.
         """
         found = self._made.get(ranks)
-        if found is not None:
-            return found
-        if len(self._made) >= MOST:
-            raise WorldError(f"{MOST} different groups of ranks are in use; close() the world to free them")
+        if found is None:
+            if self._all not in self._made and len(self._all) > 1:
+                raise WorldError("this world was closed; make another MPIWorld")
+            if len(self._made) >= MOST:
+                raise WorldError(
+                    f"{MOST} different groups of ranks are in use; close() the world to free them"
+                )
+            if len(ranks) > 1:
+                self._meet(ranks)
+            found = self._made[ranks] = self._create(ranks)
+        return found
+
+    def _create(self, ranks: tuple[int, ...]) -> MPI.Comm:
         group = self.comm.Get_group()
         part = group.Incl(list(ranks))
-        found = self.comm.Create_group(part, tag=len(ranks) % 1024)  # type: ignore[attr-defined]
+        made = self.comm.Create_group(part, tag=len(ranks) % 1024)  # type: ignore[attr-defined]
         part.Free()
         group.Free()
-        self._made[ranks] = found
-        return found
+        return made
+
+    def _meet(self, ranks: tuple[int, ...]) -> None:
+        """All members tell the first one that they are here; when it has heard all, it tells them to go on."""
+        talk, me = self._made[self._all], self.comm.Get_rank()
+        word, heard = np.array([number_of(repr(ranks))]), np.empty(1, np.int64)
+        leader, others = ranks[0], set(ranks[1:])
+        if me != leader:
+            talk.Send(word, leader, TAG)
+            if not self._until(lambda: talk.Iprobe(leader, TAG)):
+                raise WorldError(self._text(ranks, set()))
+            talk.Recv(heard, leader, TAG)
+            return
+        missing = set(others)
+
+        def hear() -> bool:
+            for rank in sorted(missing):
+                if talk.Iprobe(rank, TAG):
+                    talk.Recv(heard, rank, TAG)
+                    if heard[0] == word[0]:  # else it comes to another group, and not to this one
+                        missing.discard(rank)
+            return not missing
+
+        if not self._until(hear):
+            raise WorldError(self._text(ranks, missing))
+        for rank in sorted(others):
+            talk.Send(word, rank, TAG)
+
+    def _until(self, done: Callable[[], bool]) -> bool:
+        begin = time.monotonic()
+        while not done():
+            waited = time.monotonic() - begin
+            if waited > self.deadline:
+                return False
+            if waited < 0.005:
+                os.sched_yield()
+            else:
+                time.sleep(0.0005)
+        return True
+
+    def _text(self, ranks: tuple[int, ...], missing: set[int]) -> str:
+        who = (
+            f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, sorted(missing)))}"
+            if missing
+            else "some ranks"
+        )
+        return f"{who} did not come within {self.deadline:g} s to a collective of ranks {list(ranks)}"
 
     def free(self) -> None:
         """Free all communicators; collective over the world."""
