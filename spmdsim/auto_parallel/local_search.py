@@ -10,31 +10,51 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spmdsim.auto_parallel.elimination import TooWideError, eliminate
+from spmdsim.auto_parallel.elimination import TooWideError, eliminate, reduce_domains, restrict
 from spmdsim.auto_parallel.problem import Problem, Solution
 
 
-def improve(problem: Problem, states: Sequence[int], *, window: int = 12, rounds: int = 4) -> Solution:
+def improve(
+    problem: Problem, states: Sequence[int], *, windows: Sequence[int] = (16, 32, 64), rounds: int = 4
+) -> Solution:
     """A solution that is at least as good as ``states``.
+
+    States that no optimum needs are crossed out first, which makes the windows small.
 
     Args:
         problem: the problem.
         states: where to start.
-        window: variables that are decided together.
-        rounds: how often all windows are visited at most; it ends early when nothing improves.
+        windows: how many variables are decided together, one size after the other.
+        rounds: how often all windows of a size are visited at most; it ends early when nothing improves.
     """
-    now = list(states)
-    price = problem.price(now)
+    kept = reduce_domains(problem)
+    small = restrict(problem, kept)
+    start = list(states)
+    for v, allowed in enumerate(kept):
+        if start[v] not in allowed:
+            start[v] = min((int(s) for s in allowed), key=lambda s, v=v: problem.price_of_states(start, v, s))
+    inside = [int(np.flatnonzero(allowed == s)[0]) for allowed, s in zip(kept, start)]
+    for window in windows:
+        inside = _rounds(small, inside, window, rounds)
+        if window >= len(problem):
+            break
+    found = [int(kept[v][s]) for v, s in enumerate(inside)]
+    best = found if problem.price(found) < problem.price(states) else list(states)
+    return Solution.of(problem, best, "local search", False)
+
+
+def _rounds(problem: Problem, states: list[int], window: int, rounds: int) -> list[int]:
+    """Decide all windows anew until nothing improves."""
+    now, price = states, problem.price(states)
     around = problem.neighbours()
     for _ in range(rounds):
         before = price
         for centre in range(0, len(problem), max(1, window // 2)):
-            chosen = _window(around, centre, window)
-            now = _decide(problem, around, now, chosen)
+            now = _decide(problem, around, now, _window(around, centre, window))
         price = problem.price(now)
         if price >= before * (1 - 1e-12):
             break
-    return Solution.of(problem, now, "local search", False)
+    return now
 
 
 def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int) -> list[int]:
