@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.errors import InputError, RuleError
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.worlds.pool import empty
 
 
 def check_ids(ids: np.ndarray, size: int, what: str) -> None:
@@ -29,12 +30,20 @@ def _embedding(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarr
     """The rows this rank holds, zeros where another rank holds the row."""
     check_ids(ids, context.size("v"), "rows of the table")
     start, stop = context.bounds("v")
+    out = empty((*ids.shape, table.shape[1]), table.dtype)
     if stop - start == context.size("v"):
-        return np.take(table, ids, axis=0)
-    out = np.zeros((*ids.shape, table.shape[1]), table.dtype)
+        return _rows(table, ids, out)
     mine = (ids >= start) & (ids < stop)
-    out[mine] = table[ids[mine] - start]
+    own = ids[mine] - start
+    out[~mine] = 0
+    out[mine] = _rows(table, own, empty((len(own), table.shape[1]), table.dtype))
     return out
+
+
+def _rows(table: np.ndarray, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """``table[ids]``, straight into a buffer; the ids are known to be there."""
+    # Any other mode than "raise" spares numpy a second buffer.
+    return np.take(table, ids, axis=0, out=out, mode="clip") if ids.size else out
 
 
 def _embedding_vjp(
