@@ -126,14 +126,14 @@ def test_osu_columns() -> None:
 @real_ranks
 def test_calibrate_writes_a_machine_that_predicts(tmp_path) -> None:
     path = tmp_path / "lab.json"
-    done = spmdsim("calibrate", "--ranks", "2", "-e", "8K", "-o", str(path), "--name", "lab")
+    done = spmdsim("calibrate", "--ranks", "2", "-e", "2K", "-o", str(path), "--name", "lab")
     assert done.returncode == 0, done.stderr
     assert "fit error" in done.stdout and f"wrote {path}" in done.stdout
     machine = load_machine(str(path))
     assert machine.name == "lab" and machine.alpha > 0 and machine.pieces and machine.reduce_pieces
     assert machine.measured_seconds("all_reduce", "native", 2, 1024)
     assert json.loads(path.read_text())["_ranks"] == 2
-    shown = spmdsim("predict", "all_reduce", "-n", "2", "-e", "16K", "--machine", str(path), "--json")
+    shown = spmdsim("predict", "all_reduce", "-n", "2", "-e", "4K", "--machine", str(path), "--json")
     points = json.loads(shown.stdout)["points"]
     assert all("native" in point["seconds"] and "ring" in point["seconds"] for point in points)
 

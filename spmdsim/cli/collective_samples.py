@@ -39,8 +39,8 @@ def loops(nbytes: int) -> tuple[int, int]:
 
     Loops are short, so that some of them run undisturbed on a machine that does other work too.
     """
-    calls = max(1, min(10, (256 << 10) // max(nbytes, 1)))
-    return max(5, min(60, (96 << 20) // max(nbytes * calls, 1))), calls
+    calls = max(1, min(8, (256 << 10) // max(nbytes, 1)))
+    return max(5, min(30, (96 << 20) // max(nbytes * calls, 1))), calls
 
 
 def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
@@ -142,9 +142,9 @@ def native_table(comm: Any, largest: int) -> list[Measurement]:
         while nbytes <= largest:
             case = case_for(name, comm, nbytes, np.dtype(np.float32))
             result = np.zeros(case.output_count, case.dtype)
-            repeats, calls = loops(nbytes)
             call = native_call(case, comm, result)
-            seconds = seconds_per_call(call, comm, 2, repeats * calls, repeats, min)
+            batches = max(4, min(10, (64 << 20) // max(nbytes, 1)))
+            seconds = seconds_per_call(call, comm, 2, 4 * batches, batches, min)
             rows.append(Measurement(name, "native", comm.Get_size(), case.nbytes, max(seconds, 1e-9)))
             nbytes *= 2
     # Small sizes may round to the same case; the table keeps one row per size.
