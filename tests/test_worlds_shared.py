@@ -21,7 +21,7 @@ from spmdsim.worlds import LockStep
 def test_the_data_are_the_same(world):
     with world.use(replicated="shared"):
         for mesh in meshes(world.size):
-            for shape in ((8, 8), (7, 13), (1, 5), (0, 4)):
+            for shape in ((7, 13), (1, 5), (0, 4)):
                 for step in placing_steps(mesh, shape):
                     check(world, step, values(shape))
                 for step in reducing_steps(mesh, shape, "sum"):
@@ -58,13 +58,17 @@ def test_there_is_one_copy_and_the_trace_is_as_ever(world):
 
 
 @pytest.mark.ranks(2, 4)
-def test_a_result_stays_as_long_as_any_rank_holds_it(world):
+def test_a_result_stays_as_long_as_any_rank_holds_it(world, monkeypatch):
     n = world.size
+    if hasattr(world, "comm"):
+        from spmdsim.worlds import mpi_shared
+
+        monkeypatch.setattr(mpi_shared, "MOST", 4)  # making a window takes milliseconds
     mesh = Mesh((n,), ("a",))
     step = Step("all_gather", ("a",), mesh("a"), mesh(None), (n,))
     with world.use(replicated="shared"):
         held = []
-        for number in range(70):  # more than there are windows
+        for number in range(8):  # more than there are windows
             results = world.run(step, [np.full(1, number * n + rank) for rank in world.ranks])
             # One rank keeps all its results, the others drop them at once.
             held.append((number, results[0]) if 0 in world.ranks else None)
