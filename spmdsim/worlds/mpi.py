@@ -7,6 +7,7 @@ the caller's; only ranks of a step's meshes take part in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
+from spmdsim.layout import split_block
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.trace.recorder import recording
 from spmdsim.worlds.base import World
@@ -50,12 +52,14 @@ class Program:
         check: compares the call with the other ranks', if it communicates and they compare.
         run: from the shard before to the shard after; None until it was derived.
         types: MPI types to free when the program is forgotten.
+        received: elements that the call takes from others, once somebody has asked.
     """
 
     shape: tuple[int, ...]
     check: Check | None = None
     run: Run | None = None
     types: list[MPI.Datatype] = field(default_factory=list)
+    received: int | None = None
 
 
 class MPIWorld(World):
@@ -209,6 +213,33 @@ class MPIWorld(World):
         if step.collective == "reduce_scatter":
             return reduce_scattered(step, group, dtype, blocks(step, members, self.rank), self.tuning)
         return reduce_all(step, group, dtype, target, self.tuning)
+
+    def _received(self, step: Step, dtype: np.dtype, algorithm: str | None) -> tuple[int, ...]:
+        """Counted from the buffers and counts that the call is made with, not from the step's own formula."""
+        program = self._programs.get((step, dtype, algorithm))
+        if algorithm is not None or program is None or step.to_shape is not None:
+            return super()._received(step, dtype, algorithm)
+        if program.received is None:
+            program.received = self._count(step)
+        return (program.received,)
+
+    def _count(self, step: Step) -> int:
+        if step.collective in LOCAL_STEPS or (
+            self.rank not in step.src.mesh and self.rank not in step.dst.mesh
+        ):
+            return 0
+        if step.collective == "exchange":
+            return sum(piece.count for piece in exchange_traffic(step, self.rank).receives)
+        if step.collective not in ("all_reduce", "reduce_scatter"):
+            return sum(piece.count for piece in group_traffic(step, self.rank).receives)
+        order = step.group(self.rank)
+        if step.collective == "reduce_scatter":
+            own = blocks(step, tuple(sorted(order)), self.rank).target
+            return (len(order) - 1) * math.prod(own)
+        # An all_reduce is counted as the reduce_scatter and all_gather of balanced blocks that it amounts to.
+        size = math.prod(step.src.local_shape(step.shape, self.rank))
+        block = split_block(0, size, len(order), order.index(self.rank))[1]
+        return (len(order) - 1) * block + size - block
 
     def _shared_way(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
         """One copy of the result for all ranks of the node, if the group is on one and has any data."""
