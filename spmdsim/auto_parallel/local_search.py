@@ -32,7 +32,8 @@ def improve(
     start = list(states)
     for v, allowed in enumerate(kept):
         if start[v] not in allowed:
-            start[v] = min((int(s) for s in allowed), key=lambda s, v=v: problem.price_of_states(start, v, s))
+            prices = [problem.price_of_states(start, v, int(s)) for s in allowed]
+            start[v] = int(allowed[int(np.argmin(prices))])
     inside = [int(np.flatnonzero(allowed == s)[0]) for allowed, s in zip(kept, start)]
     for window in windows:
         inside = _rounds(small, inside, window, rounds)
@@ -80,8 +81,10 @@ def _decide(
             elif v < u:
                 small.add_pair(place[v], place[u], prices)
     try:
-        answer = eliminate(small, 2_000_000)
+        answer = eliminate(small)
     except TooWideError:
+        for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
+            now = _decide(problem, around, now, half)
         return now
     found = list(now)
     for v, state in zip(chosen, answer.states):
