@@ -218,3 +218,36 @@ def test_paddle_layers(world):
         losses = paddle.ParallelCrossEntropy()(logits, labels)
         shifted = np.log(np.exp(np.arange(16.0) - 15).sum()) + 15
         np.testing.assert_allclose(losses.full(), shifted - np.array([0, 5, 15]), rtol=1e-12)
+
+
+@pytest.mark.ranks(4)
+def test_mindspore_primitives_against_numpy(world):
+    import spmdsim.dialects.mindspore as ms
+    from spmdsim.dialects.mindspore import ops
+
+    rng = np.random.default_rng(0)
+    x, b, w = rng.normal(size=(8, 4)), rng.normal(size=4), rng.normal(size=(4, 6))
+    ids = np.array([[3, 0], [7, 5]])
+    norm = np.sqrt((x**2).sum(1, keepdims=True))
+    cases = [
+        (ops.BiasAdd().shard(((2, 2), (2,))), (x, b), x + b),
+        (ops.PReLU().shard(((2, 2), (2,))), (x, b), np.where(x > 0, x, x * b)),
+        (ops.L2Normalize(1).shard(((4, 1),)), (x,), x / norm),
+        (ops.Gather().shard(((4, 1), (1, 1))), (x, ids, 0), x[ids]),
+        (ops.Gather().shard(((1, 2), (2, 1))), (x, ids % 4, 1), x[:, ids % 4]),
+        (ops.MatMul(transpose_b=True).shard(((2, 2), (1, 2))), (x, w.T.copy()), x @ w),
+        (ops.ReduceMean(keep_dims=True).shard(((2, 2),)), (x, 1), x.mean(1, keepdims=True)),
+        (ops.ReduceMax().shard(((2, 2),)), (x, 0), x.max(0)),
+        (ops.Transpose().shard(((2, 2),)), (x, (1, 0)), x.T),
+        (ops.Softmax().shard(((4, 1),)), (x,), np.exp(x) / np.exp(x).sum(1, keepdims=True)),
+        (ops.Reshape(), (x, (2, -1)), x.reshape(2, 16)),
+        (ops.Cast(), (x, ms.float32), x.astype(np.float32)),
+        (ops.Add().shard(((2, 1), (2, 2))), (x[:, :1].copy(), x), x[:, :1] + x),
+    ]
+    with use_world(world):
+        for primitive, operands, expected in cases:
+            np.testing.assert_allclose(
+                primitive(*operands).full(), expected, rtol=1e-6, err_msg=str(primitive)
+            )
+        with pytest.raises(ValueError, match="8"):
+            ops.ReLU().shard(((3, 1),))(x)

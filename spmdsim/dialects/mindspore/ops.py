@@ -10,7 +10,6 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import RuleError
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op
 
@@ -34,7 +33,6 @@ RealDiv = _plain("RealDiv", ops.divide)
 Pow = _plain("Pow", ops.power)
 Maximum = _plain("Maximum", ops.maximum)
 Minimum = _plain("Minimum", ops.minimum)
-BiasAdd = _plain("BiasAdd", ops.add)
 Neg = _plain("Neg", ops.negative)
 Exp = _plain("Exp", ops.exp)
 Log = _plain("Log", ops.log)
@@ -155,26 +153,50 @@ class Flatten(Primitive):
         return super().__call__(x)
 
 
-class Gather(Primitive):
-    """Rows of a table: ``Gather()(table, ids, 0)``."""
+class _PerChannel(Primitive):
+    """An operand with one value per channel, dim 1."""
+
+    function: Any = ops.bias_add
 
     def __init__(self) -> None:
-        super().__init__(ops.embedding.op)  # type: ignore[attr-defined]
+        super().__init__(type(self).function.op, dim=1)
 
-    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
-        """Strategies of the table and of the ids, in this order."""
-        turned = in_strategy if in_strategy is None else (in_strategy[1], in_strategy[0], *in_strategy[2:])
-        return super().shard(turned, out_strategy)
+
+class BiasAdd(_PerChannel):
+    """A bias per channel."""
+
+
+class PReLU(_PerChannel):
+    """A slope per channel where the element is negative."""
+
+    function = staticmethod(ops.prelu)
+
+
+class L2Normalize(Primitive):
+    """Elements over the length of their vector along dims that are not split."""
+
+    def __init__(self, axis: Any = 0, epsilon: float = 1e-4) -> None:
+        super().__init__(ops.l2_normalize.op)  # type: ignore[attr-defined]
+        self.axis, self.epsilon = axis, epsilon
+
+    def __call__(self, x: Any) -> Any:
+        """Apply it."""
+        from spmdsim.ops.reduce import normal_dims
+
+        self.params = {"dim": normal_dims(self.axis, len(x.shape)), "epsilon": self.epsilon}
+        return super().__call__(x)
+
+
+class Gather(Primitive):
+    """Entries of a table along an axis: ``Gather()(table, ids, 0)``."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.gather.op)  # type: ignore[attr-defined]
 
     def __call__(self, params: Any, indices: Any, axis: int = 0) -> Any:
-        """Apply it.
-
-        Raises:
-            RuleError: another axis than 0.
-        """
-        if axis != 0:
-            raise RuleError(f"Gather looks rows up along axis 0, not {axis}; transpose the table first")
-        return super().__call__(indices, params)
+        """Apply it."""
+        self.params = {"dim": axis % len(params.shape)}
+        return super().__call__(params, indices)
 
 
 class Cast(Primitive):
