@@ -18,7 +18,7 @@ from spmdsim.auto_parallel.local_search import improve
 from spmdsim.auto_parallel.model import Model
 from spmdsim.auto_parallel.pareto import pareto_filter, solutions
 from spmdsim.auto_parallel.problem import Problem
-from spmdsim.auto_parallel.programs import bert, chain, gpt, mlp, moe, seed003
+from spmdsim.auto_parallel.programs import bert, chain, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.cost import Machine
@@ -225,7 +225,7 @@ def test_propagation_is_near_the_optimum(name: str) -> None:
 
 
 def test_configured_network_of_the_tutorial() -> None:
-    found = search(seed003(), 8)
+    found = search(tutorial(), 8)
     cuts = {
         operator.name: [layout.parts for layout in operator.bound.input_layouts(strategy)]
         for operator, strategy in zip(found.graph.operators, found.choice.strategies)

@@ -20,7 +20,7 @@ from spmdsim.auto_parallel.memory import peak_memory
 from spmdsim.auto_parallel.model import Model
 from spmdsim.auto_parallel.moves import Moves, path, simple_layouts
 from spmdsim.auto_parallel.pareto import frontier, frontier_table
-from spmdsim.auto_parallel.programs import PROGRAMS, build_program, gpt, mlp, seed003
+from spmdsim.auto_parallel.programs import PROGRAMS, build_program, gpt, mlp, tutorial
 from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.settings import Settings, machine_on
@@ -316,7 +316,7 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     again = run_json(capsys, str(file), "-n", "4", "--load", str(tmp_path / "s"), "--run")
     assert again["strategies"] == data["strategies"] and again["run"]["holds"]
     assert all(row["predicted"] == row["counted"] for row in again["run"]["bytes"])
-    assert main(["search", "--program", "seed003", "-n", "8"]) == 0
+    assert main(["search", "--program", "tutorial", "-n", "8"]) == 0
     assert "matmul1" in capsys.readouterr().out
 
 
@@ -346,7 +346,7 @@ def test_command_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str
 
 
 def test_the_network_of_the_tutorial_propagates() -> None:
-    found = search(seed003(), 8, method="sharding_propagation", polish=False)
+    found = search(tutorial(), 8, method="sharding_propagation", polish=False)
     assert len(found.remarks) == 3
     flatten = found.graph.operator("flatten")
     assert [layout.parts[0] for layout in flatten.bound.input_layouts(found.strategy("flatten"))] == [2]
@@ -355,12 +355,12 @@ def test_the_network_of_the_tutorial_propagates() -> None:
 def test_configured_cuts_on_many_ranks() -> None:
     """Cuts for 8 ranks on 64: repeated on the right, on the mesh of prime factors or a coarse one."""
     for ranks in (16, 64, 4096):
-        found = search(seed003(), ranks, method="sharding_propagation")
+        found = search(tutorial(), ranks, method="sharding_propagation")
         first = found.graph.operator("matmul1")
         strategy = found.strategy("matmul1")
         assert [layout.parts for layout in first.bound.input_layouts(strategy)] == [(2, 4), (4, 1)]
         assert found.mesh.size == ranks and len(found.mesh.axes) <= 4
-    recursion = double_recursion(seed003(), 4096)
+    recursion = double_recursion(tutorial(), 4096)
     assert recursion.parts(first.index) == ((2, 4), (4, 1))
 
 

@@ -10,12 +10,12 @@ from spmdsim.auto_parallel.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.transformer import bert, gpt, moe
 from spmdsim.errors import InputError
 
-__all__ = ["PROGRAMS", "bert", "build_program", "chain", "convolutions", "gpt", "mlp", "moe", "seed003"]
+__all__ = ["PROGRAMS", "bert", "build_program", "chain", "convolutions", "gpt", "mlp", "moe", "tutorial"]
 
 
-def seed003(batch: int = 32, *, configured: bool = True, training: bool = True) -> Graph:
+def tutorial(batch: int = 32, *, configured: bool = True, training: bool = True) -> Graph:
     """The network of the operator-parallel tutorial: three products, two ReLUs, some of them configured."""
-    build = GraphBuilder("seed003", training=training)
+    build = GraphBuilder("tutorial", training=training)
     x = build.apply(rules.FLATTEN, build.input("x", (batch, 1, 28, 28)), name="flatten", kind="reshape")
     shards = {
         "matmul1": ((2, 4), (4, 1)),
@@ -108,7 +108,7 @@ def convolutions(
 
 #: Built-in programs by name; all take keyword arguments.
 PROGRAMS: dict[str, Callable[..., Graph]] = {
-    "seed003": seed003,
+    "tutorial": tutorial,
     "mlp": mlp,
     "chain": chain,
     "convolutions": convolutions,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  spmdsim search --program seed003 -n 8
+  spmdsim search --program tutorial -n 8
   spmdsim search --program gpt --layers 96 --hidden 12288 --batch 8192 --seq 2048 -n 65536 --machine accelerators
   spmdsim search --program mlp --layers 2 -n 8 --why fc1 "((2,4),(4,1))"
   spmdsim search --program mlp --hidden 1024 -n 8 --memory 24MiB
@@ -45,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("file", nargs="?", help="a Python file with `program` and `inputs`")
     parser.add_argument(
-        "--program", help="a built-in program: seed003, mlp, chain, convolutions, gpt, bert, moe"
+        "--program", help="a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"
     )
     parser.add_argument("--matmul", metavar="M,K,N", help="one matrix product with free layouts")
     parser.add_argument("-n", "--ranks", type=int, default=8, help="number of ranks (default 8)")
