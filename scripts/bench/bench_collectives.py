@@ -36,7 +36,12 @@ def cases(world, count):
         whole,
         lambda: comm.Reduce_scatter_block(whole, taken_row),
     )
-    yield "all_gather", Step("all_gather", ("x",), split, every, shape), row, lambda: comm.Allgather(row, taken)
+    yield (
+        "all_gather",
+        Step("all_gather", ("x",), split, every, shape),
+        row,
+        lambda: comm.Allgather(row, taken),
+    )
     cube = np.ones((n, n, count // n), np.float32)
     mine, got = cube[:, 0].copy(), np.empty((n, count // n), np.float32)
     step = Step("all_to_all", ("x",), mesh(None, "x", None), mesh("x", None, None), cube.shape)
