@@ -118,7 +118,7 @@ embedding.op = _embedding_op  # type: ignore[attr-defined]
 def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Each rank's last row is zero, and every id it does not hold is looked up there."""
     check_ids(ids, context.size("v") - context.strategy.parts("v"), "rows of the table")
-    return np.take(table, _padded_rows(context, ids), axis=0)
+    return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
 
 
 def _padded_rows(context: Context, ids: np.ndarray) -> np.ndarray:
