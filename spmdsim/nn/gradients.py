@@ -13,7 +13,7 @@ from spmdsim.nn.module import Parameter
 from spmdsim.redistribution.step import Step
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
-from spmdsim.tensor.tape import Pending, _add, pull_back, settle
+from spmdsim.tensor.tape import Pending, added, pull_back, settle
 from spmdsim.trace import recorder
 
 #: Gradients are put together into buckets of at most so many bytes per rank.
@@ -32,7 +32,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     merged = _bucketed(leaves) if merge else {}
     for leaf, pending in leaves:
         total = merged.get(id(leaf)) or settle(pending, leaf.layout.dual())
-        leaf.grad = total if leaf.grad is None else _add(leaf.grad, total)
+        leaf.grad = total if leaf.grad is None else added(leaf.grad, total)
 
 
 Key = tuple[Any, ...]
@@ -45,7 +45,7 @@ def _bucketed(leaves: Sequence[tuple[Tensor, Pending]]) -> dict[int, Tensor]:
             continue
         total = pending[0]
         for gradient in pending[1:]:
-            total = _add(total, gradient)
+            total = added(total, gradient)
         src, dst = total.layout, leaf.layout.dual()
         if src.partial and src.reduced == dst and src.is_even(total.shape):
             key = (total.world, src.mesh, src.partial, total.dtype)

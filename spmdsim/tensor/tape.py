@@ -9,6 +9,7 @@ as they are, still partial, and are reduced once, where they are used or kept.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ Pending = list["Tensor"]
 _numbers = count()
 
 
-class Node:
+class Node(ABC):
     """Something that computed tensors from operands."""
 
     __slots__ = ("number", "operands")
@@ -35,9 +36,9 @@ class Node:
         #: Grows from call to call, so a node's number is higher than those of the nodes it depends on.
         self.number = next(_numbers)
 
+    @abstractmethod
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """From the pending gradients of each result, those of each operand."""
-        raise NotImplementedError  # pragma: no cover
 
 
 class MoveNode(Node):
@@ -139,15 +140,16 @@ def settle(pending: Pending, layout: Layout) -> Tensor:
     by_meta: dict[int, Tensor] = {}
     for gradient in pending:
         key = id(gradient.meta)
-        by_meta[key] = _add(by_meta[key], gradient) if key in by_meta else gradient
+        by_meta[key] = added(by_meta[key], gradient) if key in by_meta else gradient
     settled = [gradient.to(layout) for gradient in by_meta.values()]
     total = settled[0]
     for gradient in settled[1:]:
-        total = _add(total, gradient)
+        total = added(total, gradient)
     return total
 
 
-def _add(a: Tensor, b: Tensor) -> Tensor:
+def added(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of two gradients that lie alike, shard by shard."""
     from spmdsim.tensor.tensor import Tensor
 
     if not a.world.has_data:
@@ -159,7 +161,7 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
     for leaf, pending in pull_back(result, gradient):
         total = settle(pending, leaf.layout.dual())
-        leaf.grad = total if leaf.grad is None else _add(leaf.grad, total)
+        leaf.grad = total if leaf.grad is None else added(leaf.grad, total)
 
 
 def pull_back(result: Tensor, gradient: Tensor | None = None) -> list[tuple[Tensor, Pending]]:
