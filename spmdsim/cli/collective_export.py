@@ -4,33 +4,62 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective_common import add_schedule_arguments, parse_bytes, schedule_from
 from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.collectives.schedule import Schedule
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = subparsers.add_parser(
         "export",
-        help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML",
-        description="Write a schedule as GOAL text (LogGOPSim) or as MSCCL XML.",
+        help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML, Chakra traces",
+        description="Write a schedule as GOAL text (LogGOPSim), as MSCCL XML, or as Chakra traces (ASTRA-sim).",
     )
     parser.add_argument("collective", help="such as all_reduce")
     parser.add_argument("algorithm", help="its name (see list), or FILE.py:FUNCTION")
     add_schedule_arguments(parser)
-    parser.add_argument("--format", choices=("goal", "msccl"), default="goal", help="goal (default) or msccl")
-    parser.add_argument("-b", "--bytes", default="1M", metavar="SIZE", help="message size for GOAL (1M)")
+    parser.add_argument(
+        "--format",
+        choices=("goal", "msccl", "chakra"),
+        default="goal",
+        help="goal (default), msccl, or chakra: OUTPUT.RANK.et per rank",
+    )
+    parser.add_argument(
+        "-b", "--bytes", default="1M", metavar="SIZE", help="message size for GOAL and Chakra (1M)"
+    )
     parser.add_argument("--itemsize", type=int, default=1, metavar="B", help="bytes that are never cut (1)")
     parser.add_argument(
         "--reduce-time",
         type=float,
         default=0.0,
         metavar="T",
-        help="GOAL calc time per reduced byte (0: none)",
+        help="calc time per reduced byte (0: none)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write here instead of printing")
     parser.set_defaults(run=run)
+
+
+def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
+    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.collectives.chakra import chakra_files
+    from spmdsim.collectives.goal import goal_of
+
+    if args.output is None:
+        raise InputError("--format chakra writes one file per rank; name them with -o NAME (NAME.RANK.et)")
+    program = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time)
+    for rank, data in enumerate(chakra_files(program) if is_speaker() else ()):
+        path = Path(f"{args.output}.{rank}.et")
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    remark(f"wrote {len(program.ranks)} files {args.output}.RANK.et")
+    return 0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from spmdsim.collectives.msccl import msccl_xml
 
     schedule = schedule_from(args, args.collective, args.algorithm)
+    if args.format == "chakra":
+        return _write_traces(args, schedule)
     if args.format == "goal":
         nbytes = parse_bytes(args.bytes)
         text = goal_of(schedule, nbytes, args.itemsize, args.reduce_time).to_text()

@@ -1,0 +1,99 @@
+"""Chakra traces, read back by a decoder of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from spmdsim.cli.main import main
+from spmdsim.collectives import schedule_of
+from spmdsim.collectives.chakra import chakra_files
+from spmdsim.collectives.goal import goal_of
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def fields(data: bytes) -> list[tuple[int, object]]:
+    found, at = [], 0
+    while at < len(data):
+        key, at = varint(data, at)
+        if key & 7 == 0:
+            value, at = varint(data, at)
+        else:
+            assert key & 7 == 2
+            size, at = varint(data, at)
+            value, at = data[at : at + size], at + size
+        found.append((key >> 3, value))
+    return found
+
+
+def messages(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        size, at = varint(data, at)
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def nodes(data: bytes) -> list[dict[str, object]]:
+    found = []
+    for message in messages(data)[1:]:
+        parts = fields(message)
+        node: dict[str, object] = {"id": 0, "deps": []}
+        for field, value in parts:
+            if field == 1:
+                node["id"] = value
+            elif field == 3:
+                node["type"] = value
+            elif field == 5:
+                at = 0
+                while at < len(value):
+                    dep, at = varint(value, at)
+                    node["deps"].append(dep)
+            elif field == 10:
+                (_, name), (_, number) = fields(value)
+                node[name.decode()] = number
+        found.append(node)
+    return found
+
+
+@pytest.mark.parametrize(("name", "n"), [("ring", 5), ("recursive_doubling", 6), ("rabenseifner", 8)])
+def test_every_message_is_there_once_on_both_sides(name, n):
+    program = goal_of(schedule_of("all_reduce", name, n), 1 << 20, 4)
+    sends, receives = [], []
+    for rank, data in enumerate(chakra_files(program)):
+        (version,) = fields(messages(data)[0])
+        assert version == (1, b"0.0.4")
+        seen: set[int] = set()
+        for node in nodes(data):
+            assert set(node["deps"]) <= seen  # waits for earlier nodes of this rank only
+            seen.add(node["id"])
+            message = (node["comm_src"], node["comm_dst"], node["comm_tag"], node["comm_size"])
+            assert node["type"] in (5, 6)
+            assert message[0 if node["type"] == 5 else 1] == rank
+            (sends if node["type"] == 5 else receives).append(message)
+    assert sorted(sends) == sorted(receives)
+    assert len(set(sends)) == len(sends) == sum(len(r) for r in program.ranks) // 2
+    counted = sum(op.amount for ops in program.ranks for op in ops if op.kind == "send")
+    assert sum(size for *_, size in sends) == counted > 0
+
+
+def test_the_command_writes_a_file_per_rank(tmp_path, capsys):
+    target = tmp_path / "ring"
+    code = main(
+        ["collective", "export", "all_reduce", "ring", "-n", "3", "--format", "chakra", "-o", str(target)]
+    )
+    assert code == 0
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["ring.0.et", "ring.1.et", "ring.2.et"]
+    assert len(nodes((tmp_path / "ring.1.et").read_bytes())) == 8
+    assert main(["collective", "export", "all_reduce", "ring", "-n", "3", "--format", "chakra"]) == 2
+    assert "--format chakra writes one file per rank" in capsys.readouterr().err
