@@ -15,7 +15,7 @@ from typing import Any
 
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import Rule, Strategy, bind
+from spmdsim.rules import Rule, Strategy
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
 
@@ -55,16 +55,6 @@ def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
     second = k * n / (pk * pn) * (1 - 1 / pm)
     result = m * n / (pm * pn) * (1 - 1 / pk)
     return first + second + result
-
-
-def busiest_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> int:
-    """Words the busiest rank receives when the pieces are not even: all pieces rounded up."""
-    pm, pk, pn = grid
-    rows, inner, columns = -(-m // pm), -(-k // pk), -(-n // pn)
-    first = rows * inner - rows * inner // pn
-    second = inner * columns - inner * columns // pm
-    block = -(-rows * columns // pk)
-    return first + second + (pk - 1) * block
 
 
 @dataclass(frozen=True)
@@ -223,8 +213,3 @@ def run_product(a: Any, b: Any, found: GridProduct) -> Any:
 
     first, second, result = found.layouts()
     return matmul.op.shard(found.strategy, result)(a.to(first), b.to(second))  # type: ignore[attr-defined]
-
-
-def product_rule(m: int, k: int, n: int) -> Any:
-    """The bound rule of the product."""
-    return bind(MATMUL, ((m, k), (k, n)))

@@ -27,9 +27,6 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
 1 otherwise), GB = 1e9. Every result is checked on every rank; #wrong counts wrong elements of all of them.
 """
 
-#: Rows beyond which only rank counts matter: sizes an algorithm needs this many times its vector are left out.
-LARGEST_BUFFER = 1 << 31
-
 
 @dataclass(frozen=True)
 class Row:

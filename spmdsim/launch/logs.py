@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-from io import TextIOWrapper
 from pathlib import Path
 
 from spmdsim.errors import InputError
@@ -32,13 +31,6 @@ def redirect_output(rank: int) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-
-
-def write_whole_lines() -> None:
-    """Make ``print`` write each line at once and in one piece: lines of several ranks do not mix, nor wait."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def note_failure(rank: int, code: int) -> bool:

@@ -5,7 +5,7 @@ A program says what to compute on whole tensors; each process holds only the sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,6 @@ from spmdsim.tensor.meta import Meta
 if TYPE_CHECKING:
     from spmdsim.tensor.tape import Node
     from spmdsim.worlds.base import World
-
-#: Gives the block of a global tensor at an index (a tuple of slices).
-BlockFunction = Callable[[tuple[slice, ...]], Any]
 
 
 class Tensor:

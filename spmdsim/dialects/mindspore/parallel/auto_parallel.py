@@ -34,7 +34,6 @@ class AutoParallel:
             network = Parallelised(network, parallel_mode)
         self.network = network
         self.parallel_mode = parallel_mode
-        self._full_batch = True
 
     def dataset_strategy(self, config: Any = "full_batch") -> None:
         """How data is given: ``"full_batch"`` (every rank is given the whole batch and keeps its piece).
