@@ -8,10 +8,11 @@ import numpy as np
 
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.strategies import default_cuts
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import BoundRule, Strategy
+from spmdsim.layout import Layout
+from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operator import ShardedOp
 
@@ -77,12 +78,11 @@ class Primitive:
 
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
     """Dim 0 of the first operand over all ranks, if it divides; else the same work everywhere."""
-    mesh = Mesh((ranks,), ("dp",))
-    first = bound.inputs[0]
-    factor = first[0][0] if first and first[0] else None
-    if factor is None or factor in bound.rule.whole or bound.sizes[factor] % ranks:
-        return Strategy.of(mesh, {})
-    return Strategy.of(mesh, {factor: "dp"})
+    try:
+        cuts = default_cuts(bound, ranks)
+    except RuleError:
+        cuts = tuple((1,) * len(shape) for shape in bound.shapes)
+    return strategy_from_cuts(bound, cuts, ranks)
 
 
 def _place(operand: Any, layout: Layout) -> Tensor:
