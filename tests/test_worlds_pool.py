@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spmdsim.worlds.pool import SMALLEST, Pool, empty, pool
+from spmdsim.worlds.pool import HUGE_PAGE, OFFSET, PAGE, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
 
@@ -67,3 +67,14 @@ def test_what_is_kept_is_bounded_and_the_oldest_size_goes_first():
 def test_the_process_has_one_pool():
     array = empty(BIG, np.float32)
     assert pool().nbytes >= array.nbytes
+
+
+def test_buffers_cut_from_the_same_pages_do_not_overlap():
+    here = Pool(1 << 30)
+    sizes = [SMALLEST, SMALLEST + 1, 3 * SMALLEST, HUGE_PAGE, 5, HUGE_PAGE - PAGE]
+    held = [here.buffer(size) for size in sizes for _ in range(3)]
+    for number, buffer in enumerate(held):
+        buffer[:] = number
+        assert address(buffer) % PAGE == OFFSET
+    assert all((buffer == number).all() for number, buffer in enumerate(held))
+    assert [buffer.nbytes for buffer in held] == [size for size in sizes for _ in range(3)]

@@ -15,6 +15,9 @@ from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds import MPIWorld
 
+#: Bytes of the global tensor.
+SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+
 
 def cases(world, count):
     """Per collective: the step, this rank's shard of it, and the raw call for the same result."""
@@ -55,8 +58,7 @@ def main() -> None:
     if root:
         print(f"{world.vendor}, {world.size} ranks; microseconds, median of the slowest rank")
         print(f"{'collective':<15}{'bytes':>9}{'mpi4py':>11}{'world':>11}{'ratio':>8}{'above us':>10}")
-    nbytes = 1024
-    while nbytes <= largest << 20:
+    for nbytes in (n for n in SIZES if n <= largest << 20):
         for name, step, shard, raw in cases(world, nbytes // 4):
             ways = {"mpi4py": raw, "world": lambda step=step, shard=shard: world.run(step, [shard])}
             found = paired(MPI.COMM_WORLD, ways)
@@ -64,7 +66,6 @@ def main() -> None:
                 a, b = found["mpi4py"] * 1e6, found["world"] * 1e6
                 line = f"{name:<15}{size_text(nbytes):>9}{a:>11.1f}{b:>11.1f}{b / a:>8.2f}{b - a:>10.1f}"
                 print(line, flush=True)
-        nbytes *= 16
     world.close()
 
 

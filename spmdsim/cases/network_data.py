@@ -60,6 +60,10 @@ def mnist(folder: Path) -> Images:
             f"{images.shape} and labels of shape {labels.shape}"
         )
 
+    highest = int(labels.read((slice(0, labels.shape[0]),)).max(initial=0))
+    if highest > 9:
+        raise InputError(f"MNIST's labels are 0..9, but {str(folder)!r} has a label {highest}")
+
     def read(index: tuple[slice, ...]) -> np.ndarray:
         rows, columns = index
         block = images.read((rows, slice(0, SIDE), slice(0, SIDE))).reshape(-1, SIDE * SIDE)[:, columns]

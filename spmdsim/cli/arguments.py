@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 
 def positive(text: str) -> int:
@@ -20,4 +21,22 @@ def positive(text: str) -> int:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, but got {text!r}")
+    return number
+
+
+def finite(text: str) -> float:
+    """A number that is neither infinite nor NaN.
+
+    Raises:
+        argparse.ArgumentTypeError: anything else.
+
+    >>> finite("1e-2")
+    0.01
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a finite number, but got {text!r}")
     return number

@@ -13,6 +13,7 @@ examples:
   spmdsim launch -n 8 script.py --epochs 3
   spmdsim launch -n 8 -m package.module
   spmdsim launch -n 8 --log-dir log_output script.py     one worker_N.log per rank
+  spmdsim launch -n 8 --world lockstep script.py         all ranks in one process, without MPI
 
 The launcher that belongs to the installed MPI is found, with the flags it needs here (more ranks than cores,
 root); BLAS threads are set so that ranks do not fight for cores. When one rank fails, the job ends within seconds,
@@ -34,6 +35,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="DIR",
         help="write worker_N.log per rank there; rank 0 is shown here too",
     )
+    parser.add_argument(
+        "--world",
+        choices=("mpi", "lockstep"),
+        default="mpi",
+        help="lockstep needs no MPI: the script's own world() plays all ranks in one process",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="the script is a module")
     parser.add_argument("script", help="script or module")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
@@ -48,4 +55,4 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"there is no script {args.script}")
     what = ["-m", args.script] if args.module else [args.script]
     command = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
-    return start(args.n, command, args.log_dir)
+    return start(args.n, command, args.log_dir, lockstep=args.world == "lockstep")

@@ -1,6 +1,6 @@
 """What commands print with: one rank speaks, tables on a terminal or in a file, JSON for programs.
 
-Every function may be called by all ranks; only rank 0 (or the only process) writes. Results go to stdout,
+Every function may be called by all ranks; only rank 0 (or the only process) writes, unless each rank has a log. Results go to stdout,
 progress and remarks to stderr.
 """
 
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spmdsim.launch.environment import is_root, terminal_columns
+from spmdsim.launch.logs import LOG_DIR
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +25,13 @@ NO_TERMINAL_WIDTH = 200
 
 
 def is_speaker() -> bool:
-    """True in the process that prints: rank 0, or the only one."""
+    """True in the process that speaks for all: rank 0, or the only one."""
     return is_root()
+
+
+def is_heard() -> bool:
+    """True where printing makes sense: in the process that speaks for all, and on ranks with a log of their own."""
+    return is_speaker() or bool(os.environ.get(LOG_DIR))
 
 
 def console(stderr: bool = False) -> Console:
@@ -40,14 +46,14 @@ def console(stderr: bool = False) -> Console:
         width=width,
         force_terminal=columns is not None,
         highlight=False,
-        quiet=not is_speaker(),
+        quiet=not is_heard(),
         legacy_windows=False,
     )
 
 
 def say(*lines: object) -> None:
-    """Print lines on the speaking rank, as they are; each is written in one piece."""
-    if is_speaker():
+    """Print lines on the speaking rank, and into each rank's own log, as they are; each is written in one piece."""
+    if is_heard():
         for line in lines:
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
@@ -55,7 +61,7 @@ def say(*lines: object) -> None:
 
 def remark(*lines: object) -> None:
     """Like :func:`say`, on stderr: what a reader wants to know and a program does not."""
-    if is_speaker():
+    if is_heard():
         for line in lines:
             sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

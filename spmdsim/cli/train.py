@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import positive
+from spmdsim.cli.arguments import finite, positive
 
 if TYPE_CHECKING:
     from spmdsim.cases.network import Network
@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--epochs", type=positive, default=1)
     parser.add_argument("--steps", type=positive, help="stop after so many steps")
     parser.add_argument("--batch", type=positive, default=32)
-    parser.add_argument("--rate", type=float, default=1e-2, help="learning rate")
+    parser.add_argument("--rate", type=finite, default=1e-2, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument(

@@ -1,13 +1,12 @@
 """The world a dialect's program runs in: its spelling has no word for it.
 
-Under an MPI launcher it is the job; elsewhere a LockStep of the size given to :func:`use_world` (one rank if
-nobody gave one).
+Under an MPI launcher it is the job. Elsewhere it is a LockStep of as many ranks as ``SPMDSIM_RANKS`` says (one if it
+says nothing; ``spmdsim launch --world lockstep -n 8`` sets it), or the world given to :func:`use_world`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,11 +27,34 @@ def current_world() -> World:
     return _default[0]
 
 
-@contextmanager
-def use_world(world: World) -> Iterator[World]:
-    """Run the dialects' programs inside the block in this world."""
-    _given.append(world)
-    try:
-        yield world
-    finally:
-        _given.remove(world)
+class use_world:
+    """From here on, or inside the ``with`` block, the dialects' programs run in this world.
+
+    >>> from spmdsim import LockStep
+    >>> with use_world(LockStep(8)) as world:
+    ...     current_world() is world
+    True
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        _given.append(world)
+
+    def __enter__(self) -> World:
+        return self.world
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _given.remove(self.world)
+
+
+def alone() -> str:
+    """What to do about too few ranks when there is only one, for the end of an error's message; else nothing."""
+    world = current_world()
+    if world.size > 1:
+        return ""
+    return (
+        "; one rank is running: start with `spmdsim launch -n N` (`--world lockstep` needs no MPI), or call "
+        "use_world(LockStep(N)) of spmdsim.dialects.session first"
+    )

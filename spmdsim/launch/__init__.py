@@ -21,6 +21,8 @@ def start(
     argv: Sequence[str],
     log_dir: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    *,
+    lockstep: bool = False,
 ) -> int:
     """Run a command on ``n`` ranks and wait for it.
 
@@ -29,6 +31,7 @@ def start(
         argv: the command of each rank, such as ``[sys.executable, "script.py"]``.
         log_dir: write ``worker_N.log`` per rank there, and echo rank 0.
         env: variables to add to the environment of the ranks.
+        lockstep: start one process that plays all ranks instead, without MPI.
 
     Returns:
         0 if every rank ended well, else the exit code of the rank that failed first.
@@ -38,7 +41,7 @@ def start(
     """
     from spmdsim.launch.start import start_command
 
-    return start_command(n, list(argv), None if log_dir is None else Path(log_dir), env)
+    return start_command(n, list(argv), None if log_dir is None else Path(log_dir), env, lockstep)
 
 
 def end_job_on_error(name: str = "program") -> None:

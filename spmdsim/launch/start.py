@@ -25,6 +25,7 @@ from spmdsim.launch.logs import (
     prepare_logs,
 )
 from spmdsim.launch.mpi import find_launcher
+from spmdsim.worlds.base import RANKS_VARIABLE
 
 FAILED_SECONDS = 3.0
 """How long the launcher may take to end by itself after a rank has failed."""
@@ -34,22 +35,29 @@ GRACE_SECONDS = 2.0
 
 
 def start_command(
-    n: int, argv: list[str], log_dir: Path | None = None, env: Mapping[str, str] | None = None
+    n: int,
+    argv: list[str],
+    log_dir: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    lockstep: bool = False,
 ) -> int:
     """Run ``argv`` on ``n`` ranks; see :func:`spmdsim.launch.start`."""
     if n < 1:
         raise InputError(f"cannot start {n} ranks: at least 1 is needed")
     if launched():
         raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
-    launcher = find_launcher()
+    launcher = None if lockstep else find_launcher()
     if log_dir is not None:
         prepare_logs(log_dir)
     with tempfile.TemporaryDirectory(prefix="spmdsim-") as failed_dir:
-        environment = rank_environment(n) | launcher.environment()
+        if launcher is None:
+            environment, command = {**os.environ, RANKS_VARIABLE: str(n)}, argv
+        else:
+            environment = rank_environment(n) | launcher.environment()
+            command = launcher.command(n, oversubscribe=n > cores()) + argv
         environment |= {FAILED_DIR: failed_dir, **(env or {})}
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
-        command = launcher.command(n, oversubscribe=n > cores()) + argv
         code = wait(command, environment, log_dir, Path(failed_dir))
         failed = first_failed(Path(failed_dir))
     if failed is not None:

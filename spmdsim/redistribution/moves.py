@@ -90,7 +90,7 @@ class Target:
         taken: list[str] = []
         dims = list(state.dims)
         for dim, (entry, target) in enumerate(zip(state.dims, self.dims)):
-            run = _next_run(entry, target, free)
+            run = next_run(entry, target, free)
             if run:
                 dims[dim] = entry + run
                 taken += run
@@ -100,7 +100,7 @@ class Target:
 
     def _reductions(self, state: State) -> Iterator[Move]:
         pending = {*state.pending}
-        runs = [_next_run(entry, target, pending) for entry, target in zip(state.dims, self.dims)]
+        runs = [next_run(entry, target, pending) for entry, target in zip(state.dims, self.dims)]
         fitting = [dim for dim, run in enumerate(runs) if run]
         if len(fitting) > 1:
             yield self._scattered(state, {dim: runs[dim] for dim in fitting})
@@ -158,7 +158,7 @@ def _common(entry: tuple[str, ...], target: tuple[str, ...]) -> int:
     return min(len(entry), len(target))
 
 
-def _next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
+def next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
     """The target's next axes on a dim that are all allowed, if what is there is the target's beginning."""
     if len(target) <= len(entry) or target[: len(entry)] != entry:
         return ()

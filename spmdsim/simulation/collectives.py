@@ -56,7 +56,6 @@ class Call:
         "rank",
         "receive",
         "relieved",
-        "request",
         "root",
         "rule",
         "send",
@@ -93,7 +92,6 @@ class Call:
         self.meeting: Meeting | None = None
         self.done = False
         self.waiter: Any = None
-        self.request: Any = None
         self.relieved: Any = None
         self.entered = 0.0
         self.end = 0.0

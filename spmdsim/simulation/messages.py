@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.simulation.buffers import OBJECT, simple
 from spmdsim.simulation.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.places import Site
 
@@ -23,27 +24,23 @@ class Message:
 
     Attributes:
         source: rank of the sender in the communicator; ``dest`` of the receiver.
-        payload: the buffer or object.
+        array: a contiguous array that is the whole message, for as long as copying it is all there is to do.
         data: a private copy of the elements, once one was needed.
         done: the sender may go on: it was received, or somebody else keeps the data.
-        matched: a receive has it.
         relieved: it would have blocked for ever without a library's buffer.
     """
 
-    # Defaults live in the class: a program makes very many messages, and few of them need all this.
-    number = 0
-    data: Any = None
-    done = False
-    matched = False
-    relieved: Any = None
-    waiter: Any = None
-    request: Any = None
+    __slots__ = (
+        *("comm", "task", "array", "_payload", "source", "dest", "tag", "mode", "name", "site"),
+        *("start", "end", "number", "data", "done", "relieved", "waiter"),
+    )
 
     def __init__(
         self,
         comm: Any,
         task: Task,
         payload: Any,
+        array: Any,
         source: int,
         dest: int,
         tag: int,
@@ -55,7 +52,8 @@ class Message:
     ) -> None:
         self.comm = comm  # what all ranks of the communicator share
         self.task = task
-        self.payload = payload
+        self._payload = payload
+        self.array = array
         self.source = source
         self.dest = dest
         self.tag = tag
@@ -64,36 +62,47 @@ class Message:
         self.site = site
         self.start = start
         self.end = end
+        self.number = 0
+        self.data: Any = None
+        self.done = False
+        self.relieved: Any = None
+        self.waiter: Any = None
+
+    @property
+    def payload(self) -> Any:
+        """The buffer or object; the one of an array is made when somebody asks."""
+        if self._payload is None:
+            self._payload = simple(self.array)
+        return self._payload
 
     def keep(self) -> None:
         """Copy the data, so that the sender may change its buffer."""
-        if self.data is None and self.payload.dtype != "object":
+        if self.data is None and self.payload.dtype is not OBJECT:
             self.data = self.payload.copy()
+        self.array = None
 
 
 class Receive:
     """One receive.
 
     Attributes:
-        target: the buffer it writes to.
-        message: what it got, once matched.
+        array: a contiguous array to receive into, if that is all that was asked for.
+        message: what it got, once matched; None also when an array was written without one.
         direct: the data may be written at once, because the rank is blocked in this very call.
         before: the buffer's contents when it was posted, to notice that the program changed them.
     """
 
-    number = 0
-    done = False
-    message: Message | None = None
-    before: Any = None
-    waiter: Any = None
-    request: Any = None
-    end = 0.0
+    __slots__ = (
+        *("comm", "task", "array", "_target", "source", "dest", "tag", "name", "site", "direct"),
+        *("posted", "end", "number", "done", "message", "before", "waiter"),
+    )
 
     def __init__(
         self,
         comm: Any,
         task: Task,
         target: Any,
+        array: Any,
         source: int,
         dest: int,
         tag: int,
@@ -103,7 +112,8 @@ class Receive:
     ) -> None:
         self.comm = comm
         self.task = task
-        self.target = target
+        self._target = target
+        self.array = array
         self.source = source
         self.dest = dest
         self.tag = tag
@@ -111,6 +121,19 @@ class Receive:
         self.site = site
         self.direct = direct
         self.posted = task.clock
+        self.end = 0.0
+        self.number = 0
+        self.done = False
+        self.message: Message | None = None
+        self.before: Any = None
+        self.waiter: Any = None
+
+    @property
+    def target(self) -> Any:
+        """The buffer it writes to; the one of an array is made when somebody asks."""
+        if self._target is None:
+            self._target = simple(self.array)
+        return self._target
 
 
 class Probing:
@@ -182,11 +205,20 @@ def wait_for(scheduler: Scheduler, operation: Any) -> None:
 
 
 class Mailbox:
-    """What has arrived at one rank and is not received, and what it has posted and not got."""
+    """What has arrived at one rank and is not received, and what it has posted and not got.
 
-    __slots__ = ("arrived", "posted", "probes", "wild")
+    Attributes:
+        arrived: messages by (source, tag), in the order sent.
+        posted: receives by (source, tag), in the order posted.
+        wild: receives with a wildcard.
+        blocked: the receive the rank stands in, which is younger than all others; it has no wildcard.
+        probes: blocking probes.
+    """
+
+    __slots__ = ("arrived", "blocked", "posted", "probes", "wild")
 
     def __init__(self) -> None:
+        self.blocked: Receive | None = None
         self.arrived: dict[tuple[int, int], deque[Message]] = {}
         self.posted: dict[tuple[int, int], deque[Receive]] = {}
         self.wild: list[Receive] = []
@@ -196,14 +228,18 @@ class Mailbox:
         """The receive that this message satisfies, removed; None if nobody waits for it."""
         source, tag = message.source, message.tag
         exact = self.posted.get((source, tag)) if self.posted else None
-        if not self.wild:
-            return self._take_exact(source, tag) if exact else None
         for position, receive in enumerate(self.wild):
             if receive.source in (ANY_SOURCE, source) and receive.tag in (ANY_TAG, tag):
                 if exact and exact[0].number < receive.number:
                     break
                 return self.wild.pop(position)
-        return self._take_exact(source, tag) if exact else None
+        if exact:
+            return self._take_exact(source, tag)
+        blocked = self.blocked
+        if blocked is not None and blocked.source == source and blocked.tag == tag:
+            self.blocked = None
+            return blocked
+        return None
 
     def _take_exact(self, source: int, tag: int) -> Receive:
         queue = self.posted[source, tag]
@@ -216,6 +252,9 @@ class Mailbox:
         """Let a receive wait here."""
         if receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
             self.wild.append(receive)
+            return
+        if receive.direct:
+            self.blocked = receive
             return
         key = (receive.source, receive.tag)
         queue = self.posted.get(key)

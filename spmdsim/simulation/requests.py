@@ -25,7 +25,6 @@ class Request:
     def __init__(self, request: Request | None = None, operation: Any = None) -> None:
         self.operation: Any = operation if request is None else request.operation
         if operation is not None:
-            operation.request = self
             operation.task.active[id(self)] = self
 
     def __bool__(self) -> bool:
@@ -244,7 +243,6 @@ class Prequest(Request):
         if self._begin is None:
             return
         self.operation = operation = self._begin()
-        operation.request = self
         operation.task.active[id(self)] = self
 
     @classmethod

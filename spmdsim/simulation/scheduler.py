@@ -42,10 +42,18 @@ def load_greenlet() -> Any:
 class Task:
     """One virtual rank: its greenlet, its clock, and what it waits for."""
 
+    __slots__ = (
+        *("rank", "scheduler", "greenlet", "switch", "clock", "port_out", "port_in", "waiting", "started"),
+        *("exits", "finished", "value", "exit_code", "active", "ahead", "flood", "messages_sent", "bytes_sent"),
+        *("world", "own", "attached", "attached_buffer", "initialized", "finalized"),
+        *("looked_at", "idle_looks"),
+    )
+
     def __init__(self, rank: int, scheduler: Scheduler) -> None:
         self.rank = rank
         self.scheduler = scheduler
         self.greenlet: Any = None
+        self.switch: Any = None  # lets it run
         self.clock = 0.0  # seconds of modelled time
         self.port_out = 0.0  # when its last message has left
         self.port_in = 0.0
@@ -113,6 +121,7 @@ class Scheduler:
         """Give every rank its greenlet and put it in the queue."""
         for task in self.tasks:
             task.greenlet = self._greenlet(partial(body, task), parent=self.hub)
+            task.switch = task.greenlet.switch
             self.ready.append(task)
 
     def run(self) -> None:

@@ -49,7 +49,7 @@ def start_send(
     else:
         end = start + speeds.alpha + speeds.beta * nbytes
     task.port_out = end
-    message = Message(shared, task, payload, source, dest, tag, mode, name, site, start, end)
+    message = Message(shared, task, payload, None, source, dest, tag, mode, name, site, start, end)
     task.messages_sent += 1
     task.bytes_sent += nbytes
     if mode is STANDARD or mode is BUFFERED:
@@ -60,7 +60,7 @@ def start_send(
         else:
             _count_ahead(task, counts, message)
     box = shared.boxes[dest]
-    if box.posted or box.wild:
+    if box.posted or box.wild or box.blocked is not None:
         receive = box.take_receive(message)
         if receive is not None:
             pair(scheduler, message, receive)
@@ -88,7 +88,7 @@ def start_receive(
     """
     scheduler, box = comm._scheduler, comm._box
     site = (frame.f_code, frame.f_lasti)
-    receive = Receive(comm._shared, comm._task, target, source, comm._rank, tag, name, site, direct)
+    receive = Receive(comm._shared, comm._task, target, None, source, comm._rank, tag, name, site, direct)
     if (source < 0 or tag < 0 or source >= comm._shared.size) and not check_source(comm, source, tag):
         receive.done = True
         receive.end = receive.posted
@@ -132,7 +132,6 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         end = message.end
     receiver.port_in = end
     receive.end = end if end > posted else posted
-    message.matched = True
     receive.message = message
     scheduler.polls = 0
     if receive.direct:
@@ -214,8 +213,8 @@ def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: 
     if dest != PROC_NULL:
         raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
     clock = task.clock
-    message = Message(shared, task, payload, -1, dest, tag, STANDARD, name, site, clock, clock)
-    message.done = message.matched = True
+    message = Message(shared, task, payload, None, -1, dest, tag, STANDARD, name, site, clock, clock)
+    message.done = True
     return message
 
 

@@ -7,12 +7,13 @@ them or views of them, and in one process equal replicas may be one array object
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.launcher import detect
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+RANKS_VARIABLE = "SPMDSIM_RANKS"
+"""How many ranks a process plays that no launcher started."""
 
 
 class World(ABC):
@@ -231,9 +235,13 @@ class Restore:
 
 
 def world(size: int | None = None) -> World:
-    """The world this process is in: MPIWorld under an MPI launcher, else a LockStep of ``size`` ranks (or 1).
+    """The world this process is in: MPIWorld under an MPI launcher, else a LockStep.
+
+    Args:
+        size: number of ranks; without a launcher, ``SPMDSIM_RANKS`` (or 1) if left out.
 
     Raises:
+        InputError: ``SPMDSIM_RANKS`` is no number of ranks.
         WorldError: started by an MPI launcher that belongs to another MPI, or with another number of ranks
             than ``size``.
     """
@@ -241,10 +249,18 @@ def world(size: int | None = None) -> World:
     if found is None:
         from spmdsim.worlds.lockstep import LockStep
 
-        return LockStep(1 if size is None else size)
+        return LockStep(_ranks_wanted() if size is None else size)
     from spmdsim.worlds.mpi import MPIWorld
 
     here = MPIWorld.of_launcher(found.size)
     if size is not None and size != here.size:
         raise WorldError(f"{size} ranks were asked for, but the launcher started {here.size}")
     return here
+
+
+def _ranks_wanted() -> int:
+    """How many ranks a process without a launcher plays."""
+    given = os.environ.get(RANKS_VARIABLE, "1")
+    if not given.isdecimal() or int(given) < 1:
+        raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {given!r}")
+    return int(given)
