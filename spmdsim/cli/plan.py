@@ -11,7 +11,7 @@ from spmdsim.errors import InputError
 if TYPE_CHECKING:
     from spmdsim.cost.machine import CostModel
     from spmdsim.layout import Layout, Mesh
-    from spmdsim.redistribution.plan import Plan
+    from spmdsim.redistribution.planner import Plan
 
 EXAMPLES = """\
 examples:

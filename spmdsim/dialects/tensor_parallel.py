@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.plan import Plan
+from spmdsim.redistribution.planner import Plan
 from spmdsim.tensor import Tensor
 
 #: A layout of a tensor of so many dims, on a mesh, for one of its axes.

@@ -1,6 +1,24 @@
-"""From layout to layout (pure): collective steps, the direct exchange, lower bounds, the plan's table."""
+"""From layout to layout (pure): collective steps, the direct exchange, lower bounds, the plan's table.
 
-from spmdsim.redistribution.plan import Plan, plan
+Steps are here at once; the planner comes when it is first asked for: worlds, which only run steps, do not pay
+for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step, Transfer, overlap
 
+if TYPE_CHECKING:
+    from spmdsim.redistribution.planner import Plan, plan
+
 __all__ = ["STEP_COLLECTIVES", "Plan", "Step", "Transfer", "overlap", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Plan", "plan"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from spmdsim.redistribution import planner
+
+    return getattr(planner, name)

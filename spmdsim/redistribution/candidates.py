@@ -34,7 +34,7 @@ class Candidate:
     """One way to do it.
 
     Attributes:
-        kind: its kind, as in :class:`~spmdsim.redistribution.plan.Plan`.
+        kind: its kind, as in :class:`~spmdsim.redistribution.planner.Plan`.
         steps: its steps.
         seconds: modelled time.
         received: elements the busiest rank receives, step by step.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spmdsim.errors import PlanError
 
 if TYPE_CHECKING:
-    from spmdsim.redistribution.plan import Plan
+    from spmdsim.redistribution.planner import Plan
 
 _modes: list[str] = []
 

@@ -11,7 +11,7 @@ from spmdsim.redistribution.price import largest, received_elements, step_messag
 from spmdsim.redistribution.step import Step
 
 if TYPE_CHECKING:
-    from spmdsim.redistribution.plan import Plan
+    from spmdsim.redistribution.planner import Plan
 
 _HEAD = (
     "step",

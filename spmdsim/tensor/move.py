@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.plan import Plan
+from spmdsim.redistribution.planner import Plan
 from spmdsim.tensor import watch
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import MoveNode

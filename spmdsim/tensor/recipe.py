@@ -14,7 +14,7 @@ from spmdsim.errors import RuleError
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
-from spmdsim.redistribution.plan import Plan
+from spmdsim.redistribution.planner import Plan
 from spmdsim.rules import BoundRule, Strategy
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.operator import Context, Op, ShardedOp

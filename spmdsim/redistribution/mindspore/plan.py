@@ -30,7 +30,7 @@ class MindSporePlan:
         shape: global shape before.
         to_shape: global shape after.
         itemsize: bytes per element.
-        ours: this package's :class:`~spmdsim.redistribution.plan.Plan` for the same.
+        ours: this package's :class:`~spmdsim.redistribution.planner.Plan` for the same.
         all2all: whether AllToAll was allowed.
     """
 
