@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.layout import Layout
 from spmdsim.nn.module import Parameter
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import Pending, added, pull_back, settle
 from spmdsim.trace import recorder
-
-#: Gradients are put together into buckets of at most so many bytes per rank.
-BUCKET_BYTES = 25 * 1024 * 1024
 
 
 def backward(loss: Tensor, *, merge: bool = True) -> None:
@@ -25,7 +21,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
 
     Args:
         loss: a tensor of one element.
-        merge: reduce gradients that wait for the same all_reduce together (data parallelism: one call per
+        merge: reduce gradients that wait for the same reduction together (data parallelism: one call per
             bucket instead of one per parameter). The values are the same either way.
     """
     leaves = pull_back(loss)
@@ -46,62 +42,55 @@ def _bucketed(leaves: Sequence[tuple[Tensor, Pending]]) -> dict[int, Tensor]:
         total = pending[0]
         for gradient in pending[1:]:
             total = added(total, gradient)
-        src, dst = total.layout, leaf.layout.dual()
-        if src.partial and src.reduced == dst and src.is_even(total.shape):
-            key = (total.world, src.mesh, src.partial, total.dtype)
-            waiting.setdefault(key, []).append((leaf, total))
+        merge = merge_of(total.layout, leaf.layout.dual(), total.shape)
+        if merge is not None:
+            waiting.setdefault((total.world, merge, total.dtype), []).append((leaf, total))
     done: dict[int, Tensor] = {}
-    for group in waiting.values():
-        for bucket in _split(group):
+    for (_, merge, _), group in waiting.items():
+        for bucket in buckets((pair, _held(pair[1]) * pair[1].dtype.itemsize) for pair in group):
             if len(bucket) > 1:
-                done.update(_reduce_together(bucket))
+                done.update(_reduce_together(merge, bucket))
     return done
 
 
-def _split(group: list[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:
-    buckets: list[list[tuple[Tensor, Tensor]]] = [[]]
-    size = 0
-    for leaf, gradient in group:
-        nbytes = math.prod(gradient.layout.local_shape(gradient.shape, gradient.layout.mesh.rank_at(0)))
-        nbytes *= gradient.dtype.itemsize
-        if buckets[-1] and size + nbytes > BUCKET_BYTES:
-            buckets.append([])
-            size = 0
-        buckets[-1].append((leaf, gradient))
-        size += nbytes
-    return buckets
+def _held(gradient: Tensor) -> int:
+    return elements_held(gradient.layout, gradient.shape)
 
 
-def _reduce_together(bucket: list[tuple[Tensor, Tensor]]) -> dict[int, Tensor]:
-    """One all_reduce of all local pieces, laid end to end."""
+def _reduce_together(merge: Merge, bucket: list[tuple[Tensor, Tensor]]) -> dict[int, Tensor]:
+    """One collective over all local pieces, laid end to end."""
     gradients = [gradient for _, gradient in bucket]
-    first = gradients[0]
-    world, mesh, partial = first.world, first.layout.mesh, first.layout.partial
-    sizes = [math.prod(g.layout.local_shape(g.shape, mesh.rank_at(0))) for g in gradients]
-    flat = Layout(mesh, (None,), partial)
-    step = Step("all_reduce", first.layout.partial_axes, flat, flat.reduced, (sum(sizes),), partial[0][1])
+    world, ranks = gradients[0].world, merge.ranks if merge.dim is not None else 1
+    sizes = [_held(gradient) for gradient in gradients]
     if world.has_data:
         joined = [
-            np.concatenate([g.shards[k].reshape(-1) for g in gradients]) for k in range(len(world.ranks))
+            np.concatenate([_rows(g.shards[k], merge, ranks) for g in gradients], axis=1).reshape(-1)
+            for k in range(len(world.ranks))
         ]
     else:
-        joined = [world.empty((sum(sizes),), first.dtype)]
+        joined = [world.empty((sum(sizes),), gradients[0].dtype)]
     with recorder.operator("gradients"):
-        reduced = world.run(step, joined)
-    return {id(leaf): part for (leaf, _), part in zip(bucket, _cut(gradients, sizes, reduced))}
-
-
-def _cut(gradients: Sequence[Tensor], sizes: Sequence[int], reduced: Sequence[Any]) -> list[Tensor]:
-    world, ends = gradients[0].world, np.cumsum([0, *sizes])
-    parts = []
-    for gradient, start, stop in zip(gradients, ends, ends[1:]):
-        meta = Meta.of(gradient.layout.reduced, gradient.shape, gradient.dtype)
+        reduced = world.run(merge.step(sum(sizes)), joined)
+    ends = np.cumsum([0, *(size // ranks for size in sizes)])
+    found = {}
+    for (leaf, gradient), start, stop in zip(bucket, ends, ends[1:]):
+        meta = Meta.of(leaf.layout.dual(), gradient.shape, gradient.dtype)
         if world.has_data:
-            shards = [flat[start:stop].reshape(shard.shape) for flat, shard in zip(reduced, gradient.shards)]
+            shapes = (meta.layout.local_shape(meta.shape, rank) for rank in world.ranks)
+            shards = [flat[start:stop].reshape(shape) for flat, shape in zip(reduced, shapes)]
         else:
-            shards = list(gradient.shards)
-        parts.append(Tensor(world, meta, shards))
-    return parts
+            shards = [world.empty(meta.layout.local_shape(meta.shape, r), meta.dtype) for r in world.ranks]
+        found[id(leaf)] = Tensor(world, meta, shards)
+    return found
+
+
+def _rows(shard: np.ndarray, merge: Merge, ranks: int) -> np.ndarray:
+    """A local piece with one row per rank that it is scattered over; one row if all of it is reduced."""
+    if merge.dim is None:
+        return shard.reshape(1, -1)
+    before, size, after = shard.shape[: merge.dim], shard.shape[merge.dim], shard.shape[merge.dim + 1 :]
+    parts = shard.reshape(math.prod(before), ranks, size // ranks, math.prod(after))
+    return parts.swapaxes(0, 1).reshape(ranks, -1)
 
 
 def global_norm(parameters: Sequence[Parameter]) -> float:
