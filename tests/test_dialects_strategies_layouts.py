@@ -120,3 +120,61 @@ def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
     layouts = (make("None", ("x", "y")), make("x", "y"))
     with pytest.raises(RuntimeError, match="cannot be had"):
         shard("MatMul", [(16, 8), (8, 8)], layouts, make("None", "y"), attrs={"enable_nd_tp": True})
+
+
+# -- what is not a rule's business --------------------------------------------------------------------
+
+
+def test_a_reduction_across_batches_stays_where_it_is():
+    attrs = {"axis": 0, "keep_dims": False, "cross_batch": True}
+    found = shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs=attrs)
+    assert found.forward == () and found.output_maps == ((0,),) and found.computed[0].partial_axes
+    assert shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs={"axis": 0}).forward
+
+
+def test_a_one_hot_has_scalar_operands():
+    attrs = {"axis": -1, "depth": 10}
+    found = shard("OneHot", [(64,), (), ()], [(4, 2), (), ()], devices=8, attrs=attrs)
+    assert found.dev_matrix == (4, 2) and found.input_maps == ((1,), (), ())
+    assert (found.input_slices, found.output_slices) == (((16,), (), ()), ((16, 5),))
+    with pytest.raises(RuntimeError, match="empty for scalars"):
+        shard("OneHot", [(64,), (), ()], [(4, 2), (1,), ()], devices=8, attrs=attrs)
+
+
+@pytest.mark.parametrize("cuts", [(4, 1, 1, 1), (1, 4, 1, 1), (1, 1, 7, 1), (2, 1, 1, 7)])
+def test_a_reshape_by_itself_has_a_whole_result(cuts):
+    found = shard("Reshape", [(28, 512, 7, 7)], [cuts], devices=28, attrs={"shape": (28, -1)})
+    assert found.output_maps == ((-1, -1),) and found.output_slices == ((28, 25088),)
+    assert found.input_slices == (tuple(n // cut for n, cut in zip((28, 512, 7, 7), cuts)),)
+    assert found.forward == () and found.virtual_div == 28
+    with pytest.raises(RuntimeError, match="elements"):
+        shard("Reshape", [(28, 512)], [(4, 1)], devices=4, attrs={"shape": (28, 100)})
+
+
+def test_the_side_of_repeated_calculation_is_an_attribute():
+    attrs = {"repeated_num_in_dev_matrix_right_": False}
+    found = shard("ReLU", [(8, 8)], [(2, 1)], devices=8, attrs=attrs)
+    assert found.dev_matrix == (4, 2, 1) and found.input_maps == ((1, 0),) and found.repeated_side == "left"
+    assert shard("ReLU", [(8, 8)], [(2, 1)], devices=8).dev_matrix == (2, 1, 4)
+
+
+def test_gathers_and_sources_of_data_take_layouts():
+    make = Layout((2, 2, 2), ("dp", "sp", "mp"))
+    layouts = (make("dp", "mp"), make("sp"))
+    found = shard("Gather", [(64, 32), (16,)], layouts, devices=8)
+    assert found.forward[0].name == "AllReduce" and found.forward[0].axes == ("dp",)
+    found = shard("Gather", [(64, 32), (16,)], layouts, make(("sp", "dp"), "mp"))
+    assert found.forward[0].name == "ReduceScatter" and found.output_slices == ((4, 16),)
+    with pytest.raises(RuntimeError, match="there are 4"):
+        shard("Gather", [(64, 32), (16,)], layouts, devices=4)
+    with pytest.raises(UsageTypeError, match="mixes"):
+        shard("Gather", [(64, 32), (16,)], (make("dp", "mp"), (2,)), devices=8)
+    batch = make(("dp", "sp"), "None")
+    found = shard("VirtualDataset", [(64, 32), (64, 8)], (batch, batch), devices=8)
+    assert found.input_slices == ((16, 32), (16, 8)) and found.output_maps == (((2, 1), -1),) * 2
+    with pytest.raises(RuntimeError, match="2 layouts were given for 1"):
+        shard("GetNext", [(64, 32)], (batch, batch), devices=8)
+    whole = make(("dp", "sp", "mp"), "None")
+    assert shard("Flatten", [(64, 32)], (whole,)).output_slices == ((8, 32),)
+    with pytest.raises(RuntimeError, match="splits dim 0 over all 8 devices"):
+        shard("Flatten", [(64, 32)], (batch,))

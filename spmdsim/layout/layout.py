@@ -313,7 +313,7 @@ class Layout:
         return {
             "device_matrix": self.mesh.shape,
             "tensor_map": tuple(n[0] if len(n) == 1 else n or -1 for n in numbers),
-            "interleaved_parallel": False,
+            "interleaved_parallel": "interleaved_parallel" in self.mesh.axes,
             "alias_name": self.mesh.axes,
             "rank_list": list(self.mesh.rank_list),
         }

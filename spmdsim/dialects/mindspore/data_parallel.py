@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spmdsim.dialects.mindspore.cuts import check_cuts
+from spmdsim.dialects.mindspore.interleaved import check_devices
+from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.shard_error import ShardError
 from spmdsim.dialects.mindspore.sharded import Sharded
 from spmdsim.layout import Layout, Mesh
+from spmdsim.rules.bound import common_mesh
 
 Shape = tuple[int, ...]
 
@@ -17,7 +20,7 @@ Shape = tuple[int, ...]
 def batch_parallel(
     name: str,
     shapes: Sequence[Shape],
-    given: Sequence[Sequence[int]] | None,
+    given: Sequence[Any] | None,
     devices: int | Sequence[int] | None,
     attrs: Mapping[str, Any],
 ) -> Sharded:
@@ -28,6 +31,9 @@ def batch_parallel(
     Raises:
         RuntimeError: another strategy, or a dim 0 that does not divide.
     """
+    if given and isinstance(given[0], Layout):
+        check_devices(given, devices)
+        given, devices = [layout.parts for layout in given], given[0].mesh.rank_list
     ranks = _members(devices, math.prod(given[0]) if given else 1)
     wanted = [tuple(len(ranks) if d == 0 else 1 for d in range(len(shape))) for shape in shapes]
     if given is not None and [tuple(entry) for entry in given] != wanted:
@@ -61,7 +67,7 @@ def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
 def data_source(
     name: str,
     shapes: Sequence[Shape],
-    given: Sequence[Sequence[int]] | None,
+    given: Sequence[Any] | None,
     devices: int | Sequence[int] | None,
     repeat: str,
 ) -> Sharded:
@@ -73,6 +79,11 @@ def data_source(
     Raises:
         RuntimeError: strategies that split the same dim differently, or that do not divide.
     """
+    if given and isinstance(given[0], Layout):
+        check_devices(given, devices)
+        for i, (whole, shape) in enumerate(zip(given, shapes)):
+            check_even(whole, shape, f"tensor {i}")
+        return _source(name, shapes, tuple(given), 1, repeat)
     cuts = [tuple(entry) for entry in given] if given is not None else None
     ranks = _members(devices, math.prod(_longest(cuts)) if cuts else 1)
     if cuts is None:
@@ -94,18 +105,26 @@ def data_source(
     def layout(entry: tuple[int, ...]) -> Layout:
         return Layout(mesh, [f"dim{d}" if cut == matrix[d] else None for d, cut in enumerate(entry)])
 
-    layouts = tuple(layout(entry) for entry in cuts)
+    return _source(name, shapes, tuple(map(layout, cuts)), len(ranks) // math.prod(matrix), repeat)
+
+
+def _source(
+    name: str, shapes: Sequence[Shape], layouts: tuple[Layout, ...], repeated: int, side: str
+) -> Sharded:
+    if len(layouts) != len(shapes):
+        raise ShardError(f"{len(layouts)} layouts were given for {len(shapes)} tensors")
     return Sharded(
         operator=name,
         strategy=None,
-        mesh=mesh,
+        mesh=common_mesh(layouts),
         input_shapes=tuple(shapes) if name != "GetNext" else (),
         inputs=layouts if name != "GetNext" else (),
         output_shapes=tuple(shapes),
         computed=layouts,
         outputs=layouts,
-        repeated_calc=len(ranks) // math.prod(matrix),
-        repeated_side=repeat,
+        repeated_calc=repeated,
+        repeated_side=side,
+        by_cuts=False,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spmdsim.dialects.mindspore.interleaved import real_axes
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, check_even, from_tensor_map
 from spmdsim.errors import LayoutError
 from spmdsim.layout import Layout
@@ -63,9 +64,12 @@ def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
     >>> optimizer_shard(from_tensor_map((8, 4), (-1, 0)), (512, 1024)).local_shape((512, 1024), 0)
     (64, 256)
     """
-    if layout.mesh.axis_size(*layout.replicated_axes) == 1:
+    if not layout.ndim:
+        raise LayoutError("a scalar has no dim 0 along which its devices could share it out")
+    replicated = real_axes(layout.replicated_axes)
+    if layout.mesh.axis_size(*replicated) == 1:
         raise LayoutError(f"no devices hold equal slices of {layout}, so there is nothing to share out")
-    axes = (*layout.dims[0], *layout.replicated_axes)
+    axes = (*layout.dims[0], *replicated)
     made = Layout(layout.mesh, (axes, *layout.dims[1:]))
     check_even(made, shape, "the parameter")
     return made

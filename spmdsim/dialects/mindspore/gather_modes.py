@@ -15,9 +15,12 @@ from typing import Any
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.data_parallel import _matrix, _members
+from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
+from spmdsim.dialects.mindspore.results import forward, pending_axes, result_layout, scattered
 from spmdsim.dialects.mindspore.shard_error import ShardError
-from spmdsim.dialects.mindspore.sharded import Forward, Sharded
+from spmdsim.dialects.mindspore.sharded import Sharded
+from spmdsim.errors import UsageTypeError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.ops.lookup import LOOKED_UP
 from spmdsim.rules import BoundRule, Strategy, factor_cuts, strategy_from_factors
@@ -82,10 +85,10 @@ def gather(
     if not -len(table) <= axis < len(table):
         raise ShardError(f"axis {axis} is out of range for a table of {len(table)} dims")
     axis %= len(table)
-    ranks = _members(devices, 1 if given is None else math.prod(math.prod(e) for e in given))
     bound = ops.gather.op.bind(shapes, {"dim": axis})  # type: ignore[attr-defined]
-    if given is not None and all(isinstance(entry, Layout) for entry in given):
-        return _by_layouts(bound, given, out)
+    if given is not None and any(isinstance(entry, Layout) for entry in given):
+        return _by_layouts(bound, given, out, devices)
+    ranks = _members(devices, 1 if given is None else math.prod(math.prod(e) for e in given))
     cuts = tuple(given) if given is not None else _data_parallel(table, ids, len(ranks))
     check_cuts(cuts, shapes if "manual_split" not in attrs else (_rounded(table, cuts[0]), ids), len(ranks))
     param, index = tuple(cuts[0]), tuple(cuts[1])
@@ -194,28 +197,18 @@ def _manual(
 def _finished(made: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
     """The result after its reduction: scattered along dim 0 where that divides, unless out asks otherwise."""
     computed, shape = made.computed[0], made.output_shapes[0]
-    pending = tuple(a for a in computed.partial_axes if made.mesh.axis_size(a) > 1)
-    whole = computed.reduced
-    wanted = whole
-    scattered = Layout(made.mesh, ((*computed.dims[0], *pending), *computed.dims[1:])) if pending else whole
-    divides = bool(pending) and shape[0] % made.mesh.axis_size(*scattered.dims[0]) == 0
-    if made.mode == AXIS_1:
-        if not divides:
-            raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
-        wanted = scattered
-    elif divides and made.mode != BATCH_AXIS_SP:
-        wanted = scattered
+    whole, parted = computed.reduced, scattered(computed)
+    pending = pending_axes(computed)
+    divides = bool(pending) and shape[0] % made.mesh.axis_size(*parted.dims[0]) == 0
+    if made.mode == AXIS_1 and not divides:
+        raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
+    wanted = parted if divides and made.mode != BATCH_AXIS_SP else whole
     if out is not None:
-        wanted = _asked(made, (whole, scattered if divides else None), axis, out)
+        wanted = _asked(made, (whole, parted if divides else None), axis, out)
     check_even(wanted, shape, "the result")
-    forward: tuple[Forward, ...] = ()
-    if pending:
-        name = "ReduceScatter" if wanted == scattered else "AllReduce"
-        forward = (Forward(name, "sum", pending, made.mesh.groups(*pending)),)
-    matrix = None
-    if made.mode == AXIS_1:
-        matrix = (1, made.mesh.size)
-    return replace(made, outputs=(wanted,), forward=forward, output_shape_matrix=matrix)
+    matrix = (1, made.mesh.size) if made.mode == AXIS_1 else None
+    made = replace(made, outputs=(wanted,), forward=tuple(forward(computed, wanted)))
+    return replace(made, output_shape_matrix=matrix)
 
 
 def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
@@ -229,24 +222,25 @@ def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out:
     raise ShardError(f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(kept)}")
 
 
-def _by_layouts(bound: BoundRule, given: Sequence[Layout], out: Any) -> Sharded:
+def _by_layouts(
+    bound: BoundRule, given: Sequence[Any], out: Any, devices: int | Sequence[int] | None
+) -> Sharded:
     """Layouts instead of cuts: what the rule makes of them, reduced, or scattered along dim 0 if out says so."""
+    if not all(isinstance(entry, Layout) for entry in given):
+        raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
+    check_devices(given, devices)
     for i, (layout, shape) in enumerate(zip(given, bound.shapes)):
+        layout.check_shape(shape)
         check_even(layout, shape, f"operand {i}")
     made = _made(bound, bound.infer(given), "LAYOUT", 1, "right")
-    computed = made.computed[0]
-    wanted = computed.reduced
-    pending = computed.partial_axes
+    wanted = made.computed[0].reduced
     if out is not None:
-        entry = out[0] if isinstance(out, (tuple, list)) else out
-        scattered = Layout(made.mesh, ((*computed.dims[0], *pending), *computed.dims[1:]))
-        found = [c for c in (wanted, scattered) if c.canonical == Layout(entry.mesh, entry.dims).canonical]
-        if not found:
-            raise ShardError(f"out_strategy {entry} cannot be had; the result is {wanted} or {scattered}")
-        wanted = found[0]
-    forward: tuple[Forward, ...] = ()
-    if pending:
-        name = "AllReduce" if wanted == computed.reduced else "ReduceScatter"
-        forward = (Forward(name, "sum", pending, made.mesh.groups(*pending)),)
+        wanted = result_layout("product", made.computed[0], made.output_shapes[0], out)
     check_even(wanted, made.output_shapes[0], "the result")
-    return replace(made, inputs=tuple(given), outputs=(wanted,), forward=forward, by_cuts=False)
+    return replace(
+        made,
+        inputs=tuple(given),
+        outputs=(wanted,),
+        forward=tuple(forward(made.computed[0], wanted)),
+        by_cuts=False,
+    )

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.dialects.even import first_uneven
+from spmdsim.dialects.mindspore.interleaved import VIRTUAL, device_layout
 from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.layout import Bounds, Mesh, Placement, Shard
 from spmdsim.layout import Layout as CoreLayout
-
-VIRTUAL = "interleaved_parallel"
-"""The alias of a virtual last axis: every device holds that many micro-shards of the tensor."""
 
 TUPLE_ORDERS = ("tuple", "mesh")
 Entry = str | Sequence[str] | None
@@ -65,10 +63,14 @@ class MindSporeLayout(CoreLayout):
         """The bounds of each micro-shard of a real device."""
         return tuple(self.bounds(shape, rank) for rank in self.virtual_ranks(device))
 
+    @property
+    def device_layout(self) -> CoreLayout:
+        """The layout of real devices, the micro-shards of a device taken as one shard."""
+        return device_layout(self)
+
     def to_dict(self) -> dict[str, object]:
         """MindSpore's five keys."""
-        found = super().to_dict()
-        return {**found, "tensor_map": self.tensor_map, "interleaved_parallel": self.interleaved_parallel}
+        return {**super().to_dict(), "tensor_map": self.tensor_map}
 
 
 class Layout:

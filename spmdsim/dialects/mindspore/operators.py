@@ -43,9 +43,10 @@ class Operator:
         mean: the summed result is divided by the number of elements (ReduceMean).
         first_dim: results of which MindSpore keeps the map of the first dim only.
         loss: which result ``_VirtualDiv`` looks at.
-        gathers: the result is not split at all (a Reshape by itself).
+        gathers: the global shape of a result that is not split at all (a Reshape by itself).
         adjust: the cuts really meant, from those given and the shapes.
-        first_only: further operands have no strategy and are whole (the mask of a DropoutDoMask).
+        first_only: further operands have no strategy and are whole (the mask of a DropoutDoMask, the values of a
+            OneHot).
     """
 
     op: Op
@@ -56,7 +57,7 @@ class Operator:
     mean: bool = False
     first_dim: tuple[int, ...] = ()
     loss: int = 0
-    gathers: bool = False
+    gathers: Callable[[Sequence[Shape], Attrs], Shape] | None = None
     adjust: Callable[[Any, Sequence[Shape]], Any] = lambda cuts, _shapes: cuts
     first_only: bool = False
 
@@ -158,13 +159,13 @@ def _one_hot(shapes: Sequence[Shape], attrs: Attrs) -> Params:
     return {"depth": int(attrs["depth"]), "dtype": np.dtype("f4"), "dim": at}
 
 
-def _new_shape(shapes: Sequence[Shape], attrs: Attrs) -> Params:
+def _new_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     from spmdsim.ops.shape import full_shape
 
     wanted = attrs.get("shape", attrs.get("dst_shape"))
     if wanted is None:
         raise ShardError("Reshape needs the attribute shape")
-    return {"shape": full_shape(shapes[0], wanted)}
+    return tuple(full_shape(shapes[0], wanted))
 
 
 @cache
@@ -188,9 +189,9 @@ def table() -> dict[str, Operator]:
     rows["LayerNorm"] = Operator(_op("layer_norm"), _norm_begin, _norm_statistics)
     rows["RmsNorm"] = Operator(_op("rms_norm"), lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)})
     rows["Transpose"] = Operator(_op("transpose"), _perm, out_strategy="same")
-    rows["Reshape"] = Operator(_op("reshape"), _new_shape, gathers=True)
+    rows["Reshape"] = Operator(_op("identity"), gathers=_new_shape)
     rows["SoftmaxCrossEntropyWithLogits"] = Operator(_op("softmax_cross_entropy"), first_dim=(0,), loss=1)
-    rows["OneHot"] = Operator(_op("one_hot"), _one_hot, of_result=True)
+    rows["OneHot"] = Operator(_op("one_hot"), _one_hot, of_result=True, first_only=True)
     for name, ours in (("Argmax", "argmax"), ("Argmin", "argmin")):
         rows[name] = Operator(_op(ours), lambda s, a: {"dim": _one_dim(a, len(s[0]), -1)})
     rows["Concat"] = Operator(_op("concat"), lambda s, a: {"dim": _one_dim(a, len(s[0]), 0)})

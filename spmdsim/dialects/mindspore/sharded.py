@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.dialects.mindspore.forms import optimizer_shard
+from spmdsim.dialects.mindspore.interleaved import device_mesh, micro_shards, real_axes
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Strategy
@@ -46,10 +47,13 @@ class Forward:
 class Sharded:
     """An operator with its strategy, derived.
 
+    With a virtual axis (``interleaved_parallel``) the layouts and slices are those of micro-shards, on the mesh of
+    virtual ranks; device matrices and groups are those of devices.
+
     Args:
         operator: MindSpore's name.
         strategy: which factor each axis of the device matrix splits.
-        mesh: the device matrix.
+        mesh: the device matrix, a virtual axis with its size included.
         input_shapes: global shapes of the operands.
         inputs: their layouts.
         output_shapes: global shapes of the results.
@@ -84,8 +88,18 @@ class Sharded:
 
     @property
     def dev_matrix(self) -> tuple[int, ...]:
-        """Sizes of the axes, repeated calculation included."""
-        return self.mesh.shape
+        """Sizes of the axes, repeated calculation included; a virtual axis has size 1."""
+        return self.device_mesh.shape
+
+    @property
+    def device_mesh(self) -> Mesh:
+        """The mesh of real devices: :attr:`mesh`, unless it has a virtual axis."""
+        return device_mesh(self.mesh)
+
+    @property
+    def micro_shards(self) -> int:
+        """How many micro-shards of each split tensor a device holds: 1 without a virtual axis."""
+        return micro_shards(self.mesh)
 
     @property
     def input_maps(self) -> tuple[Any, ...]:
@@ -104,7 +118,7 @@ class Sharded:
 
         Layouts keep the device matrix they were written on.
         """
-        return self._output.mesh.shape
+        return device_mesh(self._output.mesh).shape
 
     @cached_property
     def _output(self) -> Layout:
@@ -134,9 +148,9 @@ class Sharded:
 
         No group at all where every device has a slice of its own.
         """
-        layout = self.inputs[operand]
-        axes = [axis for axis in layout.replicated_axes if self.mesh.axis_size(axis) > 1]
-        return self.mesh.groups(*axes) if axes else ()
+        replicated = real_axes(self.inputs[operand].replicated_axes)
+        axes = [axis for axis in replicated if self.mesh.axis_size(axis) > 1]
+        return self.device_mesh.groups(*axes) if axes else ()
 
     def mirror_divisor(self, operand: int, gradients_mean: bool = True) -> int:
         """What ``_MirrorOperator`` divides the summed gradient by: the size of its group, or 1."""
@@ -152,7 +166,7 @@ class Sharded:
     def virtual_div(self) -> int:
         """What ``_VirtualDiv`` divides the gradient of a loss by: on how many devices the same loss stands."""
         layout = self.outputs[self.loss_output]
-        return self.mesh.axis_size(*layout.replicated_axes)
+        return self.mesh.axis_size(*real_axes(layout.replicated_axes))
 
     def optimizer_shard(self, operand: int) -> Layout:
         """The layout of a parameter whose equal slices are shared out for the optimizer.

@@ -20,10 +20,12 @@ from typing import Any
 from spmdsim.dialects.mindspore import operators
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.data_parallel import batch_parallel, data_source
+from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
-from spmdsim.dialects.mindspore.operators import Operator, Shape
+from spmdsim.dialects.mindspore.operators import Operator
+from spmdsim.dialects.mindspore.results import forward, result_layout
 from spmdsim.dialects.mindspore.shard_error import ShardError, refusing
-from spmdsim.dialects.mindspore.sharded import Forward, Sharded
+from spmdsim.dialects.mindspore.sharded import Sharded
 from spmdsim.dialects.mindspore.tensor_parallel import nd_product
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import Layout
@@ -50,10 +52,12 @@ def shard(
         in_strategy: cuts per operand, or one layout per operand (all on one device matrix). Without it the
             operator is data parallel: dim 0 of the first operand over all devices.
         out_strategy: cuts or layout of the result, where the operator takes one (MatMul, Gather, Transpose).
-        devices: how many devices, or which, in their order; the product of the cuts if left out.
+        devices: how many devices, or which, in their order; the product of the cuts if left out. Layouts with a
+            virtual axis are for the devices without it.
         repeat: the side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); the
             operator's own default if left out.
-        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``.
+        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``; ``cross_batch`` of a reduction leaves
+            every device with its own part of the sum.
 
     Raises:
         RuntimeError: (also a ValueError) strategies that disagree, do not divide, split what must be whole, or
@@ -75,24 +79,29 @@ def shard(
             return gather(shapes, given, out_strategy, devices, repeat, attributes)
         row = operators.find(operator)
         if "layout" in attributes:
-            given = _configured(attributes["layout"])
+            given = configured(attributes["layout"])
         further = shapes[1:] if row.first_only else []
         bound = row.op.bind(shapes[: len(shapes) - len(further)], row.params(shapes, attributes))
-        if further:
-            made = _by_cuts(operator, row, bound, given, out_strategy, devices, repeat or "right", attributes)
-            return made.with_whole(further)
         if given and any(isinstance(entry, Layout) for entry in given):
-            return _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
-        return _by_cuts(operator, row, bound, given, out_strategy, devices, repeat or "right", attributes)
+            made = _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
+        else:
+            side = repeat or _side(attributes)
+            made = _by_cuts(operator, row, bound, given, out_strategy, devices, side, attributes)
+        return made.with_whole(further) if further else made
 
 
 # -- the two ways to write a strategy ----------------------------------------------------------------
 
 
-def _configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
+def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
     """The layouts of ``add_prim_attr("layout", {"dev_matrix": ..., "input_tensor_map": ...})``."""
     maps = attribute["input_tensor_map"]
     return tuple(from_tensor_map(attribute["dev_matrix"], entry) for entry in maps)
+
+
+def _side(attributes: Mapping[str, Any]) -> str:
+    """Where repeated calculation goes, as the primitive's attribute says it."""
+    return "right" if attributes.get("repeated_num_in_dev_matrix_right_", True) else "left"
 
 
 def _by_cuts(
@@ -135,9 +144,7 @@ def _by_layouts(
     for i, (layout, shape) in enumerate(zip(given, bound.shapes)):
         layout.check_shape(shape)
         check_even(layout, shape, f"operand {i}")
-    count = None if devices is None else devices if isinstance(devices, int) else len(devices)
-    if count is not None and count != given[0].mesh.size:
-        raise ShardError(f"the layouts are for {given[0].mesh.size} devices, but there are {count}")
+    check_devices(given, devices)
     if attrs.get("enable_nd_tp") and row.out_strategy == "product":
         return _nd(name, bound, given, out)
     strategy = bound.infer(given)
@@ -217,8 +224,9 @@ def _derive(
         shapes += further.output_shapes
     for i in row.first_dim:
         computed[i], shapes[i] = Layout(strategy.mesh, computed[i].dims[:1]), shapes[i][:1]
-    if row.gathers:
-        computed = [Layout.replicated(strategy.mesh, layout.ndim) for layout in computed]
+    if row.gathers is not None:
+        shapes = [row.gathers(bound.shapes, attrs)]
+        computed = [Layout.replicated(strategy.mesh, len(shapes[0]))]
     outputs = [layout.reduced for layout in computed]
     if out is not None:
         outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], out)
@@ -233,53 +241,10 @@ def _derive(
         output_shapes=tuple(shapes),
         computed=tuple(computed),
         outputs=tuple(outputs),
-        forward=tuple(forward(computed[0], outputs[0], row.mean)),
+        forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
         repeated_calc=repeated,
         repeated_side=side,
         loss_output=row.loss,
         bound=bound,
         by_cuts=given is None,
     )
-
-
-def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
-    """The collective after the local operator: nothing, an AllReduce or a ReduceScatter."""
-    axes = tuple(axis for axis, _ in computed.partial if computed.mesh.axis_size(axis) > 1)
-    if not axes:
-        return []
-    op = dict(computed.partial)[axes[0]]
-    name = "ReduceScatter" if set(axes) & set(wanted.split_axes) else "AllReduce"
-    divisor = computed.mesh.axis_size(*axes) if mean else 1
-    return [Forward(name, op, axes, computed.mesh.groups(*axes), divisor)]
-
-
-def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
-    """The layout that an out_strategy asks for, if the operator can give it.
-
-    Raises:
-        RuntimeError: the operator takes none, or another one.
-    """
-    if kind == "no":
-        raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")
-    entry = out[0] if isinstance(out, (tuple, list)) and out and not isinstance(out[0], int) else out
-    choices = [computed.reduced]
-    if kind == "product" and computed.partial:
-        choices.append(_scattered(computed))
-    if isinstance(entry, Layout):
-        found = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
-    else:
-        if kind == "product" and len(shape) != 2:
-            raise ShardError(f"an out_strategy is accepted for 2-D products only, but the result is {shape}")
-        found = [c for c in choices if c.parts == tuple(entry)]
-    if not found:
-        raise ShardError(
-            f"out_strategy {entry} cannot be had; the result is {' or '.join(map(str, choices))}"
-            f" (cuts {', '.join(str(c.parts) for c in choices)})"
-        )
-    return found[0]
-
-
-def _scattered(computed: Layout) -> Layout:
-    """Dim 0 split further, by the axes that were still to be reduced, as minor ones."""
-    pending = [axis for axis in computed.partial_axes if computed.mesh.axis_size(axis) > 1]
-    return Layout(computed.mesh, ((*computed.dims[0], *pending), *computed.dims[1:]))
