@@ -1,8 +1,10 @@
 """``infer_layout`` of hyper-parallel's operators: from the operands' layouts to the result's.
 
-The result is what the operator's rule says, pending reductions included. Where upstream accepts operands whose
-local computation gives wrong values (a table split by rows without masking, a concatenation along a split dim, a
-softmax of pending sums, operands that would have to be cut first) this refuses, or says what is pending.
+The result is what the operator's rule says, pending reductions included. An operand of an element-wise function
+that is whole where another one is split is cut first, which moves nothing; its shape must be given then, because a
+dim of size one is not cut. Where upstream accepts operands whose local computation gives wrong values (a table split
+by rows without masking, a concatenation along a split dim, a softmax of pending sums) this refuses, or says what is
+pending.
 
 >>> from spmdsim.dialects.mindspore import Layout
 >>> layout = Layout((2, 4), ("dp", "mp"))
@@ -12,13 +14,15 @@ softmax of pending sums, operands that would have to be cut first) this refuses,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.dialects.mindspore.operators import table
-from spmdsim.errors import LayoutError, RuleError, SpmdError
+from spmdsim.dialects.mindspore.operators import ELEMENTWISE, table
+from spmdsim.dialects.mindspore.shard_error import bind
+from spmdsim.errors import LayoutError, RuleError
 from spmdsim.layout import Layout
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
@@ -35,6 +39,8 @@ _REDUCE = {
     "reduceany": "any",
 }  # fmt: skip
 _UNARY = ("elementwise", "activationwithaxis")
+#: Functions of one tensor, whose further operands lie as it does.
+_OF_ONE_OPERAND = ("softmax", "logsoftmax", "activationwithaxis")
 
 
 def infer_layout(
@@ -48,7 +54,8 @@ def infer_layout(
     Args:
         operator: its name there, or MindSpore's.
         layouts: one per operand; None for an operand that is absent (a bias).
-        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``.
+        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``; a size of ``src_shape`` may be -1, which
+            is any size that divides.
         input_shapes: global shapes; sizes that every axis divides are assumed if left out.
 
     Raises:
@@ -58,24 +65,86 @@ def infer_layout(
     given = [layout for layout in layouts if layout is not None]
     if not given:
         raise LayoutError(f"{operator} needs the layout of at least one operand")
+    if -1 in arguments.get("src_shape", ()):
+        return _of_any_size(operator, given, arguments)
+    if input_shapes is not None and len(input_shapes) == len(layouts):
+        input_shapes = [shape for shape, layout in zip(input_shapes, layouts) if layout is not None]
     shapes = _shapes(given, arguments, input_shapes)
     name = operator.split("(")[0].strip()
+    key = name.split("/")[0].lower().replace("_", "")
     if input_shapes is None and "matmul" in name.lower():
         shapes = [_broadcast_batch(layout, shape, given) for layout, shape in zip(given, shapes)]
     if name == "Linear":
         return _linear(given, shapes)
-    if name == "Embedding" and given[1].canonical.dims[0]:
+    if name == "Embedding" and len(given) > 1 and given[1].canonical.dims[0]:
         raise RuleError(
             f"{operator} takes no table that is split by rows, {given[1]}; the function embedding does, and its "
             f"result is then partial"
         )
+    if key in _OF_ONE_OPERAND:
+        given, shapes = _only(operator, given), shapes[:1]
     op, params, operands = _operator(name, shapes, arguments)
     if input_shapes is not None or "src_shape" in arguments:
+        given = [_without_outer(layout, shape) for layout, shape in zip(given, shapes)]
         for i, (layout, shape) in enumerate(zip(given, shapes)):
+            layout.check_shape(shape)
             check_even(layout, shape, f"operand {i}")
     found = [given[i] for i in operands] if operands else given
-    bound = op.bind([shapes[i] for i in operands] if operands else shapes, params)
+    bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
+    if input_shapes is not None and (key in _UNARY or name in ELEMENTWISE):
+        found = cut_first(bound, found)
     return bound.output_layouts(bound.infer(promoted(bound, found)))[0]
+
+
+def cut_first(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
+    """Operands that are whole along a factor, cut as the operand is that is split along it: a local slice."""
+    axes: dict[str, tuple[str, ...]] = {}
+    for term, layout in zip(bound.inputs, layouts):
+        for dim, entry in zip(term, layout.canonical.dims):
+            if dim and entry:
+                axes.setdefault(dim[0], entry)
+    made = []
+    for term, layout in zip(bound.inputs, layouts):
+        free = set(layout.replicated_axes)
+        dims = [
+            axes[dim[0]] if dim and not entry and free.issuperset(axes.get(dim[0], ("",))) else entry
+            for dim, entry in zip(term, layout.canonical.dims)
+        ]
+        made.append(Layout(layout.mesh, dims, layout.partial))
+    return made
+
+
+def _of_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
+    """The layout of a reshape of an unknown size: the same for two sizes that have to divide and nothing more."""
+    src, dst = tuple(args["src_shape"]), _wanted(args)
+    if src.count(-1) > 1 or layouts[0].ndim != len(src):
+        raise RuleError(f"one size of src_shape may be -1, and it has the layout's dims, but got {src}")
+    at = src.index(-1)
+    known, new = (math.prod(n for n in shape if n != -1) for shape in (src, dst))
+    least = math.lcm(layouts[0].parts[at], new // math.gcd(new, known))
+    found = []
+    for prime in (101, 103):
+        shape = [*src[:at], least * prime, *src[at + 1 :]]
+        found.append(infer_layout(operator, layouts, {**args, "src_shape": shape}))
+    if found[0] != found[1]:
+        raise RuleError(f"the layout of the result depends on the unknown size of {src}")
+    return found[0]
+
+
+def _only(operator: str, layouts: Sequence[Layout]) -> list[Layout]:
+    if any(layout != layouts[0] for layout in layouts):
+        raise RuleError(
+            f"the operands of {operator} must have the same layout, but got {', '.join(map(str, layouts))}"
+        )
+    return [layouts[0]]
+
+
+def _without_outer(layout: Layout, shape: Shape) -> Layout:
+    """A layout without the leading dims that the shape lacks (a number has none), if they are whole."""
+    extra = layout.ndim - len(shape)
+    if extra <= 0 or any(layout.canonical.dims[:extra]):
+        return layout
+    return Layout(layout.mesh, layout.dims[extra:], layout.partial)
 
 
 def promoted(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
@@ -201,11 +270,11 @@ def _wanted(args: Args) -> Sequence[int]:
 
 
 def _perm(args: Args, ndim: int) -> tuple[int, ...]:
+    """The order of dims: ``perm``, counted from 0 as upstream wants it, or ``dim0`` and ``dim1`` exchanged."""
+    if "dim0" in args:
+        one, other = normal_dims((args["dim0"], args["dim1"]), ndim)
+        return tuple(other if d == one else one if d == other else d for d in range(ndim))
     perm = tuple(args.get("perm", args.get("dims", ())))
-    try:
-        normal = tuple(normal_dims(p, ndim)[0] for p in perm)
-    except SpmdError as error:
-        raise RuleError(f"perm {perm}: {error.message}") from None
-    if sorted(normal) != list(range(ndim)):
-        raise RuleError(f"perm {perm} is not an order of the {ndim} dims")
-    return normal
+    if sorted(perm) != list(range(ndim)):
+        raise RuleError(f"perm {perm} is not an order of the {ndim} dims, 0..{ndim - 1}")
+    return perm

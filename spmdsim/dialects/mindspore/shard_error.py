@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
+from spmdsim.rules import BoundRule, Rule
+from spmdsim.tensor.operator import Op
 
 
 class ShardError(RuleError, RuntimeError):
@@ -23,3 +27,19 @@ def refusing(operator: str) -> Iterator[None]:
         made = error if isinstance(error, ShardError) else ShardError(error.message, **error.facts)
         made.facts.setdefault("operator", operator)
         raise made from None
+
+
+def bind(op: Op, shapes: Sequence[tuple[int, ...]], params: dict[str, Any]) -> BoundRule:
+    """The operator's rule for these shapes.
+
+    Raises:
+        ShardError: a wrong number of operands.
+    """
+    if not isinstance(op.rule, Rule):
+        try:
+            inspect.signature(op.rule).bind(*shapes, **params)
+        except TypeError:
+            raise ShardError(
+                f"{op.name} does not take {len(shapes)} operands, of shapes {[*shapes]}"
+            ) from None
+    return op.bind(shapes, params)

@@ -24,7 +24,7 @@ from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
 from spmdsim.dialects.mindspore.operators import Operator
 from spmdsim.dialects.mindspore.results import forward, result_layout
-from spmdsim.dialects.mindspore.shard_error import ShardError, refusing
+from spmdsim.dialects.mindspore.shard_error import ShardError, bind, refusing
 from spmdsim.dialects.mindspore.sharded import Sharded
 from spmdsim.dialects.mindspore.tensor_parallel import nd_product
 from spmdsim.errors import RuleError, UsageTypeError
@@ -81,7 +81,7 @@ def shard(
         if "layout" in attributes:
             given = configured(attributes["layout"])
         further = shapes[1:] if row.first_only else []
-        bound = row.op.bind(shapes[: len(shapes) - len(further)], row.params(shapes, attributes))
+        bound = bind(row.op, shapes[: len(shapes) - len(further)], row.params(shapes, attributes))
         if given and any(isinstance(entry, Layout) for entry in given):
             made = _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
         else:
