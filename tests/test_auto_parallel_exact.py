@@ -11,7 +11,7 @@ import pytest
 
 from spmdsim.auto_parallel import rules
 from spmdsim.auto_parallel.elimination import TooWideError, eliminate, reduce_domains
-from spmdsim.auto_parallel.evaluate import evaluate
+from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
 from spmdsim.auto_parallel.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.integer import DoesNotFitError, brute_force, smallest_memory, solve_integer
 from spmdsim.auto_parallel.local_search import improve
@@ -19,7 +19,7 @@ from spmdsim.auto_parallel.model import Model
 from spmdsim.auto_parallel.pareto import pareto_filter, solutions
 from spmdsim.auto_parallel.problem import Problem
 from spmdsim.auto_parallel.programs import bert, chain, gpt, mlp, moe, tutorial
-from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
@@ -96,6 +96,17 @@ def random_problem(seed: int) -> Problem:
             shape = (problem.sizes[i], problem.sizes[j])
             memory = rng.integers(0, 5, shape) if rng.random() < 0.5 else None
             problem.add_pair(i, j, rng.integers(0, 5, shape), memory)
+    return with_hubs(problem, rng) if seed % 2 else problem
+
+
+def with_hubs(problem: Problem, rng: np.random.Generator) -> Problem:
+    """Up to three variables that pair with any of the others, but not with one another."""
+    others = range(len(problem))
+    for _ in range(int(rng.integers(1, 4))):
+        hub = problem.add_variable(rng.integers(0, 4, 3), hub=True)
+        for v in others:
+            if rng.random() < 0.7:
+                problem.add_pair(v, hub, rng.integers(0, 5, (problem.sizes[v], 3)))
     return problem
 
 
@@ -165,19 +176,60 @@ def build(name: str) -> Graph:
     return make(**sizes)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("machine", [Machine.laptop(), Machine.accelerators()], ids=lambda m: m.name)
 @pytest.mark.parametrize("mesh", [Mesh((8,), ("a",)), Mesh((2, 4), ("a", "b"))], ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_model_prices_what_the_program_does(name: str, mesh: Mesh) -> None:
-    """The optimum's price is the sum over the redistributions that the program really does."""
-    settings = Settings(partial=True)
+def test_the_model_prices_what_the_program_does(
+    name: str, mesh: Mesh, machine: Machine, sharded: bool
+) -> None:
+    """The optimum's price is the sum over the redistributions that the program really does, messages shared."""
+    settings = Settings(machine=machine, partial=True, sharded_parameters=sharded)
     model = Model(build(name), mesh, settings)
     found = eliminate(model.problem)
-    total = evaluate(
-        model.choice(found.states),
-        settings,
-        lambda move: model.moves.seconds(move.src, move.dst, move.value.shape, move.value.itemsize),
+    total = evaluate(model.choice(found.states), settings, QuickPrices(model.moves))
+    assert total.seconds == pytest.approx(found.seconds, rel=1e-7)
+
+
+def test_gradients_that_share_a_message_pay_its_latency_once() -> None:
+    """Data parallel: six gradients, one all_reduce; worth what five all_reduces without bytes cost."""
+    graph, mesh = mlp(3, 64, 8192), Mesh((8,), ("dp",))
+    found = {merge: search_mesh(graph, mesh, Settings(merge=merge)) for merge in (False, True)}
+    assert found[False].collectives == {"all_reduce": 6} and found[True].collectives == {"all_reduce": 1}
+    assert found[True].nbytes == found[False].nbytes
+    machine = Machine.laptop()
+    sizes = [4 * n * 7 / 4 for n in (64 * 64, 64)] * 3
+    alone, together = (
+        sum(machine.seconds("all_reduce", 8, n) for n in sizes),
+        machine.seconds("all_reduce", 8, sum(sizes)),
     )
-    assert total.seconds == pytest.approx(found.seconds, rel=1e-3)
+    assert found[False].seconds - found[True].seconds == pytest.approx(alone - together)
+    assert alone - together > 4 * machine.seconds("all_reduce", 8, 0)
+
+
+def test_a_shared_message_can_decide() -> None:
+    """Slow starts: four all_reduces are not worth data parallelism, one is."""
+    build = GraphBuilder("four")
+    x = build.input("x", (64, 32))
+    for k in range(4):
+        x = product(build, x, 32, f"mm{k}")
+    graph = build.graph(x)
+    machine = Machine("slow starts", alpha=2e-4, beta=1e-10, flops=1e9)
+    mesh = Mesh((4,), ("a",))
+    together, alone = (search_mesh(graph, mesh, Settings(machine=machine, merge=m)) for m in (True, False))
+    assert together.collectives == {"all_reduce": 1}
+    assert [str(s) for s in together.choice.strategies] == [".0:a"] * 4
+    assert [str(s) for s in alone.choice.strategies] != [".0:a"] * 4
+    assert together.seconds < alone.seconds
+
+
+def test_buckets_fill_up() -> None:
+    """Ten weights of 16 MiB: one message each, as no two fit a bucket; the search counts as the run does."""
+    graph, mesh = mlp(10, 2048, 65536, bias=False), Mesh((8,), ("dp",))
+    found = search_mesh(graph, mesh, Settings())
+    assert found.collectives["all_reduce"] == 10 and not found.evaluation.messages
+    small = search_mesh(mlp(10, 1024, 65536, bias=False), mesh, Settings())
+    assert [len(message.moves) for message in small.evaluation.messages] == [6, 4]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -14,6 +14,7 @@ from spmdsim.auto_parallel.record import record_call
 from spmdsim.auto_parallel.settings import Settings, machine_on
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
+from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op, ShardedOp
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: How traces call a redistribution outside of any operator, such as that of a parameter's gradient.
 OUTSIDE = "to"
+#: How they call a message that gradients of several parameters share.
+TOGETHER = "gradients"
 
 
 class Applied(Watcher):
@@ -131,7 +134,8 @@ def run(
         with watching(Applied(found)):
             result = program(**tensors)
         if backward and found.graph.training:
-            (result[0] if isinstance(result, tuple | list) else result).backward()
+            loss = result[0] if isinstance(result, tuple | list) else result
+            backward_pass(loss, merge=found.settings.merges)
         return result, tensors
     finally:
         world.machine = before
@@ -181,7 +185,8 @@ class Bytes:
     """Predicted and counted bytes of one operator, forward or backward, on one rank.
 
     Attributes:
-        operator: its name; ``name.backward`` for its backward pass, ``to`` for parameters' gradients.
+        operator: its name; ``name.backward`` for its backward pass, ``gradients`` for parameters' gradients that
+            share messages, ``to`` for those that do not.
         predicted: bytes by the search.
         counted: bytes by the trace.
     """
@@ -194,8 +199,10 @@ class Bytes:
 def predicted_bytes(found: Found, rank: int) -> Counter[str]:
     """Bytes that a rank receives, by operator."""
     total: Counter[str] = Counter()
-    for move, _ in found.evaluation.moves:
+    for move in found.evaluation.alone:
         total[_owner(found, move)] += move.times * _nbytes(found, move, rank)
+    for message in found.evaluation.messages:
+        total[TOGETHER] += message.step.nbytes(rank, message.itemsize)
     return total
 
 
@@ -224,7 +231,7 @@ def compare_bytes(found: Found, trace: Trace, rank: int) -> list[Bytes]:
         if rank in event.ranks:
             counted[event.operator] += event.nbytes[event.ranks.index(rank)]
     names = [o.name for o in found.graph.operators]
-    order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE]
+    order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
     rest = [name for name in counted if name not in set(order)]
     rows = [Bytes(name, predicted[name], counted[name]) for name in (*order, *rest)]
     return [row for row in rows if row.predicted or row.counted]

@@ -5,6 +5,10 @@ of their combinations. On a chain or tree the tables have one dimension, and thi
 programme; a residual connection costs one dimension more. MindSpore's reductions (operator, edge, merge,
 contract, triangle and star elimination) are special cases.
 
+Hubs pair with nearly everything, so removing one of them would join all others in one table. They are decided by
+branch and bound instead: as long as one is open, each of its neighbours takes the least price over its states,
+which bounds the rest from below.
+
 Before that, states that can never be part of an optimum are crossed out (Goldstein's criterion, 1994: another
 state of the same variable is at least as good whatever the neighbours choose).
 """
@@ -42,7 +46,7 @@ def eliminate(problem: Problem, largest: int = LARGEST_TABLE) -> Solution:
     """
     kept = reduce_domains(problem)
     small = restrict(problem, kept)
-    states = _Elimination(small, largest).run()
+    states = _Branches(small, largest).run() if small.hubs else _Elimination(small, largest).run()
     chosen = [int(kept[i][s]) for i, s in enumerate(states)]
     return Solution.of(problem, chosen, "elimination", True)
 
@@ -54,6 +58,7 @@ def restrict(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
         {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.pairs.items()},
         [row[k] for row, k in zip(problem.memory, kept)],
         {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.memory_pairs.items()},
+        problem.hubs,
     )
 
 
@@ -194,3 +199,71 @@ def _spread(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
     present = set(table.variables)
     sizes = iter(moved.shape)
     return moved.reshape([next(sizes) if u in present else 1 for u in axes])
+
+
+class _Branches:
+    """The optimum of a problem with hubs: for each way to decide them that may be best, one elimination."""
+
+    def __init__(self, problem: Problem, largest: int) -> None:
+        self.problem, self.largest = problem, largest
+        self.hubs = problem.hubs
+        self.others = [v for v in range(len(problem)) if v not in set(problem.hubs)]
+        place = {v: k for k, v in enumerate(self.others)}
+        inner = {(i, j): m for (i, j), m in problem.pairs.items() if i in place and j in place}
+        self.pairs = {(place[i], place[j]): m for (i, j), m in inner.items()}
+        #: Per hub its neighbours (by place among the others) with the pair's prices, [own state, hub's state].
+        self.around: dict[int, list[tuple[int, np.ndarray]]] = {hub: [] for hub in self.hubs}
+        for (i, j), m in problem.pairs.items():
+            if i in self.around:
+                self.around[i].append((place[j], m.T))
+            elif j in self.around:
+                self.around[j].append((place[i], m))
+
+    def run(self) -> list[int]:
+        """States of all variables."""
+        best: tuple[float, list[int]] | None = None
+        waiting: list[dict[int, int]] = [{}]
+        while waiting:
+            decided = waiting.pop()
+            bound, states = self._relaxed(decided)
+            if best is not None and bound >= best[0] * (1 - 1e-12):
+                continue
+            slack, hub = self._finish(states, decided)
+            price = self.problem.price(states)
+            if best is None or price < best[0]:
+                best = (price, states)
+            if hub is not None and slack > 1e-12 * abs(price):
+                order = sorted(range(self.problem.sizes[hub]), key=lambda s: s == states[hub])
+                waiting += [{**decided, hub: state} for state in order]
+        assert best is not None
+        return best[1]
+
+    def _relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
+        """A lower bound with some hubs decided, and the others' states that attain it (hubs are left at 0)."""
+        rows = [self.problem.seconds[v].copy() for v in self.others]
+        fixed = 0.0
+        for hub in self.hubs:
+            state, own = decided.get(hub), self.problem.seconds[hub]
+            fixed += float(own.min() if state is None else own[state])
+            for v, prices in self.around[hub]:
+                rows[v] += prices.min(axis=1) if state is None else prices[:, state]
+        small = Problem(rows, self.pairs)
+        chosen = _Elimination(small, self.largest).run()
+        states = [0] * len(self.problem)
+        for v, state in zip(self.others, chosen):
+            states[v] = state
+        return fixed + small.price(chosen), states
+
+    def _finish(self, states: list[int], decided: dict[int, int]) -> tuple[float, int | None]:
+        """Put every hub in its best state; the open one that is farthest from its bound, and how far."""
+        worst: tuple[float, int | None] = (0.0, None)
+        for hub in self.hubs:
+            total, least = self.problem.seconds[hub].copy(), float(self.problem.seconds[hub].min())
+            for v, prices in self.around[hub]:
+                row = prices[states[self.others[v]]]
+                total += row
+                least += float(row.min())
+            states[hub] = decided.get(hub, int(total.argmin()))
+            if hub not in decided:
+                worst = max(worst, (float(total.min()) - least, hub), key=lambda pair: pair[0])
+        return worst

@@ -1,20 +1,27 @@
 """What a choice of strategies costs, operator by operator, exactly as the program runs.
 
 Every redistribution that the runtime will do is listed once: operands forward, results handed on, gradients backward
-(equal layouts are added first and moved once), and gradients of parameters. Where two numbers could differ (a search's
-table and the run), this list decides: the report prints it, and a run's trace is compared with it.
+(equal layouts are added first and moved once), and gradients of parameters, with those that share a message. Where two
+numbers could differ (a search's table and the run), this list decides: the report prints it, and a run's trace is
+compared with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 from spmdsim.auto_parallel.choice import Choice
 from spmdsim.auto_parallel.graph import Graph, Value
+from spmdsim.auto_parallel.messages import shared
+from spmdsim.auto_parallel.moves import Moves
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.auto_parallel.work import work_seconds
 from spmdsim.layout import Layout
+from spmdsim.redistribution.merge import Merge, buckets, elements_held
+from spmdsim.redistribution.step import Step
 
 #: Why a tensor moves.
 PHASES = ("forward", "backward", "gradient")
@@ -39,6 +46,65 @@ class Move:
     src: Layout
     dst: Layout
     times: int = 1
+
+
+@dataclass(frozen=True)
+class Message:
+    """Gradients of parameters that are reduced in one call.
+
+    Attributes:
+        merge: what they have in common.
+        moves: their reductions, in the order in which the gradients arrive.
+    """
+
+    merge: Merge
+    moves: tuple[Move, ...]
+
+    @cached_property
+    def elements(self) -> tuple[int, ...]:
+        """Elements that a rank holds of each gradient."""
+        return tuple(elements_held(move.src, move.value.shape) for move in self.moves)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return self.moves[0].value.itemsize
+
+    @property
+    def step(self) -> Step:
+        """The one collective."""
+        return self.merge.step(sum(self.elements))
+
+
+class Prices(Protocol):
+    """Whoever knows what redistributions and shared messages cost, in seconds."""
+
+    def seconds(self, move: Move) -> float:
+        """Of one redistribution, done once."""
+
+    def together(self, message: Message) -> float:
+        """Of one message that gradients share."""
+
+
+class QuickPrices:
+    """The prices that searches use.
+
+    Args:
+        moves: prices of layouts.
+    """
+
+    def __init__(self, moves: Moves) -> None:
+        self.moves = moves
+
+    def seconds(self, move: Move) -> float:
+        """Of one redistribution, done once."""
+        return self.moves.seconds(move.src, move.dst, move.value.shape, move.value.itemsize)
+
+    def together(self, message: Message) -> float:
+        """Of one message that gradients share."""
+        merge = message.merge
+        nbytes = message.itemsize * merge.received(sum(message.elements))
+        return self.moves.collective(merge.collective, merge.axes, merge.ranks, nbytes)
 
 
 def moves_of(choice: Choice, settings: Settings) -> tuple[Move, ...]:
@@ -74,10 +140,40 @@ def _backward(choice: Choice) -> Iterator[Move]:
             for src in _gradients(choice, result, reached):
                 if src.canonical != made.dual().canonical:
                     yield Move("backward", graph.values[result], operator.index, src, made.dual())
-    for value in graph.parameters:
+    for value in _arriving(graph, reached):
         for src in _gradients(choice, value.index, reached):
             if src.canonical != choice.layouts[value.index].dual().canonical:
                 yield Move("gradient", value, None, src, choice.layouts[value.index].dual())
+
+
+def _arriving(graph: Graph, reached: set[int]) -> list[Value]:
+    """Parameters in the order in which the backward pass reaches their last readers."""
+    found: dict[int, None] = {}
+    for operator in reversed(graph.operators):
+        if operator.index in reached:
+            found.update(dict.fromkeys(i for i in operator.inputs if graph.values[i].kind == "parameter"))
+    return [graph.values[i] for i in found]
+
+
+def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[Message, ...]:
+    """The messages that gradients share, each of two gradients at least."""
+    arriving: dict[int, list[Move]] = {}
+    for move in moves:
+        if move.phase == "gradient":
+            arriving.setdefault(move.value.index, []).append(move)
+    waiting: dict[tuple[Merge, int], list[tuple[Move, int]]] = {}
+    for alike in arriving.values():
+        merge = shared(settings, alike[0].src, alike[0].dst, alike[0].value.shape)
+        if len(alike) == 1 and merge is not None:
+            size = alike[0].value.itemsize
+            held = size * elements_held(alike[0].src, alike[0].value.shape)
+            waiting.setdefault((merge, size), []).append((alike[0], held))
+    return tuple(
+        Message(merge, tuple(bucket))
+        for (merge, _), group in waiting.items()
+        for bucket in buckets(group)
+        if len(bucket) > 1
+    )
 
 
 def _reached(graph: Graph) -> set[int]:
@@ -125,11 +221,19 @@ class Evaluation:
 
     Attributes:
         operators: per operator; a parameter's gradient is counted at the parameter's first reader.
-        moves: the redistributions with their seconds.
+        moves: the redistributions with their seconds; of a shared message, each has its part.
+        messages: which gradients share messages.
     """
 
     operators: list[OperatorCost]
     moves: list[tuple[Move, float]]
+    messages: tuple[Message, ...] = ()
+
+    @cached_property
+    def alone(self) -> tuple[Move, ...]:
+        """The redistributions that share no message."""
+        together = {id(move) for message in self.messages for move in message.moves}
+        return tuple(move for move, _ in self.moves if id(move) not in together)
 
     @property
     def seconds(self) -> float:
@@ -137,8 +241,8 @@ class Evaluation:
         return sum(cost.seconds for cost in self.operators)
 
 
-def evaluate(choice: Choice, settings: Settings, price: Callable[[Move], float]) -> Evaluation:
-    """Seconds of every operator and redistribution, each move priced by ``price``."""
+def evaluate(choice: Choice, settings: Settings, prices: Prices) -> Evaluation:
+    """Seconds of every operator and redistribution."""
     graph = choice.graph
     machine = settings.machine
     costs = []
@@ -149,13 +253,19 @@ def evaluate(choice: Choice, settings: Settings, price: Callable[[Move], float])
         strategy = choice.strategies[operator.index]
         seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
         costs.append(OperatorCost(seconds))
+    moves = moves_of(choice, settings)
+    messages = messages_of(moves, settings)
+    parts: dict[int, float] = {}
+    for message in messages:
+        total, held = prices.together(message), sum(message.elements)
+        parts |= {id(m): total * n / held for m, n in zip(message.moves, message.elements)}
     priced = []
-    for move in moves_of(choice, settings):
-        seconds = move.times * price(move)
+    for move in moves:
+        seconds = parts[id(move)] if id(move) in parts else move.times * prices.seconds(move)
         if move.phase == "gradient":
             seconds *= 1.0 - settings.overlap
         owner = move.operator if move.operator is not None else graph.consumers[move.value.index][0][0]
         cost = costs[owner]
         setattr(cost, move.phase, getattr(cost, move.phase) + seconds)
         priced.append((move, seconds))
-    return Evaluation(costs, priced)
+    return Evaluation(costs, priced, messages)

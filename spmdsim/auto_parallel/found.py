@@ -60,7 +60,7 @@ class Found:
     @cached_property
     def evaluation(self) -> Evaluation:
         """Seconds of every operator and redistribution, by their plans."""
-        return evaluate(self.choice, self.settings, self.pricer.seconds)
+        return evaluate(self.choice, self.settings, self.pricer)
 
     @property
     def seconds(self) -> float:
@@ -75,31 +75,42 @@ class Found:
     @cached_property
     def nbytes(self) -> int:
         """Bytes the first rank receives in one step."""
-        return sum(move.times * self.pricer(move).nbytes for move, _ in self.evaluation.moves)
+        rank = self.mesh.rank_at(0)
+        together = sum(m.step.nbytes(rank, m.itemsize) for m in self.evaluation.messages)
+        return together + sum(move.times * self.pricer(move).nbytes for move in self.evaluation.alone)
 
     @cached_property
     def collectives(self) -> dict[str, int]:
-        """How many collectives of each kind one step runs."""
+        """How many collectives of each kind one step runs; gradients that share a message count once."""
         found: dict[str, int] = {}
-        for move, _ in self.evaluation.moves:
+        for move in self.evaluation.alone:
             for name in self.pricer(move).collectives:
                 found[name] = found.get(name, 0) + move.times
+        for message in self.evaluation.messages:
+            found[message.merge.collective] = found.get(message.merge.collective, 0) + 1
         return found
 
     @cached_property
     def merged_collectives(self) -> dict[str, int]:
-        """The same when parameters go as one message: gathered, or their gradients reduced, along the same axes."""
+        """How many there would be if all parameters went together that can.
+
+        These are gathered, or their gradients are reduced, along the same axes and over the same dim: what
+        compilers combine.
+        """
         found: dict[str, int] = {}
-        seen: set[tuple[str, tuple[str, ...]]] = set()
+        seen: set[tuple[object, ...]] = set()
         for move, _ in self.evaluation.moves:
-            pending = move.src.partial_axes
-            axes = pending or tuple(a for a in move.src.split_axes if a not in move.dst.split_axes)
+            changed = tuple(
+                (d, frozenset(before) ^ frozenset(after))
+                for d, (before, after) in enumerate(zip(move.src.dims, move.dst.dims))
+                if before != after
+            )
             for name in self.pricer(move).collectives:
-                if move.value.kind == "parameter" and (name, axes) in seen:
-                    continue
+                key = (name, move.src.partial_axes, changed)
+                if move.value.kind != "parameter" or key not in seen:
+                    found[name] = found.get(name, 0) + move.times
                 if move.value.kind == "parameter":
-                    seen.add((name, axes))
-                found[name] = found.get(name, 0) + move.times
+                    seen.add(key)
         return found
 
     def strategy(self, operator: str) -> Strategy:

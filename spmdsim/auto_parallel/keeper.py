@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from spmdsim.auto_parallel.choice import Kept, States
 from spmdsim.auto_parallel.graph import Graph, Value
+from spmdsim.auto_parallel.messages import shared
 from spmdsim.auto_parallel.moves import simple_layouts
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.layout import Layout, Mesh
@@ -38,14 +39,30 @@ class Keeper:
         if self.graph.recorded and value.layout is None:
             whole = self._whole_dims(value)
             base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
-        if not value.needs_gradient or len(self.graph.consumers[value.index]) < 2:
+        if not value.needs_gradient:
             return Kept(base, base)
+        if len(self.graph.consumers[value.index]) < 2:
+            return self._alone(value, base)
         sums = self._seen_sums(value)
         pairs = [(layout, total) for layout in base for total in (layout, *sums.get(layout.dims, ()))]
         if value.kind == "parameter" and self.settings.sharded_parameters and value.layout is None:
             totals = dict.fromkeys(total for _, total in pairs)
             pairs = [
                 (layout, total) for total in totals for layout in base if _refines(layout, total.reduced)
+            ]
+        return Kept(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+
+    def _alone(self, value: Value, base: Sequence[Layout]) -> Kept:
+        """With one reader there is nothing to add up; but a parameter's gradient may share a message."""
+        pairs = [(layout, layout) for layout in base]
+        if value.kind == "parameter" and self.settings.merges and self.graph.consumers[value.index]:
+            reader, operand = self.graph.consumers[value.index][0]
+            arriving = dict.fromkeys(self.operators[reader].gradients[operand])
+            pairs += [
+                (layout, total)
+                for layout in base
+                for total in arriving
+                if total.partial and shared(self.settings, total, layout, value.shape)
             ]
         return Kept(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
 

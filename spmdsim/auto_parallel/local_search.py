@@ -47,23 +47,24 @@ def improve(
 def _rounds(problem: Problem, states: list[int], window: int, rounds: int) -> list[int]:
     """Decide all windows anew until nothing improves."""
     now, price = states, problem.price(states)
-    around = problem.neighbours()
+    around, hubs = problem.neighbours(), set(problem.hubs)
     for _ in range(rounds):
         before = price
         for centre in range(0, len(problem), max(1, window // 2)):
-            now = _decide(problem, around, now, _window(around, centre, window))
+            if centre not in hubs:
+                now = _decide(problem, around, now, _window(around, centre, window, hubs))
         price = problem.price(now)
         if price >= before * (1 - 1e-12):
             break
     return now
 
 
-def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int) -> list[int]:
-    """The variables nearest to one, by number of pairs in between."""
+def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int, hubs: set[int]) -> list[int]:
+    """The variables nearest to one, by number of pairs in between; not by way of hubs, which join everything."""
     found, seen = [centre], {centre}
     for v in found:
         for u, _ in around[v]:
-            if u not in seen and len(found) < size:
+            if u not in seen and u not in hubs and len(found) < size:
                 seen.add(u)
                 found.append(u)
     return sorted(found)
@@ -72,9 +73,11 @@ def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int) 
 def _decide(
     problem: Problem, around: list[list[tuple[int, np.ndarray]]], now: list[int], chosen: list[int]
 ) -> list[int]:
-    place = {v: k for k, v in enumerate(chosen)}
-    small = Problem([problem.seconds[v].copy() for v in chosen])
-    for v in chosen:
+    """Decide the chosen variables anew, and all hubs with them."""
+    every = sorted({*chosen, *problem.hubs})
+    place = {v: k for k, v in enumerate(every)}
+    small = Problem([problem.seconds[v].copy() for v in every], hubs=[place[hub] for hub in problem.hubs])
+    for v in every:
         for u, prices in around[v]:
             if u not in place:
                 small.seconds[place[v]] = small.seconds[place[v]] + prices[:, now[u]]
@@ -87,6 +90,6 @@ def _decide(
             now = _decide(problem, around, now, half)
         return now
     found = list(now)
-    for v, state in zip(chosen, answer.states):
+    for v, state in zip(every, answer.states):
         found[v] = state
-    return found if problem.price_around(found, chosen) < problem.price_around(now, chosen) else now
+    return found if problem.price_around(found, every) < problem.price_around(now, every) else now

@@ -22,9 +22,10 @@ from spmdsim.auto_parallel.candidates import configured_strategy, mesh_strategie
 from spmdsim.auto_parallel.choice import Choice, Kept, States, states_of
 from spmdsim.auto_parallel.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.keeper import Keeper
+from spmdsim.auto_parallel.messages import SharedMessages
 from spmdsim.auto_parallel.moves import Moves, piece_elements
 from spmdsim.auto_parallel.problem import Problem
-from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.auto_parallel.settings import Settings
 from spmdsim.auto_parallel.work import kept_when_recomputing, saves, work_seconds
 from spmdsim.errors import RuleError
 from spmdsim.layout import Layout, Mesh
@@ -50,7 +51,7 @@ class Model:
         moves: Moves | None = None,
     ) -> None:
         self.graph, self.mesh, self.settings = graph, mesh, settings
-        self.moves = moves or Moves(machine_on(settings.machine, mesh), settings.exchange, settings.scatter)
+        self.moves = moves or Moves.under(settings, mesh)
         self._allowed = allowed
         self._tables: dict[tuple[object, ...], np.ndarray] = {}
         self._works: dict[tuple[object, ...], np.ndarray] = {}
@@ -61,6 +62,8 @@ class Model:
         self.value_variable: dict[int, int] = {}
         self.kept: dict[int, Kept] = {}
         self._representative = _tied(graph) if settings.tie else {}
+        total = sum(value.nbytes for value in graph.parameters)
+        self.messages = SharedMessages(self.problem, self.moves, settings, total)
         self._build()
 
     # -- states -------------------------------------------------------------------------------------
@@ -154,6 +157,8 @@ class Model:
         else:
             variable = shared[tied] = self.problem.add_variable(seconds, memory)
         self.value_variable[value.index] = variable
+        if value.kind == "parameter" and self.graph.training and value.needs_gradient:
+            self.messages.add(variable, kept.sums, kept.layouts, value, count)
         if value.producer is not None:
             self._add_result(value, kept, variable, count)
         for operator, operand in self.graph.consumers[value.index]:
@@ -173,8 +178,12 @@ class Model:
         states = self.states[reader]
         variable = self.operator_variable[reader]
         if value.producer is None:
-            row = self._direct_source(value, states, operand)
-            self.problem.seconds[variable] = self.problem.seconds[variable] + count * row
+            if value.layout is not None:
+                row = self._table((value.layout.canonical,), states.inputs[operand], value)[0]
+                self.problem.seconds[variable] = self.problem.seconds[variable] + count * row
+            if value.kind == "parameter" and self.graph.training and value.needs_gradient:
+                sums, wanted = states.gradients[operand], states.inputs[operand]
+                self.messages.add(variable, sums, wanted, value, count)
             return
         made = self.states[value.producer].outputs[value.output]
         forward, backward = self._times(value)
@@ -183,17 +192,6 @@ class Model:
             duals = tuple(layout.dual() for layout in made)
             prices = prices + self._table(states.gradients[operand], duals, value).T
         self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
-
-    def _direct_source(self, value: Value, states: States, operand: int) -> np.ndarray:
-        wanted = states.inputs[operand]
-        row = np.zeros(len(wanted))
-        if value.layout is not None:
-            row = row + self._table((value.layout.canonical,), wanted, value)[0]
-        if value.kind == "parameter" and value.needs_gradient:
-            exposed = 1.0 - self.settings.overlap
-            sums = states.gradients[operand]
-            row = row + exposed * np.array([self._seconds(g, w, value) for g, w in zip(sums, wanted)])
-        return row
 
     def _add_result(self, value: Value, kept: Kept, variable: int, count: int) -> None:
         assert value.producer is not None
@@ -213,9 +211,8 @@ class Model:
         prices = forward * self._table(kept.layouts, wanted, value)
         if backward:
             own = self._table(states.gradients[operand], kept.layouts, value).T
-            if len(self.graph.consumers[value.index]) > 1:
-                same = np.array([[g == total for g in states.gradients[operand]] for total in kept.sums])
-                own = np.where(same, 0.0, own)
+            same = np.array([[g == total for g in states.gradients[operand]] for total in kept.sums])
+            own = np.where(same, 0.0, own)
             prices = prices + (1.0 - self.settings.overlap if value.kind == "parameter" else 1.0) * own
         memory = self._copy_memory(value, kept, wanted, reader, operand)
         copies = None if memory is None else count * memory
@@ -227,9 +224,6 @@ class Model:
         return (2 if again else 1), self.graph.training and value.needs_gradient
 
     # -- prices -------------------------------------------------------------------------------------
-
-    def _seconds(self, src: Layout, dst: Layout, value: Value) -> float:
-        return self.moves.seconds(src, dst, value.shape, value.itemsize)
 
     def _table(self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value) -> np.ndarray:
         key = (sources, targets, value.shape, value.itemsize)
@@ -271,17 +265,13 @@ class Model:
         return saves(self.graph, operator, value, self.settings.recompute)
 
     def _keep(self, value: Value, kept: Kept) -> tuple[np.ndarray, np.ndarray]:
-        """Price and memory of keeping a tensor in each of its states."""
+        """Price and memory of keeping a tensor in each of its states; a parameter's gradient is priced apart."""
         seconds = np.zeros(len(kept.layouts))
         pieces = value.itemsize * np.array(
             [piece_elements(layout, value.shape) for layout in kept.layouts], float
         )
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
         if value.kind == "parameter":
-            if value.needs_gradient:
-                exposed = 1.0 - self.settings.overlap
-                pairs = zip(kept.sums, kept.layouts)
-                seconds = exposed * np.array([self._seconds(total, own, value) for total, own in pairs])
             words = 2.0 + self.settings.optimizer_words if self.graph.training else 1.0
             return seconds, words * pieces
         needed = any(self._saved(reader, value) for reader in readers)
@@ -323,7 +313,7 @@ class Model:
             same = [k for k, layout in enumerate(kept.layouts) if layout == choice.layouts[index].canonical]
             column = self.problem.price_of_states
             states[variable] = min(same, key=lambda k: column(states, variable, k), default=0)
-        return states
+        return self.problem.with_best_hubs(states)
 
     def _layout(self, value: Value, states: Sequence[int]) -> Layout:
         if value.index in self.value_variable:

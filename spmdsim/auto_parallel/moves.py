@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from spmdsim.auto_parallel.problem import IMPOSSIBLE
+from spmdsim.auto_parallel.settings import Settings, machine_on
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
 
@@ -192,6 +193,7 @@ class Moves:
         exchange: whether the direct exchange is among the choices; by default for real machines, not for the
             published cost models, which do not know it.
         scatter: whether pending sums may be scattered.
+        gather: whether tensors may be gathered.
         plans: price by the redistribution planner itself: exact, and forty times slower.
     """
 
@@ -200,13 +202,20 @@ class Moves:
         machine: CostModel,
         exchange: bool | None = None,
         scatter: bool = True,
+        gather: bool = True,
         plans: bool = False,
     ) -> None:
-        self.machine, self.scatter = machine, scatter
+        self.machine, self.scatter, self.gather = machine, scatter, gather
         self.exchange = isinstance(machine, Machine) if exchange is None else exchange
         self.plans = plans and isinstance(machine, Machine)
         self._prices: dict[tuple[Layout, Layout, int], float] = {}
         self._collectives: dict[tuple[str, tuple[str, ...], int, float, int | None], float] = {}
+
+    @classmethod
+    def under(cls, settings: Settings, mesh: Mesh | None = None) -> Moves:
+        """The prices that some settings ask for, on a mesh."""
+        machine = settings.machine if mesh is None else machine_on(settings.machine, mesh)
+        return cls(machine, settings.exchange, settings.scatter, settings.gather)
 
     def seconds(self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int) -> float:
         """Time from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values would have to become pending."""
@@ -242,6 +251,8 @@ class Moves:
         return plan(src, dst, tuple(shape), element_type(itemsize), self.machine).seconds
 
     def _hop(self, hop: Hop, nbytes: int) -> float:
+        if hop.collective == "all_gather" and not self.gather:
+            return IMPOSSIBLE
         key = (hop.collective, hop.axes, hop.group, hop.share * nbytes, hop.messages)
         found = self._collectives.get(key)
         if found is None:
@@ -253,6 +264,10 @@ class Moves:
                 )
             self._collectives[key] = found
         return found
+
+    def collective(self, collective: str, axes: tuple[str, ...], group: int, nbytes: float) -> float:
+        """Time of one collective in which every rank of a group receives so many bytes."""
+        return self.machine.seconds(collective, group, nbytes, axes)
 
     def table(
         self, sources: Sequence[Layout], targets: Sequence[Layout], shape: Sequence[int], itemsize: int

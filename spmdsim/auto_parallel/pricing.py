@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from spmdsim.auto_parallel.evaluate import Move
+from spmdsim.auto_parallel.evaluate import Message, Move, QuickPrices
 from spmdsim.auto_parallel.moves import Moves, element_type, path
 from spmdsim.auto_parallel.settings import Settings, machine_on
 from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
+from spmdsim.redistribution.price import price_step
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Pricer:
 
     @cached_property
     def _terms(self) -> Moves:
-        return Moves(self.settings.machine, self.settings.exchange, self.settings.scatter)
+        return Moves.under(self.settings)
 
     def __call__(self, move: Move) -> MovePrice:
         """The price of one redistribution, done once."""
@@ -50,6 +51,12 @@ class Pricer:
     def seconds(self, move: Move) -> float:
         """Modelled time of one redistribution, done once."""
         return self(move).seconds
+
+    def together(self, message: Message) -> float:
+        """Modelled time of a message that gradients share."""
+        if not isinstance(self.settings.machine, Machine):
+            return QuickPrices(self._terms).together(message)
+        return price_step(message.step, message.itemsize, self.settings.machine)[1]
 
     def _price(self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int) -> MovePrice:
         machine = self.settings.machine

@@ -28,6 +28,8 @@ class Problem:
         pairs: per pair ``(i, j)``, ``i < j``, the price of each combination, ``[state of i, state of j]``.
         memory: per variable the bytes of each state; zeros if left out.
         memory_pairs: per pair the bytes of each combination; pairs that are missing take none.
+        hubs: variables that very many others pair with, such as a message that many gradients may share; never
+            with one another.
 
     >>> p = Problem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
     >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
@@ -39,6 +41,7 @@ class Problem:
     pairs: dict[Pair, np.ndarray] = field(default_factory=dict)
     memory: list[np.ndarray] = field(default_factory=list)
     memory_pairs: dict[Pair, np.ndarray] = field(default_factory=dict)
+    hubs: list[int] = field(default_factory=list)
     _by_variable: tuple[int, dict[int, list[Pair]]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +55,9 @@ class Problem:
         """Number of states per variable."""
         return tuple(len(row) for row in self.seconds)
 
-    def add_variable(self, seconds: np.ndarray, memory: np.ndarray | None = None) -> int:
+    def add_variable(
+        self, seconds: np.ndarray, memory: np.ndarray | None = None, *, hub: bool = False
+    ) -> int:
         """A variable; returns its number.
 
         Raises:
@@ -62,6 +67,8 @@ class Problem:
             raise InputError("a variable needs at least one state to choose")
         self.seconds.append(np.asarray(seconds, dtype=float))
         self.memory.append(np.zeros(len(seconds)) if memory is None else np.asarray(memory, dtype=float))
+        if hub:
+            self.hubs.append(len(self.seconds) - 1)
         return len(self.seconds) - 1
 
     def add_pair(self, i: int, j: int, seconds: np.ndarray, memory: np.ndarray | None = None) -> None:
@@ -98,6 +105,19 @@ class Problem:
         changed[variable] = state
         return self.price_around(changed, [variable])
 
+    def with_best_hubs(self, states: Sequence[int]) -> list[int]:
+        """The assignment with every hub in the state that suits the others best."""
+        found = list(states)
+        prices = {hub: self.seconds[hub].copy() for hub in self.hubs}
+        for (i, j), m in self._touching(set(self.hubs)):
+            if i in prices:
+                prices[i] += m[:, found[j]]
+            else:
+                prices[j] += m[found[i]]
+        for hub, row in prices.items():
+            found[hub] = int(row.argmin())
+        return found
+
     def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
         if self._by_variable is None or self._by_variable[0] != len(self.pairs):
             index: dict[int, list[Pair]] = {}
@@ -119,7 +139,7 @@ class Problem:
         for key, m in self.memory_pairs.items():
             pairs[key] = pairs[key] + per_byte * m if key in pairs else per_byte * m
         rows = [per_second * s + per_byte * m for s, m in zip(self.seconds, self.memory)]
-        return Problem(rows, pairs, self.memory, self.memory_pairs)
+        return Problem(rows, pairs, self.memory, self.memory_pairs, self.hubs)
 
     def neighbours(self) -> list[list[tuple[int, np.ndarray]]]:
         """Per variable its neighbours with the pair's prices, own state first."""

@@ -20,7 +20,7 @@ from spmdsim.auto_parallel.choice import States, states_of
 from spmdsim.auto_parallel.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.model import candidates
 from spmdsim.auto_parallel.moves import Moves, path
-from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.auto_parallel.settings import Settings
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy
@@ -63,7 +63,7 @@ def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Pro
 class _Spread:
     def __init__(self, graph: Graph, mesh: Mesh, settings: Settings) -> None:
         self.graph, self.mesh, self.settings = graph, mesh, settings
-        self.moves = Moves(machine_on(settings.machine, mesh), settings.exchange, settings.scatter)
+        self.moves = Moves.under(settings, mesh)
         self.chosen: dict[int, tuple[States, int]] = {}
         self.order: list[int] = []
         self.remarks: list[str] = []

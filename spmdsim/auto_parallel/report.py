@@ -130,9 +130,11 @@ def _shown(found: Found) -> tuple[list[Operator], dict[int, int]]:
 def _redistributions(found: Found) -> str:
     unit, scale = _unit(found)
     merged: dict[tuple[object, ...], list[float]] = {}
+    alone = {id(move) for move in found.evaluation.alone}
     for move, seconds in found.evaluation.moves:
         price = found.pricer(move)
         what = ", ".join(price.collectives) or "local copy"
+        what += "" if id(move) in alone else ", shared"
         where = _generic_name(found, move)
         shorts = f"{move.src.short() or '-'} -> {move.dst.short() or '-'}"
         entry = merged.setdefault((move.phase, where, shorts, what), [0, 0, 0.0])
@@ -174,9 +176,10 @@ def _totals(found: Found) -> str:
     }
     parts = ", ".join(f"{name} {_number(value * scale)}" for name, value in sums.items())
     collectives = ", ".join(f"{count} {name}" for name, count in found.collectives.items()) or "none"
-    messages, merged = (sum(d.values()) for d in (found.collectives, found.merged_collectives))
-    if merged < messages:
-        collectives += f" ({merged} when parameters that are reduced or gathered alike go together)"
+    together = found.evaluation.messages
+    if together:
+        gradients = sum(len(message.moves) for message in together)
+        collectives += f" ({gradients} gradients of parameters share {len(together)} of them)"
     overlap = found.settings.overlap
     assumed = "nothing overlaps" if not overlap else f"{overlap:.0%} of the gradients' reductions overlap"
     return "\n".join(

@@ -11,7 +11,7 @@ from spmdsim.auto_parallel.baselines import complete
 from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices
 from spmdsim.auto_parallel.double_recursion import double_recursion
 from spmdsim.auto_parallel.elimination import TooWideError, eliminate
-from spmdsim.auto_parallel.evaluate import Move, evaluate
+from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.graph import Graph
 from spmdsim.auto_parallel.integer import solve_integer
@@ -247,11 +247,7 @@ def _finish(
     model = Model(graph, mesh, tied)
     solution = improve(model.problem, model.states_of_choice(start))
     better = model.choice(solution.states)
-    price = _price(model)
-    if evaluate(better, settings, price).seconds >= evaluate(start, settings, price).seconds:
+    prices = QuickPrices(model.moves)
+    if evaluate(better, settings, prices).seconds >= evaluate(start, settings, prices).seconds:
         better = start
     return Found(better, settings, f"{method}, then local search", remarks)
-
-
-def _price(model: Model) -> Callable[[Move], float]:
-    return lambda move: model.moves.seconds(move.src, move.dst, move.value.shape, move.value.itemsize)

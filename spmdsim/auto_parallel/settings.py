@@ -31,6 +31,8 @@ class Settings:
         scatter: whether pending sums may be scattered; otherwise they are reduced on all ranks first.
         exchange: whether the direct exchange is among the redistributions; None: if the machine is a real one.
         tie: repeated layers get the same strategies.
+        merge: whether parameters' gradients that reduce alike share messages; None: if the machine is a real one.
+        gather: whether tensors may be gathered; Alpa's ``allow_all_gather``.
     """
 
     machine: CostModel = field(default_factory=Machine.laptop)
@@ -45,6 +47,8 @@ class Settings:
     scatter: bool = True
     exchange: bool | None = None
     tie: bool = False
+    merge: bool | None = None
+    gather: bool = True
 
     @classmethod
     def alpa(cls, machine: CostModel, **options: Any) -> Settings:
@@ -52,6 +56,11 @@ class Settings:
         return cls(
             machine=machine, **{"full": True, "partial": True, "nested": False, "scatter": False} | options
         )
+
+    @property
+    def merges(self) -> bool:
+        """Whether parameters' gradients that reduce alike share messages."""
+        return isinstance(self.machine, Machine) if self.merge is None else self.merge
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= 1:
