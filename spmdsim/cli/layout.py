@@ -18,6 +18,7 @@ EXAMPLES = """\
 examples:
   MindSpore     spmdsim layout --device-matrix 2,2,2 --alias dp,sp,mp --tensor-map "mp,(sp,dp)" --shape 32,784
   .shard        spmdsim layout --op matmul --shard "((2,4),(4,1))" --shapes "(32,784),(784,512)" -n 8
+  by its name   spmdsim layout --op ReduceSum --shard "((4,4,2),)" --shapes "(16,32,64)" --attr axis=-1
   with layouts  spmdsim layout --op matmul --device-matrix 2,2,2 --alias dp,sp,mp \\
                     --in-layouts "mp,(sp,dp)" "(sp,dp),None" --shapes "(32,784),(784,512)"
   one tensor    spmdsim layout --shard "((2,1,2,2,1),)" -n 8
@@ -81,7 +82,9 @@ def _add_layout_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_operator_arguments(parser: argparse.ArgumentParser) -> None:
     op = parser.add_argument_group("an operator")
-    op.add_argument("--op", metavar="NAME", help="matmul, add, relu, ...")
+    op.add_argument(
+        "--op", metavar="NAME", help="matmul, add, relu, ...; or MindSpore's: MatMul, ReduceSum, ..."
+    )
     op.add_argument("--shapes", metavar="SHAPES", help="of its operands: (32,784),(784,512)")
     op.add_argument(
         "--shard", metavar="CUTS", help="cuts per operand: ((2,4),(4,1)); without --op, of one tensor"
@@ -90,7 +93,9 @@ def _add_operator_arguments(parser: argparse.ArgumentParser) -> None:
     op.add_argument("--in-layouts", nargs="+", metavar="DIMS", help="a layout per operand, instead of cuts")
     op.add_argument("--out-layout", metavar="DIMS", help="layout of the result")
     op.add_argument("-n", type=int, metavar="N", help="number of ranks (by default as many as pieces)")
-    op.add_argument("--repeat", choices=("right", "left"), default="right", help="side of the repeated axis")
+    op.add_argument(
+        "--repeat", choices=("right", "left"), help="side of the repeated axis (by default right)"
+    )
     op.add_argument("--attr", action="append", default=[], metavar="K=V", help="e.g. transpose_b=True")
 
 
@@ -159,7 +164,7 @@ def _from_cuts(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, d
         raise InputError(
             f"--shard without --op takes the cuts of one tensor, but got {cuts}; name the operator"
         )
-    layout = from_cuts(cuts[0], args.n or math.prod(cuts[0]), args.repeat)
+    layout = from_cuts(cuts[0], args.n or math.prod(cuts[0]), args.repeat or "right")
     return _checked(layout, shape, args), {axis: axis[1:] for axis in layout.mesh.axes}
 
 

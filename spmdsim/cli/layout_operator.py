@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import ast
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from spmdsim.cli import layout_mindspore
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
 
@@ -45,6 +46,7 @@ class Derived:
         outputs: the results after the collectives.
         collectives: from computed to outputs.
         by_cuts: whether cuts were given, so that the derivation has no second step.
+        further: what the operator's own system says besides.
     """
 
     op: str
@@ -54,6 +56,7 @@ class Derived:
     outputs: tuple[Placement, ...]
     collectives: tuple[Collective, ...]
     by_cuts: bool
+    further: Mapping[str, Any] = field(default_factory=dict)
 
 
 def derive(args: argparse.Namespace) -> Derived:
@@ -65,14 +68,23 @@ def derive(args: argparse.Namespace) -> Derived:
     from spmdsim.dialects.mindspore import check_even
     from spmdsim.dialects.spelling import parse_tuples
 
-    op = find_operator(args.op)
     if args.shapes is None:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
     shapes = parse_tuples(args.shapes, "--shapes")
     params = dict(_attribute(text) for text in args.attr)
-    bound = op.bind(shapes, params)
+    if layout_mindspore.is_operator(args.op) and not args.allow_uneven:
+        return _as_mindspore(args, shapes, params)
+    op = find_operator(args.op)
+    try:
+        bound = op.bind(shapes, params)
+    except TypeError as error:
+        raise InputError(
+            f"{op.name} does not take --attr {params} with {len(shapes)} operands: {error}"
+        ) from None
     given, by_cuts = _strategy(args, shapes)
-    strategy = op.shard(given, repeat=args.repeat).strategy(bound, _ranks(args, bound, given, by_cuts))
+    strategy = op.shard(given, repeat=args.repeat or "right").strategy(
+        bound, _ranks(args, bound, given, by_cuts)
+    )
     if args.device_matrix and not args.allow_uneven:
         for i, (layout, shape) in enumerate(zip(given, shapes)):
             check_even(layout, shape, f"operand {i}")
@@ -93,6 +105,24 @@ def derive(args: argparse.Namespace) -> Derived:
     )
 
 
+def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
+    """The same for an operator that is called as MindSpore calls it."""
+    from spmdsim.dialects.spelling import parse_order, parse_tuples
+
+    given = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
+    out: Any = None
+    if args.out_shard:
+        out = parse_tuples(args.out_shard, "--out-shard")
+    elif args.out_layout:
+        out = _layout(args, args.out_layout, None)
+    devices = args.n
+    if args.ranks_order and not args.in_layouts:
+        devices = parse_order(args.ranks_order)
+        if args.n not in (None, len(devices)):
+            raise InputError(f"-n {args.n} was given, but --ranks-order has {len(devices)} ranks")
+    return layout_mindspore.derive(args, shapes, attrs, given, out, devices)
+
+
 def find_operator(name: str) -> Any:
     """The operator of that name.
 
@@ -107,7 +137,10 @@ def find_operator(name: str) -> Any:
     for key, op in known.items():
         if key.replace("_", "") == wanted:
             return op
-    raise InputError(f"no operator is called {name!r}; there are {', '.join(sorted(known))}")
+    raise InputError(
+        f"no operator is called {name!r}; there are {', '.join(sorted(known))}, and MindSpore's, written as there "
+        "(ReduceSum)"
+    )
 
 
 def _attribute(text: str) -> tuple[str, Any]:
@@ -133,7 +166,7 @@ def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, b
     return layouts, False
 
 
-def _layout(args: argparse.Namespace, text: str, ndim: int) -> Layout:
+def _layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
     from spmdsim.dialects import spelling
 
     if args.device_matrix:

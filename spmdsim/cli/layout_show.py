@@ -70,6 +70,7 @@ def _lists(value: Any) -> Any:
 
 def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """An operator's layouts and collectives as plain values."""
+    further = {"mindspore": {key: _lists(value) for key, value in derived.further.items()}}
     return {
         "inputs": [layout_json(p.layout, p.shape, ranks) for p in derived.inputs],
         "outputs": [layout_json(p.layout, p.shape, ranks) for p in derived.outputs],
@@ -77,6 +78,7 @@ def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[
             {"collective": c.collective, "axes": list(c.axes), "groups": _lists(c.groups)}
             for c in derived.collectives
         ],
+        **(further if derived.further else {}),
     }
 
 
@@ -139,7 +141,7 @@ def show_layout(
 
 def show_operator(derived: Derived, args: argparse.Namespace) -> int:
     """Print the layouts of an operator."""
-    mesh_layout = derived.inputs[0].layout
+    mesh_layout = (*derived.inputs, *derived.outputs)[0].layout
     ranks = _chosen(mesh_layout, args)
     if args.json:
         emit_json(operator_json(derived, ranks))
@@ -153,6 +155,9 @@ def show_operator(derived: Derived, args: argparse.Namespace) -> int:
     ]
     _print_table("tensors", ["tensor", "shape", "tensor map", "per axis"], tensors)
     _show_collectives(derived)
+    for key in ("mode", "repeated_calculation", "virtual_div", "micro_shards"):
+        if key in derived.further:
+            say(f"{key.replace('_', ' ')}: {derived.further[key]}")
     for i, p in enumerate(derived.inputs):
         say("", f"{p.name}, shape {p.shape}")
         _show_derivation(p.layout, rows, None, numbered=i > 0)

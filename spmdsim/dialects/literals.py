@@ -74,12 +74,15 @@ def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
 
     >>> parse_tuples("(32,784),(784,512)", "shapes"), parse_tuples("((2,4),(4,1))", "cuts")
     (((32, 784), (784, 512)), ((2, 4), (4, 1)))
+    >>> parse_tuples("(32,784),(512)", "shapes")
+    ((32, 784), (512,))
     """
     value = parse_nested(text, what)
     if isinstance(value, int):
         value = ((value,),)
     elif all(isinstance(item, int) for item in value):
         value = (value,)
+    value = [(item,) if type(item) is int else item for item in value]
     for item in value:
         if not isinstance(item, list | tuple) or not all(type(n) is int for n in item):
             raise InputError(f"{what} should be tuples of integers such as ((2,4),(4,1)), but got {text!r}")

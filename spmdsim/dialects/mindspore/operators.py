@@ -198,6 +198,11 @@ def table() -> dict[str, Operator]:
     return rows
 
 
+def known() -> list[str]:
+    """The names of all operators that have a strategy here."""
+    return sorted([*table(), *BATCH_PARALLEL, *DATA, "Gather", "EmbeddingLookup"])
+
+
 def find(name: str) -> Operator:
     """The row of an operator.
 
@@ -206,6 +211,5 @@ def find(name: str) -> Operator:
     """
     rows = table()
     if name not in rows:
-        known = sorted([*rows, *BATCH_PARALLEL, *DATA, "Gather", "EmbeddingLookup"])
-        raise ShardError(f"no operator {name!r} is known here; there are {', '.join(known)}")
+        raise ShardError(f"no operator {name!r} is known here; there are {', '.join(known())}")
     return rows[name]

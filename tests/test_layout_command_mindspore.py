@@ -1,0 +1,78 @@
+"""``spmdsim layout --op`` with MindSpore's names and attributes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spmdsim.cli.main import main
+
+VIRTUAL = "--device-matrix 2,2,2 --alias dp,sp,interleaved_parallel --in-layouts (dp,interleaved_parallel),sp sp,None"
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (
+            "--op ReduceSum --shapes (16,32,64) --shard ((4,4,2),) --attr axis=-1 -n 32",
+            {
+                "device_matrix": [4, 4, 2],
+                "output_maps": [[2, 1]],
+                "forward": ["AllReduce:sum"],
+                "virtual_div": 2,
+            },
+        ),
+        (
+            "--op Softmax --shapes (2,4,8,16) --shard ((2,4,1,16),) --attr axis=-2",
+            {"device_matrix": [2, 4, 1, 16], "output_slices": [[1, 1, 8, 1]], "forward": []},
+        ),
+        (
+            "--op Gather --shapes (64,64),(64,64) --shard ((4,1),(1,1)) -n 8",
+            {"device_matrix": [2, 4, 1], "mode": "SHARD_AXIS_0_STATIC", "repeated_side": "left"},
+        ),
+        (
+            "--op MatMul --shapes (32,784),(784,512) --shard ((2,4),(4,1)) --out-shard (8,1)",
+            {"output_device_matrix": [8, 1], "output_maps": [[1, 0]], "forward": ["ReduceScatter:sum"]},
+        ),
+        ("--op ReLU --shapes (64,32) -n 8", {"device_matrix": [8, 1], "input_slices": [[8, 32]]}),
+        (
+            "--op ReLU --shapes (64,32) --shard ((2,1),) --ranks-order 3,1,2,0 --repeat left",
+            {"device_matrix": [2, 2, 1], "mirror_groups": [[[3, 2], [1, 0]]]},
+        ),
+        (
+            "--op GetNext --shapes (64,32),(64) -n 8",
+            {"device_matrix": [8, 1], "input_maps": [], "output_maps": [[1, 0], [1]]},
+        ),
+        (
+            f"--op MatMul --shapes (8,16),(16,32) {VIRTUAL}",
+            {"device_matrix": [2, 2, 1], "micro_shards": 2, "mirror_groups": [[], [[0, 2], [1, 3]]]},
+        ),
+    ],
+)
+def test_operators_as_mindspore_calls_them(command, wanted, capsys):
+    assert main(["layout", *command.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {key: found["mindspore"][key] for key in wanted} == wanted
+    assert len(found["collectives"]) == len(found["mindspore"]["forward"])
+    slices = [entry["ranks"][0]["local_shape"] for entry in found["outputs"]]
+    assert slices == found["mindspore"]["output_slices"]
+    assert main(["layout", *command.split()]) == 0
+    assert "virtual div" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("--op ReLU --shapes (64,32)", "needs a strategy"),
+        ("--op ReLU --shapes (64,32) --shard ((3,1),) -n 8", "cannot be split evenly"),
+        ("--op ReLU --shapes (64,32) --shard ((2,1),) -n 8 --ranks-order 3,1,2,0", "has 4 ranks"),
+        ("--op LayerNorm --shapes (64,32) --shard ((2,1),)", "does not take 1 operands"),
+        ("--op softmax --shapes (2,4) --shard ((2,1),) --attr axis=1", "does not take --attr"),
+        ("--op Nope --shapes (2,4) --shard ((2,1),)", "and MindSpore's"),
+    ],
+)
+def test_operators_that_are_refused_in_one_line(command, words, capsys):
+    assert main(["layout", *command.split()]) != 0
+    text = capsys.readouterr().err
+    assert words in text and "Traceback" not in text
