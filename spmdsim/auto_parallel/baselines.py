@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from spmdsim.auto_parallel.batch import batch_factors
 from spmdsim.auto_parallel.candidates import device_matrices
 from spmdsim.auto_parallel.choice import Choice
 from spmdsim.auto_parallel.elimination import eliminate
@@ -21,7 +22,7 @@ MOST_TENSOR_PARALLEL = 64
 def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     """Every operator splits the batch, by the first axis: the dims that come from dim 0 of the inputs."""
     found = []
-    for operator, factors in zip(graph.operators, _batch_factors(graph)):
+    for operator, factors in zip(graph.operators, batch_factors(graph)):
         usable = [f for f in factors if _fits(operator, f, mesh.shape[0])]
         strategy = Strategy.of(mesh, {usable[0]: mesh.axes[0]} if usable else {})
         found.append(strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {}))
@@ -41,7 +42,7 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     A product with a parameter splits a dim of the result that only the parameter has; operators after it keep that
     split (attention by heads) until it is summed away.
     """
-    batch = _batch_factors(graph)
+    batch = batch_factors(graph)
     data, model = mesh.axes[0], mesh.axes[-1]
     split: dict[int, int | None] = {}
     found = []
@@ -87,22 +88,6 @@ def _model_factor(graph: Graph, operator: Operator, split: dict[int, int | None]
 
 def _fits(operator: Operator, factor: str, size: int) -> bool:
     return factor not in operator.bound.rule.whole and operator.bound.sizes[factor] % size == 0
-
-
-def _batch_factors(graph: Graph) -> list[list[str]]:
-    """Per operator the factors that come from dim 0 of an input."""
-    dims: dict[int, set[int]] = {v.index: {0} for v in graph.values if v.kind == "input" and v.shape}
-    found = []
-    for operator in graph.operators:
-        bound = operator.bound
-        factors: dict[str, None] = {}
-        for operand, term in zip(operator.inputs, bound.inputs):
-            for d in sorted(dims.get(operand, ())):
-                factors.update(dict.fromkeys(term[d][:1]))
-        found.append(list(factors))
-        for result, term in zip(operator.outputs, bound.outputs):
-            dims[result] = {d for d, entry in enumerate(term) if entry and entry[0] in factors}
-    return found
 
 
 def complete(

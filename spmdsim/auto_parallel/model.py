@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from spmdsim.auto_parallel.batch import batch_factors, splitting_batch
 from spmdsim.auto_parallel.candidates import configured_strategy, mesh_strategies
 from spmdsim.auto_parallel.choice import Choice, Kept, States, states_of
 from spmdsim.auto_parallel.graph import Graph, Operator, Value
@@ -55,6 +56,7 @@ class Model:
         self._allowed = allowed
         self._tables: dict[tuple[object, ...], np.ndarray] = {}
         self._works: dict[tuple[object, ...], np.ndarray] = {}
+        self._batch = batch_factors(graph) if settings.batch_axis is not None else []
         self.problem = Problem()
         self.states: list[States] = [self._states(operator) for operator in graph.operators]
         self._keeper = Keeper(graph, mesh, settings, self.states)
@@ -75,6 +77,9 @@ class Model:
             found = tuple(self._allowed(operator))
         else:
             found = candidates(operator, self.mesh, self.settings)
+            axis = self.settings.batch_axis
+            if axis is not None and sum(size > 1 for size in self.mesh.shape) > 1:
+                found = splitting_batch(found, self._batch[operator.index], axis)
         if not found:
             raise RuleError(
                 f"no strategy of the rule '{operator.bound.rule}' fits the mesh {self.mesh}",

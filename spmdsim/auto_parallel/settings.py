@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spmdsim.cost.machine import CostModel, Link, Machine
+from spmdsim.cost.published import AlpaModel
 from spmdsim.errors import InputError
 from spmdsim.layout import Mesh
 
@@ -32,7 +33,8 @@ class Settings:
         exchange: whether the direct exchange is among the redistributions; None: if the machine is a real one.
         tie: repeated layers get the same strategies.
         merge: whether parameters' gradients that reduce alike share messages; None: if the machine is a real one.
-        gather: whether tensors may be gathered; Alpa's ``allow_all_gather``.
+        gather: whether tensors may be gathered.
+        batch_axis: on a mesh of several axes, the one that must split the batch of every operator that has one.
     """
 
     machine: CostModel = field(default_factory=Machine.laptop)
@@ -49,13 +51,18 @@ class Settings:
     tie: bool = False
     merge: bool | None = None
     gather: bool = True
+    batch_axis: str | None = None
 
     @classmethod
-    def alpa(cls, machine: CostModel, **options: Any) -> Settings:
-        """Alpa's assumptions: its cost terms, every product on all ranks, one axis per dim, all_reduce only."""
-        return cls(
-            machine=machine, **{"full": True, "partial": True, "nested": False, "scatter": False} | options
-        )
+    def alpa(cls, machine: AlpaModel, **options: Any) -> Settings:
+        """Alpa's assumptions: its cost terms, every product on all ranks, one axis per dim, all_reduce only.
+
+        On a mesh of two axes the first one splits the batch. Its options are written here: ``allow_all_gather`` is
+        ``gather``, ``allow_recompute_heavy_op`` is ``full=False``, ``prefer_reduce_scatter`` is ``scatter=True``.
+        """
+        usual = {"full": True, "partial": True, "nested": False, "scatter": False}
+        batch = machine.axes[0] if len(machine.axes) > 1 else None
+        return cls(machine=machine, **{**usual, "batch_axis": batch, **options})
 
     @property
     def merges(self) -> bool:

@@ -71,16 +71,15 @@ def bert(
     embedding: bool = False,
     training: bool = True,
 ) -> Graph:
-    """A stack of post-norm transformer layers; with ``embedding``, tied embeddings and a masked-word loss.
+    """A stack of post-norm transformer layers; with ``embedding``, the whole network that guesses masked words.
 
-    Sizes are as in :func:`gpt`. Without the embedding the layers' result is compared with a target.
+    Sizes are as in :func:`gpt`. The whole network has embeddings of words, positions and segments, and a head: a
+    layer of its own, the word embedding once more, and a bias. Without it the layers' result is compared with a target.
     """
     build = GraphBuilder(f"bert {layers} x {hidden}", training=training)
     table = -1
     if embedding:
-        table = build.parameter("embedding", (vocab, hidden))
-        tokens = build.input("tokens", (batch, seq))
-        x = build.apply(rules.LOOKUP, table, tokens, name="lookup", kind="lookup")
+        x, table = _embeddings(build, batch, seq, hidden, vocab)
     else:
         x = build.input("x", (batch, seq, hidden))
     for layer in range(layers):
@@ -92,7 +91,7 @@ def bert(
         x = _norm(build, x, p + "norm2")
     build.layer(None)
     if embedding:
-        return build.graph(_cross_entropy(build, x, table))
+        return build.graph(_cross_entropy(build, _head(build, x), table, bias=True))
     target = build.input("target", (batch, seq, hidden))
     return build.graph(build.apply(rules.ERROR_3D, x, target, name="loss", kind="squared_error"))
 
@@ -137,6 +136,30 @@ def moe(
     build.layer(None)
     target = build.input("target", (batch, seq, hidden))
     return build.graph(build.apply(rules.ERROR_3D, x, target, name="loss", kind="squared_error"))
+
+
+def _embeddings(build: GraphBuilder, batch: int, seq: int, hidden: int, vocab: int) -> tuple[int, int]:
+    """The sum of three embeddings, normalised; and the table of the words."""
+    found = []
+    for name, rows, ids in (
+        ("embedding", vocab, "tokens"),
+        ("positions", seq, "places"),
+        ("segments", 2, "parts"),
+    ):
+        table, index = build.parameter(name, (rows, hidden)), build.input(ids, (batch, seq))
+        found.append((build.apply(rules.LOOKUP, table, index, name=f"{name}.lookup", kind="lookup"), table))
+    (words, table), (places, _), (parts, _) = found
+    x = build.apply(rules.ADD, words, places, name="add_places", kind="add")
+    x = build.apply(rules.ADD, x, parts, name="add_parts", kind="add")
+    return _norm(build, x, "norm"), table
+
+
+def _head(build: GraphBuilder, x: int) -> int:
+    """The layer before the words' scores."""
+    width = build.shape(x)[-1]
+    x = build.apply(rules.MATMUL, x, build.parameter("head.w", (width, width)), name="head", kind="matmul")
+    x = build.apply(rules.BIAS, x, build.parameter("head.b", (width,)), name="head_bias", kind="bias_add")
+    return _norm(build, build.apply(rules.POINTWISE, x, name="head_gelu", kind="gelu"), "head_norm")
 
 
 def _norm(build: GraphBuilder, x: int, name: str) -> int:
@@ -234,10 +257,13 @@ def _regroup(batch: int, seq: int, groups: int) -> dict[str, int]:
     return {"g": groups, "i": batch // groups, "j": 1, "s": seq}
 
 
-def _cross_entropy(build: GraphBuilder, x: int, table: int) -> int:
+def _cross_entropy(build: GraphBuilder, x: int, table: int, *, bias: bool = False) -> int:
     batch, seq, _ = build.shape(x)
     labels = build.input("labels", (batch, seq), itemsize=4)
     logits = build.apply("b s h, v h -> b s v", x, table, name="logits")
+    if bias:
+        words = build.parameter("logits.b", (build.shape(table)[0],))
+        logits = build.apply(rules.BIAS, logits, words, name="logits_bias", kind="bias_add")
     top = build.apply(rules.ROW_MAX, logits, name="max", kind="max", differentiable=False)
     shifted = build.apply(rules.ROW_SUBTRACT, logits, top, name="shift", kind="subtract")
     powers = build.apply(rules.POINTWISE, shifted, name="exp", kind="exp")
