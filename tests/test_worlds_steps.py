@@ -192,8 +192,8 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
 
 @pytest.mark.parametrize(
     "choice",
-    [{"types": 2, "gather_types": 0}, {"types": 99, "small_types": 0, "gather_types": 1 << 60}],
-    ids=["types", "packed"],
+    [{"types": 2, "chunk": ((2, 100),)}, {"types": 99, "small_types": 0, "chunk": ((2, 1 << 30),)}],
+    ids=["types and small chunks", "packed and whole"],
 )
 def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
     """What is fastest on one MPI library must be right on the others too."""

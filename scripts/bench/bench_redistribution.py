@@ -31,7 +31,7 @@ class Hand:
         self.comm, self.n, self.p = comm, n, comm.size
         self.rows = n // self.p
         self.whole, self.other = np.ones((n, n), np.float32), np.empty((n, n), np.float32)
-        self.slab, self.column = self.whole[: self.rows].copy(), np.empty((n, self.rows), np.float32)
+        self.slab, self.column = self.whole[: self.rows].copy(), self.whole[:, : self.rows].copy()
         self.out = np.empty((self.rows, n), np.float32)
         self.packed, self.landed = np.empty((2, self.p, self.rows, self.rows), np.float32)
         self.block = np.empty(self.rows * n, np.float32)

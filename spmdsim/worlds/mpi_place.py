@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
@@ -20,7 +19,7 @@ from spmdsim.worlds.local_steps import Index, contiguous
 from spmdsim.worlds.mpi_types import counted_parts, element, flat_offset, mover, subarray
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.traffic import Piece, Traffic
-from spmdsim.worlds.tuning import Tuning
+from spmdsim.worlds.tuning import Tuning, threshold
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
@@ -35,14 +34,13 @@ def place(
     if traffic.largest > mpi_types.MAX_COUNT or (traffic.gathered is None and comm.size > FEW_RANKS):
         return _messages(traffic, comm, dtype), []
     if traffic.gathered is not None:
-        largest = traffic.largest * dtype.itemsize
         offsets = [None if i is None else flat_offset(traffic.target, i) for i in traffic.gathered]
         if all(o is not None or i is None for o, i in zip(offsets, traffic.gathered)):
             return _gather(traffic, comm, dtype, [o or 0 for o in offsets]), []
-        stride = _stride(traffic) if largest >= tuning.gather_types else None
-        if stride is None:
+        rows = _rows(traffic)
+        if rows is None:
             return _gather_unpack(traffic, comm, dtype), []
-        return _gather_strided(traffic, comm, dtype, stride)
+        return _gather_rows(traffic, comm, dtype, rows, threshold(tuning.chunk, comm.size)), []
     if comm.size >= tuning.types or traffic.largest * dtype.itemsize < tuning.small_types:
         return _typed(traffic, comm, dtype)
     return _packed(traffic, comm, dtype), []
@@ -108,37 +106,42 @@ def _gather_unpack(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     return run
 
 
-def _stride(traffic: Traffic) -> int | None:
-    """Elements between the beginnings of the members' pieces in the target, if those are equal and in order."""
+def _rows(traffic: Traffic) -> int | None:
+    """How many rows the target has if each row is made of the members' equal parts, in order; else None."""
     assert traffic.gathered is not None
-    first, starts = traffic.gathered[0], []
+    first, place = traffic.gathered[0], 0
+    if first is None:
+        return None
+    part = Piece(0, first).shape
+    dim = next((d for d, size in enumerate(part) if size != traffic.target[d]), None)
+    if dim is None or part[dim] * len(traffic.gathered) != traffic.target[dim]:
+        return None
     for index in traffic.gathered:
-        if index is None or first is None or Piece(0, index).shape != Piece(0, first).shape:
+        if index is None or Piece(0, index).shape != part or index[dim].start != place:
             return None
-        place = 0
-        for part, size in zip(index, traffic.target):
-            place = place * size + part.start
-        starts.append(place)
-    steps = {b - a for a, b in pairwise(starts)}
-    return steps.pop() if len(steps) == 1 and starts[0] == 0 else None
+        place += part[dim]
+    return math.prod(part[:dim])
 
 
-def _gather_strided(
-    traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, stride: int
-) -> tuple[Run, list[MPI.Datatype]]:
-    """Allgather whose receive type puts every piece in its place."""
-    assert traffic.gathered is not None and traffic.gathered[0] is not None
-    kind, count = element(dtype.itemsize)[1], math.prod(traffic.source)
-    piece = subarray(traffic.target, traffic.gathered[0], dtype.itemsize)
-    slot = piece.Create_resized(0, stride * dtype.itemsize).Commit()
-    fresh, moved = allocator(traffic.target, dtype), mover(dtype)
+def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, chunk: int) -> Run:
+    """Allgather some rows at a time into a buffer that stays in cache, and from there to their places."""
+    size, width = comm.size, math.prod(traffic.source) // rows
+    some = max(1, min(rows, chunk // (size * width * dtype.itemsize)))
+    kind, moved = element(dtype.itemsize)[1], mover(dtype)
+    fresh, landing = allocator(traffic.target, dtype), allocator((some * size * width,), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Allgather([moved(array), count, kind], [moved(out), 1, slot])
+        out, parts, mine = fresh(), landing(), array.reshape(rows, width)
+        target = out.reshape(rows, size, width)
+        for begin in range(0, rows, some):
+            end = min(rows, begin + some)
+            count = (end - begin) * width
+            taken = parts[: size * count]
+            comm.Allgather([moved(mine[begin:end]), count, kind], [moved(taken), count, kind])
+            target[begin:end] = taken.reshape(size, end - begin, width).swapaxes(0, 1)
         return out
 
-    return run, [piece, slot]
+    return run
 
 
 def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:

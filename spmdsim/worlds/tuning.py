@@ -32,14 +32,12 @@ class Tuning:
         compose_all_reduce: bytes per rank from which Alltoall + local reduction + Allgather in chunks beats
             Allreduce.
         compose_reduce_scatter: the same for Alltoall + local reduction against Reduce_scatter.
-        chunk: bytes of a rank's array in one chunk of a composed reduction: small ones stay in cache, large
-            ones wait for each other less often.
+        chunk: bytes in one chunk of a composed reduction, and of an all_gather whose parts have to be put in
+            their places: small ones stay in cache, large ones wait for each other less often.
         gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
             reduced everywhere: one call instead of two.
         types: ranks from which Alltoallw with subarray types beats packing and Alltoallv.
         small_types: bytes of the largest shard below which it does so anyway: packing is many calls of numpy.
-        gather_types: bytes from which all_gather along an inner dim receives into place by types; below it
-            unpacks.
     """
 
     compose_all_reduce: Thresholds
@@ -48,7 +46,6 @@ class Tuning:
     gather_reduce: int
     types: int
     small_types: int
-    gather_types: int
 
 
 TABLE = {
@@ -59,7 +56,6 @@ TABLE = {
         gather_reduce=64 * KIB,
         types=4,
         small_types=256 * KIB,
-        gather_types=32 * MIB,
     ),
     # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
     # there the chunks are few and large.
@@ -70,7 +66,6 @@ TABLE = {
         gather_reduce=64 * KIB,
         types=NEVER,
         small_types=64 * KIB,
-        gather_types=NEVER,
     ),
 }
 
