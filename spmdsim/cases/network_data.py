@@ -44,10 +44,16 @@ def load(path: str | None) -> Images:
     """The images in a folder with MNIST's files (``DATA_PATH`` if None), or handwritten digits if there is none.
 
     Raises:
-        InputError: a folder without the files, or files of another shape.
+        InputError: a folder without the files, files of another shape, or labels above 9.
     """
     found = path or os.environ.get("DATA_PATH")
-    return mnist(Path(found)) if found else enlarged_digits()
+    if not found:
+        return enlarged_digits()
+    images = mnist(Path(found))
+    highest = int(images.labels.read((slice(0, images.count),)).max(initial=0))
+    if highest > 9:
+        raise InputError(f"MNIST's labels are 0..9, but {str(found)!r} has a label {highest}")
+    return images
 
 
 def mnist(folder: Path) -> Images:
@@ -59,10 +65,6 @@ def mnist(folder: Path) -> Images:
             f"MNIST has images of 28 x 28 with one label each, but {str(folder)!r} has images of shape "
             f"{images.shape} and labels of shape {labels.shape}"
         )
-
-    highest = int(labels.read((slice(0, labels.shape[0]),)).max(initial=0))
-    if highest > 9:
-        raise InputError(f"MNIST's labels are 0..9, but {str(folder)!r} has a label {highest}")
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         rows, columns = index

@@ -100,6 +100,10 @@ class Parameter:
             )
         return self.tensor
 
+    def as_operand(self, like: Tensor) -> Tensor:
+        """What an operator sees when it is given the parameter itself."""
+        return self.value
+
     @property
     def grad(self) -> Tensor | None:
         """Its gradient after ``backward()``."""

@@ -87,7 +87,17 @@ class Optimiser:
 
 
 class SGD(Optimiser):
-    """Gradient descent with momentum (as MindSpore and PyTorch define it) and weight decay."""
+    """Gradient descent with momentum (as MindSpore and PyTorch define it) and weight decay.
+
+    Args:
+        parameters: what is trained.
+        rate: learning rate.
+        momentum: share of the velocity that is kept.
+        weight_decay: added to the gradient, times the value.
+        state_layout: where the velocity lives.
+        dampening: share of the gradient that the velocity does not take, from the second step on.
+        nesterov: look ahead along the velocity (Sutskever et al., 2013).
+    """
 
     def __init__(
         self,
@@ -96,21 +106,25 @@ class SGD(Optimiser):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         state_layout: StateLayout | None = None,
+        *,
+        dampening: float = 0.0,
+        nesterov: bool = False,
     ) -> None:
         super().__init__(parameters, rate, state_layout)
         self.momentum, self.weight_decay = momentum, weight_decay
+        self.dampening, self.nesterov = dampening, nesterov
         self.slots = 1 if momentum else 0
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """``value - rate * (momentum * velocity + gradient)``."""
+        """``value - rate * velocity``, where ``velocity = momentum * velocity + gradient``."""
         kind = value.dtype.type
         if self.weight_decay:
             gradient = gradient + kind(self.weight_decay) * value
         if self.momentum:
             velocity = state[0]
             velocity *= kind(self.momentum)
-            velocity += gradient
-            gradient = velocity
+            velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)
+            gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
         update = np.multiply(gradient, kind(self.rate), out=empty(value.shape, value.dtype))
         return np.subtract(value, update, out=update)
 

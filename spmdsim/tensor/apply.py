@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from spmdsim.errors import RuleError, SpmdError, WorldError
+from spmdsim.errors import RuleError, SpmdError, UsageTypeError, WorldError
 from spmdsim.redistribution import guard
 from spmdsim.tensor import watch
 from spmdsim.tensor.meta import Meta
@@ -45,6 +45,7 @@ def apply(
 
 
 def _watched(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Any:
+    tensors = _operands(op, tensors)
     watcher = watch.watchers[-1]
     changed, strategy = watcher.before(op, tensors, params, sharding)
     found = _apply(changed, tensors, params, strategy)
@@ -53,8 +54,12 @@ def _watched(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding
 
 
 def _apply(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Any:
-    world = tensors[0].world
-    key = (op, sharding, *[t.meta for t in tensors], *params.items())
+    try:
+        world = tensors[0].world
+        key = (op, sharding, *[t.meta for t in tensors], *params.items())
+    except AttributeError:  # a parameter, an array or a number among them
+        tensors = _operands(op, tensors)
+        return _apply(op, tensors, params, sharding)
     recipe = world.recipes.get(key)
     if recipe is None:
         recipe = world.recipes[key] = _derive(op, tensors, params, sharding)
@@ -67,6 +72,27 @@ def _apply(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: 
         results = _run(recipe, tensors, params)
         _emit(recipe, results, start)
     return results
+
+
+def _operands(op: Op, given: Sequence[Any]) -> list[Tensor]:
+    """Operands that are no tensors yet as tensors beside the others.
+
+    Raises:
+        UsageTypeError: none of them says in which world that is.
+    """
+    made = {i: x if isinstance(x, Tensor) else x.value for i, x in enumerate(given) if _placed(x)}
+    if not made:
+        kinds = ", ".join(type(x).__name__ for x in given)
+        raise UsageTypeError(
+            f"{op.name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
+        )
+    like = next(iter(made.values()))
+    return [made[i] if i in made else as_operand(x, like) for i, x in enumerate(given)]
+
+
+def _placed(operand: Any) -> bool:
+    """A tensor, or a parameter that has its values."""
+    return isinstance(operand, Tensor) or isinstance(getattr(operand, "tensor", None), Tensor)
 
 
 def _derive(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Recipe:
@@ -101,10 +127,11 @@ def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]
 def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
     world = tensors[0].world
     moved = [_move(recipe, i, t) for i, t in enumerate(tensors)]
-    results = [
-        Tensor(world, meta, shards)
-        for meta, shards in zip(recipe.outputs, _compute(recipe, world, moved, params))
-    ]
+    if recipe.rows is None:
+        computed = _compute(recipe, world, moved, params)
+    else:
+        computed = [world.run_rows(recipe.rows, moved[0].shards, moved[1].shards)]
+    results = [Tensor(world, meta, shards) for meta, shards in zip(recipe.computed, computed)]
     if any(tensor.requires_grad for tensor in moved):
         _track(recipe, moved, results, params)
     finished = [r if p is None else run_plan(r, p) for r, p in zip(results, recipe.finals)]
@@ -191,7 +218,7 @@ def _track(
 def _emit(recipe: Recipe, results: Any, start: float) -> None:
     first = results[0] if isinstance(results, tuple) else results
     rank = first.world.ranks[0]
-    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.outputs)]
+    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.computed)]
     metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
     recorder.emit(
         OperatorEvent(
@@ -214,6 +241,9 @@ def as_operand(value: Any, like: Tensor) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value
+    if hasattr(value, "as_operand"):  # a parameter
+        found: Tensor = value.as_operand(like)
+        return found
     import numpy as np
 
     from spmdsim.layout import Layout

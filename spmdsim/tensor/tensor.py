@@ -78,6 +78,16 @@ class Tensor:
             raise InputError("a tensor without dims has no length")
         return self.shape[0]
 
+    def __str__(self) -> str:
+        """The number, where this process holds the only element; else what ``repr`` says."""
+        held = self.world.has_data and self.size == 1 and not self.layout.partial
+        if held and len(self.shards) and self.shards[0].size == 1:
+            return str(self.shards[0].reshape(())[()])
+        return repr(self)
+
+    #: numpy leaves ``array + tensor`` to the tensor instead of taking it apart.
+    __array_ufunc__ = None
+
     def __repr__(self) -> str:
         grad = ", requires_grad" if self.requires_grad else ""
         return f"Tensor({self.meta!r} on {self.layout.mesh}{grad})"

@@ -27,28 +27,54 @@ EXPORTS: dict[str, str] = {
     "infer_layout": "infer",
     "shard": "strategies",
     "AutoParallel": "parallel",
-    "GRAPH_MODE": "context",
-    "PYNATIVE_MODE": "context",
     "Parameter": "parameter",
+    "ParameterTuple": "parameter",
     "initializer": "parameter",
     "no_init_parameters": "parameter",
-    "runtime": "context",
-    "set_context": "context",
     "set_seed": "parameter",
+    "Tensor": "tensor",
+    "grad": "gradient",
     "value_and_grad": "gradient",
+    "Model": "train",
+    **dict.fromkeys(("load_checkpoint", "load_param_into_net", "save_checkpoint"), "checkpoint"),
+    **dict.fromkeys(
+        (
+            "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context", "jit",
+            "reset_auto_parallel_context", "runtime", "set_auto_parallel_context", "set_context", "set_device",
+        ),
+        "context",
+    ),
     **dict.fromkeys(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "bool_"), "dtypes"),
+}  # fmt: skip
+
+#: What to use instead of a name that resembles none here.
+NEAREST = {
+    **dict.fromkeys(("Momentum", "SGD", "Adam", "Cell", "Dense"), "mindspore.nn has it"),
+    **dict.fromkeys(("MatMul", "ReLU", "Primitive"), "mindspore.ops has it"),
+    "mint": "mindspore.ops",
+    "numpy": "mindspore.ops",
+    "ms_function": "jit",
+    "bfloat16": "float32",
+    "amp": "float32 everywhere",
+    "lazy_inline": "nothing is needed: programs are not compiled",
+    "DynamicLossScaleManager": "float32 without loss scaling",
+    "Profiler": "spmdsim.record, which counts every collective",
+    "shard": "ops.MatMul().shard(...)",
+    "export": "save_checkpoint",
 }
 
 #: Submodules that programs reach as attributes.
-SUBMODULES = ("common", "communication", "dataset", "nn", "ops", "parallel")
+SUBMODULES = ("common", "communication", "context", "dataset", "dtype", "nn", "ops", "parallel", "train")
 
 __all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "dtype":
+        return import_module(f"{__name__}.common.dtype")
     if name in SUBMODULES:
         return import_module(f"{__name__}.{name}")
-    return lazy(__name__, EXPORTS, name)
+    return lazy(__name__, EXPORTS, name, NEAREST)
 
 
 def __dir__() -> list[str]:

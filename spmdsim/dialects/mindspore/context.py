@@ -1,15 +1,141 @@
-"""Settings of MindSpore that have no meaning here, so that programs need no change."""
+"""Settings: what decides how a program runs in parallel, and many that have no meaning here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import InputError
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
 
 
+class ParallelMode:
+    """The names of ``parallel_mode``."""
+
+    STAND_ALONE = "stand_alone"
+    DATA_PARALLEL = "data_parallel"
+    HYBRID_PARALLEL = "hybrid_parallel"
+    SEMI_AUTO_PARALLEL = "semi_auto_parallel"
+    AUTO_PARALLEL = "auto_parallel"
+
+
+#: What can be set, with its default.
+_DEFAULTS: dict[str, Any] = {
+    "parallel_mode": ParallelMode.STAND_ALONE,
+    "search_mode": "recursive_programming",
+    "gradients_mean": False,
+    "full_batch": True,
+    "dataset_strategy": "full_batch",
+    "device_num": None,
+    "global_rank": None,
+}
+#: Settings that change speed or files only, and are accepted.
+_IGNORED = {
+    "all_reduce_fusion_config", "auto_parallel_search_mode", "comm_fusion", "enable_alltoall", "group_ckpt_save_file",
+    "loss_repeated_mean", "parameter_broadcast", "strategy_ckpt_config", "strategy_ckpt_save_file",
+}  # fmt: skip
+_NEAREST = {
+    "enable_parallel_optimizer": "spmdsim.nn.sharded_over(axis), the optimiser state split by layout",
+    "pipeline_stages": "one stage (1)",
+    "strategy_ckpt_load_file": ".shard on the primitives",
+    "auto_parallel_context": "set_auto_parallel_context",
+}
+_set: dict[str, Any] = dict(_DEFAULTS)
+_other: dict[str, Any] = {"mode": PYNATIVE_MODE, "device_target": "CPU", "device_id": 0}
+
+
 def set_context(**settings: Any) -> None:
-    """Accepted and ignored: there is one mode, and it is eager."""
+    """Accepted and remembered: there is one mode, and it is eager."""
+    _other.update(settings)
+
+
+def get_context(attr_key: str) -> Any:
+    """What was set, or a default.
+
+    Raises:
+        InputError: nothing of that name.
+    """
+    if attr_key not in _other:
+        raise InputError(f"no setting {attr_key!r} was made; there are {', '.join(_other)}")
+    return _other[attr_key]
+
+
+def set_device(device_target: str, device_id: int | None = None) -> None:
+    """Accepted and remembered: every rank computes on its CPU."""
+    _other.update(device_target=device_target, device_id=device_id or 0)
+
+
+def set_auto_parallel_context(**settings: Any) -> None:
+    """The older way to say what :class:`AutoParallel` says.
+
+    ``parallel_mode="semi_auto_parallel"`` is what every program does here: operators run with their strategies,
+    all others are data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the function that is
+    searched. ``gradients_mean`` changes nothing: gradients are always those of the global loss.
+
+    Raises:
+        InputError: a setting that is not covered, or a value that cannot be had.
+    """
+    for name, value in settings.items():
+        if name in _NEAREST and value not in (1, False, None, ""):
+            raise InputError(f"{name}={value!r} is not covered by this dialect; nearest: {_NEAREST[name]}")
+        check = _CHECKS.get(name)
+        if check is not None:
+            check(value)
+        if name not in _DEFAULTS and name not in _IGNORED and name not in _NEAREST:
+            raise InputError(f"no setting is called {name!r}; there are {', '.join(_DEFAULTS)}")
+        if name in _DEFAULTS:
+            _set[name] = value
+
+
+def get_auto_parallel_context(attr_key: str) -> Any:
+    """What was set, or the default.
+
+    Raises:
+        InputError: nothing of that name.
+    """
+    if attr_key not in _set:
+        raise InputError(f"no setting is called {attr_key!r}; there are {', '.join(_set)}")
+    if attr_key == "device_num" and _set[attr_key] is None:
+        return current_world().size
+    return _set[attr_key]
+
+
+def reset_auto_parallel_context() -> None:
+    """All defaults again."""
+    _set.clear()
+    _set.update(_DEFAULTS)
+
+
+def _mode(value: str) -> None:
+    modes = [mode for name, mode in vars(ParallelMode).items() if not name.startswith("_")]
+    if value not in modes:
+        raise InputError(f"no parallel_mode is called {value!r}; there are {', '.join(modes)}")
+    if value == ParallelMode.AUTO_PARALLEL:
+        raise InputError(
+            "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
+            'AutoParallel(train_step, parallel_mode="recursive_programming")'
+        )
+
+
+def _device_num(value: int | None) -> None:
+    if value is not None and value != current_world().size:
+        raise InputError(f"device_num is {value}, but {current_world().size} ranks are running")
+
+
+def _dataset(value: Any) -> None:
+    if value not in ("full_batch", True):
+        raise InputError(f"data is given as 'full_batch', not {value!r}: every rank keeps its piece of it")
+
+
+_CHECKS: dict[str, Callable[[Any], None]] = {
+    "parallel_mode": _mode,
+    "device_num": _device_num,
+    "dataset_strategy": _dataset,
+    "full_batch": _dataset,
+}
 
 
 class _Runtime:
@@ -20,3 +146,14 @@ class _Runtime:
 
 
 runtime = _Runtime()
+
+
+def jit(function: Any = None, **options: Any) -> Any:
+    """Accepted and ignored, with or without arguments: functions run as they are."""
+    return (lambda given: given) if function is None else function
+
+
+__all__ = [
+    "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context", "jit",
+    "reset_auto_parallel_context", "runtime", "set_auto_parallel_context", "set_context", "set_device",
+]  # fmt: skip

@@ -1,47 +1,96 @@
-"""``value_and_grad``: a function with its gradients."""
+"""``value_and_grad`` and ``grad``: a function with its gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from spmdsim import nn
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
+from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
 
 
 def value_and_grad(
     fn: Callable[..., Any],
-    grad_position: Any = 0,
-    weights: Sequence[Parameter] | None = None,
+    grad_position: int | Sequence[int] | None = 0,
+    weights: Sequence[Parameter] | Parameter | None = None,
     has_aux: bool = False,
 ) -> Callable[..., Any]:
-    """A function that returns ``fn``'s result and the gradients of ``weights``.
+    """A function that returns ``fn``'s result, and gradients of inputs, of weights, or of both.
 
     Args:
         fn: returns the loss, or a tuple whose first element is the loss. The others get no gradient,
             whether ``has_aux`` says so or not: the tutorial's text leaves it out and means this.
-        grad_position: must be None when weights are given.
-        weights: the parameters, such as ``optimizer.parameters``.
+        grad_position: which inputs, by number (one gradient) or numbers (a tuple); None for none.
+        weights: parameters, such as ``optimizer.parameters`` (a tuple of gradients), or one.
         has_aux: accepted for compatibility.
 
     Raises:
-        InputError: gradients by position, or none asked for.
+        InputError: neither inputs nor weights, or a position that there is not.
     """
-    if weights is None:
-        raise InputError(
-            "value_and_grad gives gradients of weights; pass optimizer.parameters as third argument"
-        )
-    wanted = list(weights)
+    if grad_position is None and weights is None:
+        raise InputError("value_and_grad needs a grad_position, weights or both")
+    wanted = [weights] if isinstance(weights, Parameter) else list(weights or ())
+    places = () if grad_position is None else grad_position
+    positions = (places,) if isinstance(places, int) else tuple(places)
 
-    def wrapped(*inputs: Any) -> tuple[Any, tuple[Tensor | None, ...]]:
+    def wrapped(*inputs: Any) -> tuple[Any, Any]:
+        given = list(inputs)
+        for k in positions:
+            if not -len(given) <= k < len(given):
+                raise InputError(f"grad_position is {grad_position}, but there are {len(given)} inputs")
+            given[k] = _leaf(given[k])
         for parameter in wanted:
             if parameter.tensor is not None:
                 parameter.tensor.grad = None
-        result = fn(*inputs)
+        result = fn(*given)
         loss = result[0] if isinstance(result, tuple) else result
+        if loss.size != 1:
+            import spmdsim.ops as ops
+
+            loss = ops.sum(loss)  # as MindSpore: every element counts with a gradient of one
         nn.backward(loss)
-        return result, tuple(p.tensor.grad if p.tensor is not None else None for p in wanted)
+        of_inputs = tuple(given[k].grad for k in positions)
+        of_weights = tuple(p.tensor.grad if p.tensor is not None else None for p in wanted)
+        return result, _shaped(of_inputs, of_weights, grad_position, weights)
 
     return wrapped
+
+
+def grad(
+    fn: Callable[..., Any],
+    grad_position: int | Sequence[int] | None = 0,
+    weights: Sequence[Parameter] | Parameter | None = None,
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """The gradients of :func:`value_and_grad` alone; with ``has_aux`` and the further results beside them."""
+    both = value_and_grad(fn, grad_position, weights, has_aux)
+
+    def wrapped(*inputs: Any) -> Any:
+        result, gradients = both(*inputs)
+        return (gradients, result[1:]) if has_aux else gradients
+
+    return wrapped
+
+
+def _shaped(of_inputs: tuple[Any, ...], of_weights: tuple[Any, ...], position: Any, weights: Any) -> Any:
+    """A single thing asked for comes alone, several in a tuple; inputs before weights."""
+    first = of_inputs[0] if isinstance(position, int) else of_inputs
+    second = of_weights[0] if isinstance(weights, Parameter) else of_weights
+    if position is None:
+        return second
+    return first if weights is None else (first, second)
+
+
+def _leaf(operand: Any) -> Tensor:
+    """An input that gathers a gradient."""
+    if isinstance(operand, Tensor):
+        return Tensor(operand.world, operand.meta, operand.shards, requires_grad=True, name=operand.name)
+    array, world = np.asarray(operand), current_world()
+    layout = Layout.replicated(Mesh((world.size,), ("rank",)), array.ndim)
+    return Tensor.from_global(array, layout, world, requires_grad=True)

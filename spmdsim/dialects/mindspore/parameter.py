@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +17,45 @@ from spmdsim.nn import Normal, Uniform, ones, zeros
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.tensor import Tensor
 
-_seed = [0]
+_seed = [0, 0]
 
 
 def set_seed(seed: int) -> None:
-    """The seed of all parameters created afterwards."""
-    _seed[0] = int(seed)
+    """The seed of all parameters created afterwards, and of dropout."""
+    _seed[:] = [int(seed), 0]
 
 
-#: Initialisers by MindSpore's names; "normal" has a deviation of 0.01 there.
-INITIALISERS: dict[str, Any] = {
-    "normal": Normal(0.01), "zeros": zeros, "ones": ones, "uniform": Uniform(0.07),
+def next_seed() -> int:
+    """Another seed at every call, the same on every rank."""
+    _seed[1] += 1
+    return (_seed[0] << 20) + _seed[1]
+
+
+def _constant(value: float) -> Any:
+    return lambda index, _shape, dtype, _seed: np.full([p.stop - p.start for p in index], value, dtype)
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Fan-in and fan-out of a weight ``[out, in, ...]`` as MindSpore counts them."""
+    if len(shape) < 2:
+        return (shape or (1,))[0], (shape or (1,))[0]
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field
+
+
+def _xavier(shape: tuple[int, ...]) -> Uniform:
+    return Uniform(math.sqrt(6 / sum(_fans(shape))))
+
+
+def _he(shape: tuple[int, ...]) -> Uniform:
+    return Uniform(math.sqrt(6 / _fans(shape)[0]))
+
+
+#: Initialisers by MindSpore's names, from the shape; "normal" has a deviation of 0.01 there.
+INITIALISERS: dict[str, Callable[[tuple[int, ...]], Any]] = {
+    "normal": lambda _: Normal(0.01), "zeros": lambda _: zeros, "ones": lambda _: ones, "zero": lambda _: zeros,
+    "one": lambda _: ones, "uniform": lambda _: Uniform(0.07), "xavier_uniform": _xavier, "XavierUniform": _xavier,
+    "he_uniform": _he, "HeUniform": _he,
 }  # fmt: skip
 
 
@@ -39,20 +68,32 @@ class Initializer:
     dtype: np.dtype
 
 
-def initializer(init: Any, shape: Sequence[int], dtype: Any = np.float32) -> Initializer:
-    """Values of a parameter by name (``"normal"``, ``"zeros"``, ``"ones"``, ``"uniform"``) or a number.
+def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) -> Initializer:
+    """Values of a parameter: by name (such as ``"normal"``), a number, an object of this module, or an array.
 
     Raises:
-        InputError: no such initialiser.
+        InputError: no such initialiser, or an array of another shape.
     """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    found: Any
     if isinstance(init, (int, float)):
-        value = init
-        found: Any = lambda index, size, kind, seed: np.full([p.stop - p.start for p in index], value, kind)  # noqa: E731
-    elif init in INITIALISERS:
-        found = INITIALISERS[init]
+        found = _constant(init)
+    elif isinstance(init, str) and init in INITIALISERS:
+        found = INITIALISERS[init](sizes)
+    elif isinstance(init, (np.ndarray, Tensor)):
+        found = _values(init, sizes)
+    elif callable(init):
+        found = init
     else:
         raise InputError(f"no initializer is called {init!r}; there are {', '.join(INITIALISERS)}")
-    return Initializer(found, tuple(shape), np.dtype(dtype))
+    return Initializer(found, sizes, np.dtype(dtype))
+
+
+def _values(given: Any, shape: tuple[int, ...]) -> Any:
+    array = given.full() if isinstance(given, Tensor) else np.asarray(given)
+    if array.shape != shape:
+        raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
+    return lambda index, *_: array[index]
 
 
 class Parameter(CoreParameter):
@@ -65,11 +106,11 @@ class Parameter(CoreParameter):
     _count = 0
 
     def __init__(self, default_input: Any, name: str | None = None, requires_grad: bool = True) -> None:
-        if isinstance(default_input, Tensor):
-            default_input = default_input.full()
         if not isinstance(default_input, Initializer):
-            array = np.asarray(default_input)
-            default_input = Initializer(lambda index, *_: array[index], array.shape, array.dtype)
+            array = default_input.full() if isinstance(default_input, Tensor) else np.asarray(default_input)
+            if array.dtype == np.float64 and not isinstance(default_input, (np.ndarray, Tensor)):
+                array = array.astype(np.float32)
+            default_input = initializer(array, array.shape, array.dtype)
         self._placed = False
         nowhere = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
         super().__init__(default_input.shape, nowhere, default_input.init, default_input.dtype)
@@ -83,11 +124,60 @@ class Parameter(CoreParameter):
         if not self._placed:
             self.layout, self._placed = layout, True
             self.materialise(current_world(), self._seed)
-            self.value.requires_grad = self.requires_grad
+        self.value.requires_grad = self.requires_grad
         return self.value
+
+    def as_operand(self, like: Tensor) -> Tensor:
+        """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""
+        return self.place(Layout.replicated(like.layout.mesh, len(self.shape)))
+
+    def everywhere(self) -> Tensor:
+        """The value; where nothing placed it yet, a copy on every rank."""
+        return self.place(Layout.replicated(Mesh((current_world().size,), ("rank",)), len(self.shape)))
+
+    def asnumpy(self) -> np.ndarray:
+        """The whole parameter, on every process."""
+        return self.everywhere().full()
+
+    def set_data(self, data: Any) -> Parameter:
+        """Take new values of the same shape, where the old ones are.
+
+        Raises:
+            InputError: another shape.
+        """
+        values = _values(data, self.shape)
+        if self._placed:
+            fresh = Tensor.from_global(
+                lambda index: np.asarray(values(index), self.dtype),
+                self.layout,
+                current_world(),
+                shape=self.shape,
+                dtype=self.dtype,
+            )
+            self.assign(fresh)
+        else:
+            self.initialiser = values
+        return self
 
     def __repr__(self) -> str:
         return f"Parameter (name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
+
+
+def _symbol(name: str) -> Any:
+    def apply(self: Parameter, *others: Any) -> Any:
+        return getattr(self.everywhere(), name)(*others)
+
+    return apply
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "neg", "matmul"):
+    setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
+
+
+class ParameterTuple(tuple):
+    """Parameters, in order."""
+
+    __slots__ = ()
 
 
 @contextlib.contextmanager

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.host import install
 from spmdsim.dialects.mindspore.cuts import check_cuts
+from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.strategies import default_cuts
-from spmdsim.dialects.session import current_world
-from spmdsim.errors import RuleError
+from spmdsim.dialects.mindspore.strategies import configured, default_cuts
+from spmdsim.dialects.session import alone, current_world
+from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import Layout
 from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operator import ShardedOp
+from spmdsim.tensor.watch import watchers
+
+install()
 
 
 class Primitive:
@@ -32,11 +38,14 @@ class Primitive:
         self._strategies: tuple[Any, Any] = (None, None)
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left.
+        """``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left; ``layout`` with
+        ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers.
 
         Raises:
             RuleError: another attribute.
         """
+        if name == "layout":
+            return self.shard(configured(value))
         if name != "repeated_num_in_dev_matrix_right_":
             raise RuleError(
                 f"the attribute {name!r} has no effect here; repeated_num_in_dev_matrix_right_ is the nearest"
@@ -47,33 +56,70 @@ class Primitive:
         return self
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
-        """Set the strategy: cuts or layouts per operand; returns the primitive itself."""
-        self._strategies = (in_strategy, out_strategy)
+        """Set the strategy: cuts or layouts per operand; returns the primitive itself.
+
+        The micro-shards of a virtual axis (``interleaved_parallel``) are computed together, as one shard of the rank.
+
+        Raises:
+            TypeError: something else, or cuts and layouts mixed.
+        """
         if in_strategy is not None:
-            self._sharding = self.op.shard(in_strategy, out_strategy, repeat=self._repeat)
+            _check_written(in_strategy)
+            given, wanted = _of_devices(in_strategy), _of_devices(out_strategy)
+            self._sharding = self.op.shard(given, wanted, repeat=self._repeat)
+        elif out_strategy is not None:
+            raise RuleError("an out_strategy needs an in_strategy beside it")
+        self._strategies = (in_strategy, out_strategy)
         return self
 
     def __call__(self, *operands: Any) -> Any:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece."""
-        world = current_world()
-        shapes = [tuple(np.shape(x) if not hasattr(x, "shape") else x.shape) for x in operands]
-        bound = self.op.bind(shapes, self.params)
-        sharding = self._checked(bound, world.size)
-        strategy = sharding.strategy(bound, world.size)
-        layouts = bound.input_layouts(strategy)
-        tensors = [_place(x, layout) for x, layout in zip(operands, layouts)]
-        return sharding(*tensors, **self.params)
+        given = _typed(operands)
+        bound = self.op.bind([shape_of(x) for x in given], self.params)
+        strategy = self._strategy(bound, current_world().size)
+        tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
+        applied = self._applied(strategy)
+        return self.op(*tensors, **self.params) if applied is None else applied(*tensors, **self.params)
 
-    def _checked(self, bound: BoundRule, ranks: int) -> ShardedOp:
+    def _applied(self, strategy: Strategy) -> ShardedOp | None:
+        """The operator as configured. A search for strategies must not take data parallel for configured."""
+        if self._sharding is not None:
+            return self._sharding
+        return None if watchers else self.op.shard(strategy)
+
+    def _strategy(self, bound: BoundRule, ranks: int) -> Strategy:
+        """The strategy meant, for these shapes on so many ranks."""
         if self._sharding is None:
-            return self.op.shard(data_parallel(bound, ranks))
+            return data_parallel(bound, ranks)
         given = self._sharding.in_strategy
-        if isinstance(given, tuple) and given and not isinstance(given[0], Layout):
-            check_cuts(given, bound.shapes, ranks)
-        return self._sharding
+        if isinstance(given[0], Layout):
+            _check_devices(given, ranks)
+        else:
+            try:
+                check_cuts(given, bound.shapes, ranks)
+            except RuleError as error:
+                raise RuleError(f"{self.name}.shard({given}): {error.message}") from None
+        try:
+            return self._sharding.strategy(bound, ranks)
+        except RuleError as error:
+            raise RuleError(f"{self.name}.shard({given}): {error.message}{alone()}", **error.facts) from None
 
     def __repr__(self) -> str:
         return f"{self.name}{self._strategies[0] or ''}"
+
+
+def shape_of(operand: Any) -> tuple[int, ...]:
+    """Global shape of a tensor, a parameter, an array or a number."""
+    return tuple(operand.shape if hasattr(operand, "shape") else np.shape(operand))
+
+
+def _of_devices(strategy: Any) -> Any:
+    """The strategy with layouts of devices instead of virtual ranks."""
+    if isinstance(strategy, Layout):
+        return device_layout(strategy)
+    if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
+        return tuple(map(_of_devices, strategy))
+    return strategy
 
 
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
@@ -85,10 +131,44 @@ def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
     return strategy_from_cuts(bound, cuts, ranks)
 
 
-def _place(operand: Any, layout: Layout) -> Tensor:
+def place(operand: Any, layout: Layout) -> Tensor:
+    """An operand as a tensor: a parameter is filled in this layout, of an array each rank takes its piece."""
     if isinstance(operand, Tensor):
         return operand
     if isinstance(operand, Parameter):
         return operand.place(layout)
-    array = np.asarray(operand)
-    return Tensor.from_global(array, layout, current_world())
+    return Tensor.from_global(np.asarray(operand), layout, current_world())
+
+
+def _typed(operands: Sequence[Any]) -> list[Any]:
+    """Python numbers take the element type of the operands beside them."""
+    types = [x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))]
+    if not types:
+        return [np.asarray(x, np.float32) if isinstance(x, float) else x for x in operands]
+    found = []
+    for x in operands:
+        if isinstance(x, (bool, int, float)):
+            kind = np.float32 if isinstance(x, float) and types[0].kind in "biu" else types[0]
+            x = np.asarray(x, kind)
+        found.append(x)
+    return found
+
+
+def _check_written(given: Any) -> None:
+    if not isinstance(given, (tuple, list)) or not given:
+        raise UsageTypeError(f"a strategy is a tuple with cuts or a layout per operand, but got {given!r}")
+    layouts = [isinstance(entry, Layout) for entry in given]
+    if any(layouts) and not all(layouts):
+        raise UsageTypeError(f"a strategy is written in cuts or in layouts, but this one mixes them: {given}")
+    for entry in given:
+        if not isinstance(entry, (Layout, tuple, list)):
+            raise UsageTypeError(f"a strategy has cuts or a layout per operand, but {given} has {entry!r}")
+
+
+def _check_devices(given: Sequence[Layout], ranks: int) -> None:
+    for layout in given:
+        mesh = layout.mesh
+        if mesh.size != ranks:
+            raise RuleError(
+                f"the device matrix {mesh.shape} has {mesh.size} devices, but {ranks} ranks are running{alone()}"
+            )

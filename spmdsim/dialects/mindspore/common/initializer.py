@@ -1,5 +1,46 @@
-"""``mindspore.common.initializer``."""
+"""``mindspore.common.initializer``: values of parameters, by name or as objects."""
 
-from spmdsim.dialects.mindspore.parameter import initializer
+from __future__ import annotations
 
-__all__ = ["initializer"]
+from typing import Any
+
+from spmdsim.dialects.mindspore.parameter import INITIALISERS, _constant, initializer
+from spmdsim.nn import Normal as _Normal
+from spmdsim.nn import Uniform as _Uniform
+from spmdsim.nn import ones, zeros
+
+
+def Normal(sigma: float = 0.01, mean: float = 0.0) -> Any:
+    """Normal numbers of this deviation.
+
+    Raises:
+        InputError: another mean than 0.
+    """
+    if mean:
+        from spmdsim.errors import InputError
+
+        raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Parameter(array)")
+    return _Normal(sigma)
+
+
+def Uniform(scale: float = 0.07) -> Any:
+    """Numbers uniform in ``[-scale, scale)``."""
+    return _Uniform(scale)
+
+
+def Constant(value: float) -> Any:
+    """One value everywhere."""
+    return _constant(value)
+
+
+def Zero() -> Any:
+    """All zero."""
+    return zeros
+
+
+def One() -> Any:
+    """All one."""
+    return ones
+
+
+__all__ = ["INITIALISERS", "Constant", "Normal", "One", "Uniform", "Zero", "initializer"]

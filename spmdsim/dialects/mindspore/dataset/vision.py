@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +14,8 @@ class Rescale:
     """``x * rescale + shift``."""
 
     rescale: float
-    shift: float
+    shift: float = 0.0
+    batched: ClassVar[bool] = True
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Apply it."""
@@ -26,15 +28,31 @@ class Normalize:
 
     mean: Sequence[float]
     std: Sequence[float]
+    is_hwc: bool = True
+    batched: ClassVar[bool] = True
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Apply it."""
-        return (image - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+        shape = (-1,) if self.is_hwc else (-1, 1, 1)
+        mean, std = (np.asarray(x, np.float32).reshape(shape) for x in (self.mean, self.std))
+        found: np.ndarray = (image - mean) / std
+        return found
 
 
 class HWC2CHW:
     """Channels first."""
 
+    batched = True
+
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Apply it."""
         return np.ascontiguousarray(np.moveaxis(image, -1, -3))
+
+
+def __getattr__(name: str) -> Any:
+    from spmdsim.dialects.missing import not_covered
+
+    raise not_covered(__name__, name, __all__, {"Resize": "any function of one row"})
+
+
+__all__ = ["HWC2CHW", "Normalize", "Rescale"]

@@ -1,4 +1,4 @@
-"""``mindspore.ops``: primitives by their names there, each one of our operators."""
+"""Primitives of ``mindspore.ops`` by their names there, each one of our operators."""
 
 from __future__ import annotations
 
@@ -8,41 +8,32 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.dialects.mindspore.operators import ELEMENTWISE
 from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel
 from spmdsim.dialects.session import current_world
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op
 
 
-def _plain(name: str, function: Any) -> Callable[[], Primitive]:
+def plain(name: str, ours: str) -> type[Primitive]:
     """A primitive class without arguments."""
+    op: Op = getattr(ops, ours).op
 
     def __init__(self: Primitive) -> None:
-        Primitive.__init__(self, function.op)
+        Primitive.__init__(self, op)
 
-    return type(
-        name, (Primitive,), {"__init__": __init__, "__doc__": f"``{name}``, our ``{function.op.name}``."}
-    )
+    return type(name, (Primitive,), {"__init__": __init__, "__doc__": f"``{name}``, our ``{op.name}``."})
 
 
-Add = _plain("Add", ops.add)
-Sub = _plain("Sub", ops.subtract)
-Mul = _plain("Mul", ops.multiply)
-Div = _plain("Div", ops.divide)
-RealDiv = _plain("RealDiv", ops.divide)
-Pow = _plain("Pow", ops.power)
-Maximum = _plain("Maximum", ops.maximum)
-Minimum = _plain("Minimum", ops.minimum)
-Neg = _plain("Neg", ops.negative)
-Exp = _plain("Exp", ops.exp)
-Log = _plain("Log", ops.log)
-Sqrt = _plain("Sqrt", ops.sqrt)
-Tanh = _plain("Tanh", ops.tanh)
-Abs = _plain("Abs", ops.absolute)
-ReLU = _plain("ReLU", ops.relu)
-Sigmoid = _plain("Sigmoid", ops.sigmoid)
-GeLU = _plain("GeLU", ops.gelu)
-Select = _plain("Select", ops.where)
+#: Names of the table of strategies that need more than a rule and operands.
+_SPECIAL = {
+    "AddN", "OnesLike", "ZerosLike", "Dropout", "Activation", "AssignAdd", "AssignSub", "TmpIdentity", "_TmpIdentity",
+}  # fmt: skip
+
+#: All primitives without arguments, by name.
+PLAIN: dict[str, Callable[[], Primitive]] = {
+    name: plain(name, ours) for name, ours in ELEMENTWISE.items() if name not in _SPECIAL
+}
 
 
 class MatMul(Primitive):
@@ -60,14 +51,22 @@ class BatchMatMul(MatMul):
 class Softmax(Primitive):
     """Softmax along a dim that is not split."""
 
+    function: Any = ops.softmax
+
     def __init__(self, axis: int = -1) -> None:
-        super().__init__(ops.softmax.op)  # type: ignore[attr-defined]
+        super().__init__(type(self).function.op)
         self.axis = axis
 
     def __call__(self, x: Any) -> Any:
         """Apply it."""
         self.params = {"dim": self.axis % len(x.shape)}
         return super().__call__(x)
+
+
+class LogSoftmax(Softmax):
+    """Logarithm of the softmax along a dim that is not split."""
+
+    function = staticmethod(ops.log_softmax)
 
 
 class _Reduce(Primitive):
@@ -102,6 +101,12 @@ class ReduceMin(_Reduce):
     """Smallest element over axes."""
 
     function = staticmethod(ops.min)
+
+
+class ReduceProd(_Reduce):
+    """Product over axes."""
+
+    function = staticmethod(ops.prod)
 
 
 class ReduceMean(ReduceSum):
@@ -226,3 +231,8 @@ def to_tensor(operand: Any) -> Tensor:
     bound = identity.bind([array.shape], {})
     layout = bound.input_layouts(data_parallel(bound, world.size))[0]
     return Tensor.from_global(array, layout, world)
+
+
+__all__ = [
+    "BatchMatMul", "BiasAdd", "Cast", "Flatten", "Gather", "L2Normalize", "LogSoftmax", "MatMul", "PReLU", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Softmax", "Transpose", "reshard", "to_tensor",
+]  # fmt: skip

@@ -1,0 +1,156 @@
+"""Cells: networks with ``construct``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.errors import InputError
+from spmdsim.nn import Module
+
+
+class Cell(Module):
+    """A network: parameters and cells as attributes, and ``construct``."""
+
+    training = False
+
+    def __init__(self, auto_prefix: bool = True, flags: Any = None) -> None:
+        """Both arguments are accepted and ignored."""
+
+    def construct(self, *inputs: Any, **options: Any) -> Any:
+        """Compute; defined by each cell."""
+        raise TypeError(f"{type(self).__name__} defines no construct()")
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Run :meth:`construct`."""
+        return self.construct(*inputs, **options)
+
+    def trainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The parameters that are trained, named by their path."""
+        return [p for p in self.get_parameters() if p.requires_grad]
+
+    def untrainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The others."""
+        return [p for p in self.get_parameters() if not p.requires_grad]
+
+    def get_parameters(self, expand: bool = True) -> list[Parameter]:
+        """All parameters."""
+        found = []
+        for path, parameter in self.named_parameters():
+            parameter.name = path
+            found.append(parameter)
+        return found  # type: ignore[return-value]
+
+    def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their names."""
+        return iter([(p.name, p) for p in self.get_parameters()])
+
+    def parameters_dict(self) -> dict[str, Parameter]:
+        """All parameters by name."""
+        return {p.name: p for p in self.get_parameters()}
+
+    def cells(self) -> list[Cell]:
+        """The cells directly inside."""
+        return [cell for _, cell in self._children()]
+
+    def name_cells(self) -> dict[str, Cell]:
+        """The cells directly inside, by name."""
+        return dict(self._children())
+
+    def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, Cell]]:
+        """This cell and all inside, with their paths."""
+        yield name_prefix, self
+        for name, cell in self._children():
+            yield from cell.cells_and_names(f"{name_prefix}.{name}" if name_prefix else name)
+
+    def _children(self) -> Iterator[tuple[str, Cell]]:
+        for name, value in vars(self).items():
+            entries = enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]
+            for i, item in entries:
+                if isinstance(item, Cell):
+                    yield (name if i is None else f"{name}.{i}"), item
+
+    def set_train(self, mode: bool = True) -> Cell:
+        """Training or not, for this cell and all inside: dropout asks."""
+        for _, cell in self.cells_and_names():
+            cell.training = mode
+        return self
+
+    def set_grad(self, requires_grad: bool = True) -> Cell:
+        """Accepted and ignored: value_and_grad says what is wanted."""
+        return self
+
+    def set_inputs(self, *inputs: Any) -> None:
+        """Accepted and ignored: shapes are seen at the call."""
+
+    def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
+        """Accepted and ignored: parameters are named by their path."""
+
+    def shard(self, *strategies: Any, **options: Any) -> Any:
+        """Refused: strategies are given operator by operator.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            f"{type(self).__name__}.shard: cells are not sharded as a whole here; nearest: .shard on the primitives "
+            'inside, or AutoParallel(..., parallel_mode="sharding_propagation")'
+        )
+
+
+class SequentialCell(Cell):
+    """Cells one after the other."""
+
+    def __init__(self, *cells: Any) -> None:
+        super().__init__()
+        self.cell_list = (
+            list(cells[0]) if len(cells) == 1 and isinstance(cells[0], (list, tuple)) else list(cells)
+        )
+
+    def append(self, cell: Any) -> SequentialCell:
+        """One more at the end."""
+        self.cell_list.append(cell)
+        return self
+
+    def __len__(self) -> int:
+        return len(self.cell_list)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.cell_list[index]
+
+    def construct(self, x: Any) -> Any:
+        """The last cell's result."""
+        for cell in self.cell_list:
+            x = cell(x)
+        return x
+
+
+class CellList(Cell):
+    """A list of cells whose parameters are found."""
+
+    def __init__(self, cells: Iterable[Any] = ()) -> None:
+        super().__init__()
+        self.cell_list = list(cells)
+
+    def append(self, cell: Any) -> CellList:
+        """One more at the end."""
+        self.cell_list.append(cell)
+        return self
+
+    def extend(self, cells: Iterable[Any]) -> CellList:
+        """Several more at the end."""
+        self.cell_list.extend(cells)
+        return self
+
+    def __len__(self) -> int:
+        return len(self.cell_list)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.cell_list)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.cell_list[index]
+
+
+__all__ = ["Cell", "CellList", "SequentialCell"]

@@ -1,0 +1,195 @@
+"""Cells of one layer each; every operator inside is data parallel unless its primitive is given a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.dialects.mindspore import ops
+from spmdsim.dialects.mindspore.nn.cell import Cell
+from spmdsim.dialects.mindspore.parameter import Parameter, initializer
+from spmdsim.errors import InputError
+
+
+def _activation(name: str, primitive: str) -> type[Cell]:
+    def __init__(self: Any) -> None:
+        Cell.__init__(self)
+        setattr(self, name.lower(), getattr(ops, primitive)())
+
+    def construct(self: Any, x: Any) -> Any:
+        return getattr(self, name.lower())(x)
+
+    about = f"``{primitive}``, element by element."
+    return type(name, (Cell,), {"__init__": __init__, "construct": construct, "__doc__": about})
+
+
+ReLU, ReLU6, Tanh, Sigmoid, SiLU = (_activation(n, n) for n in ("ReLU", "ReLU6", "Tanh", "Sigmoid", "SiLU"))
+ELU = _activation("ELU", "Elu")
+
+
+class GELU(Cell):
+    """Gaussian error linear unit, by the tanh formula."""
+
+    def __init__(self, approximate: bool = True) -> None:
+        super().__init__()
+        if not approximate:
+            raise InputError("GELU is computed by the tanh formula here; nearest: approximate=True")
+        self.gelu = ops.GeLU()
+
+    def construct(self, x: Any) -> Any:
+        """Element by element."""
+        return self.gelu(x)
+
+
+class Softmax(Cell):
+    """Softmax along an axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.softmax = ops.Softmax(axis)
+
+    def construct(self, x: Any) -> Any:
+        """Row by row."""
+        return self.softmax(x)
+
+
+class LogSoftmax(Cell):
+    """Logarithm of the softmax along an axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.log_softmax = ops.LogSoftmax(axis)
+
+    def construct(self, x: Any) -> Any:
+        """Row by row."""
+        return self.log_softmax(x)
+
+
+class Flatten(Cell):
+    """All dims but the first as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flatten = ops.Flatten()
+
+    def construct(self, x: Any) -> Any:
+        """``[batch, ...] -> [batch, n]``."""
+        return self.flatten(x)
+
+
+class Identity(Cell):
+    """The input itself."""
+
+    def construct(self, x: Any) -> Any:
+        """Nothing is done."""
+        return x
+
+
+class Dense(Cell):
+    """``x @ weight.T + bias``, the weight ``[out, in]`` as MindSpore keeps it."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        has_bias: bool = True,
+        activation: str | Callable[[Any], Any] | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        shape = [out_channels, in_channels]
+        self.weight = Parameter(initializer("normal" if weight_init is None else weight_init, shape, dtype))
+        bias = initializer("zeros" if bias_init is None else bias_init, [out_channels], dtype)
+        self.bias = Parameter(bias) if has_bias else None
+        self.has_bias = has_bias
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.bias_add = ops.Add()
+        self.activation = _named(activation) if isinstance(activation, str) else activation
+
+    def construct(self, x: Any) -> Any:
+        """``[..., in] -> [..., out]``."""
+        y = self.matmul(x, self.weight)
+        if self.bias is not None:
+            y = self.bias_add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
+
+
+def _named(activation: str) -> Callable[[Any], Any]:
+    cells: dict[str, Callable[..., Any]] = {
+        "relu": ReLU, "relu6": ReLU6, "tanh": Tanh, "sigmoid": Sigmoid, "gelu": GELU, "softmax": Softmax, "elu": ELU,
+    }  # fmt: skip
+    if activation not in cells:
+        raise InputError(f"no activation is called {activation!r}; there are {', '.join(cells)}")
+    made: Callable[[Any], Any] = cells[activation]()
+    return made
+
+
+class Embedding(Cell):
+    """Rows of a table by number, ``[...] -> [..., embedding_size]``."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        use_one_hot: bool = False,
+        embedding_table: Any = "normal",
+        dtype: Any = np.float32,
+        padding_idx: int | None = None,
+    ) -> None:
+        super().__init__()
+        if use_one_hot or padding_idx is not None:
+            raise InputError("Embedding has neither use_one_hot nor padding_idx here; nearest: ops.Gather()")
+        self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
+        self.gather = ops.Gather()
+
+    def construct(self, ids: Any) -> Any:
+        """Look them up."""
+        return self.gather(self.embedding_table, ids, 0)
+
+
+class LayerNorm(Cell):
+    """Normalised over the last dims, scaled and shifted."""
+
+    def __init__(
+        self,
+        normalized_shape: Sequence[int],
+        begin_norm_axis: int = -1,
+        begin_params_axis: int = -1,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        epsilon: float = 1e-7,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        shape = tuple(normalized_shape)
+        self.gamma = Parameter(initializer(gamma_init, shape, dtype))
+        self.beta = Parameter(initializer(beta_init, shape, dtype))
+        self.layer_norm = ops.LayerNorm(begin_norm_axis, begin_params_axis, epsilon)
+
+    def construct(self, x: Any) -> Any:
+        """``[..., n] -> [..., n]``."""
+        return self.layer_norm(x, self.gamma, self.beta)[0]
+
+
+class Dropout(Cell):
+    """Drops a share ``p`` of the elements while training (``set_train()``)."""
+
+    def __init__(self, keep_prob: float | None = None, p: float | None = None) -> None:
+        super().__init__()
+        self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob
+        if not 0 <= self.p < 1:
+            raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {self.p}")
+
+    def construct(self, x: Any) -> Any:
+        """The same elements in every layout."""
+        return ops.dropout(x, self.p, self.training)
+
+
+__all__ = [
+    "ELU", "GELU", "Dense", "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "LogSoftmax", "ReLU", "ReLU6",
+    "SiLU", "Sigmoid", "Softmax", "Tanh",
+]  # fmt: skip

@@ -1,0 +1,141 @@
+"""Losses, and the cells that put a loss or a training step around a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import spmdsim.ops as core
+from spmdsim.dialects.mindspore.nn.cell import Cell
+from spmdsim.dialects.mindspore.ops.primitives import to_tensor
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout
+from spmdsim.tensor import Tensor
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class _Loss(Cell):
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        if reduction not in REDUCTIONS:
+            raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
+        self.reduction = reduction
+
+    def _reduced(self, losses: Tensor) -> Tensor:
+        if self.reduction == "none":
+            return losses
+        total = core.mean(losses) if self.reduction == "mean" else core.sum(losses)
+        return total.to(total.layout.reduced)
+
+
+def _labels(labels: Any, logits: Tensor) -> Tensor:
+    """Labels beside the rows of the logits."""
+    if isinstance(labels, Tensor):
+        return labels
+    array = np.asarray(labels)
+    layout = Layout(logits.layout.mesh, logits.layout.dims[: array.ndim])
+    return Tensor.from_global(array, layout, logits.world)
+
+
+class CrossEntropyLoss(_Loss):
+    """Mean (or sum, or none) of minus the log-probability of each label.
+
+    Labels are class numbers, or probabilities in the shape of the logits.
+    """
+
+    def __init__(
+        self,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(reduction)
+        if weight is not None or label_smoothing or ignore_index != -100:
+            raise InputError(
+                "CrossEntropyLoss has no weight, ignore_index or label_smoothing here; nearest: reduction='none'"
+            )
+
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """``[batch, classes]``, ``[batch]`` or ``[batch, classes]`` -> ``[]``."""
+        given = to_tensor(logits)
+        given = given.to(given.layout.reduced)
+        known = _labels(labels, given)
+        if known.ndim < given.ndim:
+            return self._reduced(core.cross_entropy(given, known, "none"))
+        return self._reduced(core.negative(core.sum(core.multiply(known, core.log_softmax(given)), -1)))
+
+
+class SoftmaxCrossEntropyWithLogits(_Loss):
+    """Cross entropy from logits; ``sparse`` labels are class numbers, others probabilities."""
+
+    def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
+        super().__init__(reduction)
+        self.sparse = sparse
+
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """``[batch, classes]`` and labels -> ``[batch]`` or ``[]``."""
+        dims = np.ndim(labels) if not hasattr(labels, "ndim") else labels.ndim
+        if (dims < to_tensor(logits).ndim) is not self.sparse:
+            raise InputError(
+                f"with sparse={self.sparse} labels are {'numbers' if self.sparse else 'probabilities'} of classes, but "
+                f"they have {dims} dims"
+            )
+        return CrossEntropyLoss(reduction=self.reduction)(logits, labels)
+
+
+class MSELoss(_Loss):
+    """Squared differences."""
+
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """Two tensors of one shape -> ``[]``."""
+        given = to_tensor(logits)
+        return self._reduced(core.squared_difference(given, _labels(labels, given)))
+
+
+class L1Loss(_Loss):
+    """Absolute differences."""
+
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """Two tensors of one shape -> ``[]``."""
+        given = to_tensor(logits)
+        return self._reduced(core.absolute(core.subtract(given, _labels(labels, given))))
+
+
+class WithLossCell(Cell):
+    """A network with its loss."""
+
+    def __init__(self, backbone: Any, loss_fn: Any) -> None:
+        super().__init__()
+        self._backbone, self._loss_fn = backbone, loss_fn
+
+    def construct(self, data: Any, label: Any) -> Any:
+        """The loss."""
+        return self._loss_fn(self._backbone(data), label)
+
+
+class TrainOneStepCell(Cell):
+    """One step of training: the loss, its gradients, and the optimiser's update."""
+
+    def __init__(self, network: Any, optimizer: Any, sens: float = 1.0) -> None:
+        super().__init__()
+        if sens != 1.0:
+            raise InputError(
+                f"the loss is not scaled here, but sens is {sens}; nearest: a larger learning rate"
+            )
+        self.network, self.optimizer = network, optimizer
+
+    def construct(self, *inputs: Any) -> Any:
+        """The loss before the update."""
+        from spmdsim.dialects.mindspore.gradient import value_and_grad
+
+        loss, gradients = value_and_grad(self.network, None, self.optimizer.parameters)(*inputs)
+        self.optimizer(gradients)
+        return loss
+
+
+__all__ = [
+    "CrossEntropyLoss", "L1Loss", "MSELoss", "SoftmaxCrossEntropyWithLogits", "TrainOneStepCell", "WithLossCell",
+]  # fmt: skip

@@ -1,0 +1,36 @@
+"""``mindspore.Tensor``: whole arrays before an operator takes its piece, and global tensors, under one name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spmdsim.dialects.host import HostTensor, host
+from spmdsim.dialects.mindspore.parameter import Initializer
+from spmdsim.tensor import Tensor as CoreTensor
+
+
+class _Kind(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (HostTensor, CoreTensor))
+
+
+class Tensor(metaclass=_Kind):
+    """``Tensor(array, ms.float32)``: the same whole array on every rank, of which operators keep their piece."""
+
+    def __new__(  # type: ignore[misc]
+        cls, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
+    ) -> HostTensor:
+        """The array with MindSpore's words; ``init`` with ``shape`` gives values of an initialiser."""
+        if init is not None or isinstance(input_data, Initializer):
+            from spmdsim.dialects.mindspore.parameter import initializer, next_seed
+
+            kind = np.float32 if dtype is None else dtype
+            made = input_data if isinstance(input_data, Initializer) else initializer(init, shape, kind)
+            index = tuple(slice(0, n) for n in made.shape)
+            return host(made.init(index, made.shape, made.dtype, next_seed()))
+        return host(input_data, dtype)
+
+
+__all__ = ["Tensor"]

@@ -1,0 +1,353 @@
+"""What MindSpore programs commonly use beside the tutorial's words: operators, cells, losses, optimisers, settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+import spmdsim.dialects.mindspore.dataset as ds
+from spmdsim import LockStep
+from spmdsim.dialects.mindspore import Layout, context, nn, ops
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError, RuleError, UsageTypeError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(8, 4))
+Y = RNG.normal(size=(8, 4))
+V = RNG.normal(size=4)
+IDS = np.array([3, 0, 1, 2, 0, 3, 3, 1])
+
+
+def softmax(x, axis=-1):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def normalised(x, epsilon):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+
+
+LOSSES = -np.log(softmax(X)[np.arange(8), IDS])
+
+CASES = {
+    "scalar": (lambda: ops.Mul()(X, 2.0), X * 2),
+    "scalar first": (lambda: ops.sub(1, X), 1 - X),
+    "relu": (lambda: ops.relu(X), np.maximum(X, 0)),
+    "matmul": (lambda: ops.matmul(X, Y.T.copy()), X @ Y.T),
+    "softmax": (lambda: ops.softmax(X, 1), softmax(X)),
+    "log_softmax sharded": (lambda: ops.LogSoftmax().shard(((2, 1),))(X), np.log(softmax(X))),
+    "sum": (lambda: ops.sum(X, 0, True), X.sum(0, keepdims=True)),
+    "mean": (lambda: ops.mean(X), X.mean()),
+    "amax": (lambda: ops.amax(X, 1), X.max(1)),
+    "amin": (lambda: ops.amin(X, 0), X.min(0)),
+    "prod": (lambda: ops.ReduceProd().shard(((2, 1),))(X, 1), X.prod(1)),
+    "argmax": (lambda: ops.argmax(X, 1), X.argmax(1)),
+    "Argmax": (lambda: ops.Argmax(0).shard(((1, 2),))(X), X.argmax(0)),
+    "concat": (lambda: ops.Concat(1).shard(((2, 1), (2, 1)))((X, Y)), np.concatenate([X, Y], 1)),
+    "stack": (lambda: ops.stack([X, Y], 1), np.stack([X, Y], 1)),
+    "split": (lambda: ops.Split(1, 2).shard(((2, 1),))(X)[1], X[:, 2:]),
+    "function split": (lambda: ops.split(X, 4)[1], X[4:]),
+    "strided": (lambda: ops.StridedSlice()(X, (0, 1), (8, 4), (2, 2)), X[0:8:2, 1:4:2]),
+    "negative bounds": (lambda: ops.StridedSlice()(X, (-3,), (-1,)), X[-3:-1]),
+    "expand": (lambda: ops.expand_dims(X, -1), X[..., None]),
+    "squeeze": (lambda: ops.squeeze(X[:, None]), X),
+    "transpose": (lambda: ops.transpose(X, (1, 0)), X.T),
+    "flatten": (lambda: ops.flatten(X.reshape(2, 2, 8)), X.reshape(2, 16)),
+    "broadcast": (lambda: ops.broadcast_to(V, (3, 4)), np.broadcast_to(V, (3, 4))),
+    "gather": (lambda: ops.gather(X, IDS, 0), X[IDS]),
+    "one_hot": (lambda: ops.one_hot(IDS, 4), np.eye(4)[IDS]),
+    "OneHot by the result": (lambda: ops.OneHot().shard(((1, 2), (), ()))(IDS, 4, 2.0, 1.0), np.eye(4)[IDS] + 1),
+    "LayerNorm": (
+        lambda: ops.LayerNorm(1, 1, 1e-7).shard(((2, 1), (1,), (1,)))(X, V, V)[0],
+        normalised(X, 1e-7) * V + V,
+    ),
+    "LayerNorm's variance": (lambda: ops.LayerNorm()(X, V, V)[2], X.var(1, keepdims=True)),
+    "layer_norm": (lambda: ops.layer_norm(X, (4,), V, V), normalised(X, 1e-5) * V + V),
+    "AddN": (lambda: ops.AddN().shard(((2, 1), (2, 1)))([X, Y]), X + Y),
+    "OnesLike": (lambda: ops.OnesLike()(X), np.ones_like(X)),
+    "zeros_like": (lambda: ops.zeros_like(X, ms.float32), np.zeros_like(X)),
+    "select": (lambda: ops.select(X > 0, X, Y), np.where(X > 0, X, Y)),
+    "squared": (lambda: ops.SquaredDifference()(X, Y), (X - Y) ** 2),
+    "cross_entropy": (lambda: ops.cross_entropy(X, IDS), LOSSES.mean()),
+    "CrossEntropyLoss of probabilities": (lambda: nn.CrossEntropyLoss()(X, np.eye(4)[IDS]), LOSSES.mean()),
+    "sparse": (lambda: nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="sum")(X, IDS), LOSSES.sum()),
+    "dense": (lambda: nn.SoftmaxCrossEntropyWithLogits()(X, np.eye(4)[IDS]), LOSSES),
+    "primitive of losses": (lambda: ops.SoftmaxCrossEntropyWithLogits()(X, np.eye(4)[IDS])[0], LOSSES),
+    "MSELoss": (lambda: nn.MSELoss()(X, Y), ((X - Y) ** 2).mean()),
+    "L1Loss": (lambda: nn.L1Loss("sum")(X, Y), np.abs(X - Y).sum()),
+    "Tanh": (lambda: nn.Tanh()(X), np.tanh(X)),
+    "Identity": (lambda: nn.Identity()(ops.abs(X)), np.abs(X)),
+    "nn.Embedding": (lambda: nn.Embedding(8, 4, embedding_table=X)(IDS), X[IDS]),
+    "nn.LayerNorm": (lambda: nn.LayerNorm((4,), dtype=ms.float64)(X), normalised(X, 1e-7)),
+    "Parameter on the right": (lambda: ops.abs(X) + ms.Parameter(V), np.abs(X) + V),
+    "Parameter on the left": (lambda: ms.Parameter(V) * ops.abs(X), np.abs(X) * V),
+    "array and tensor": (lambda: Y - ops.abs(X), Y - np.abs(X)),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("case", CASES)
+def test_operators_against_numpy(world, case):
+    call, expected = CASES[case]
+    with use_world(world):
+        np.testing.assert_allclose(call().asnumpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.ranks(2)
+def test_dropout_is_the_same_on_every_rank_count(world):
+    def drawn(where):
+        ms.set_seed(3)
+        with use_world(where):
+            cell = nn.Dropout(p=0.5)
+            quiet = cell(X)
+            y, mask = ops.Dropout(0.5)(X)
+            return quiet, cell.set_train()(X).full(), y.full(), mask.full()
+
+    for found in (drawn(world), drawn(LockStep(1))):
+        quiet, loud, y, mask = found
+        assert quiet is X
+        np.testing.assert_allclose(y, X * mask * 2)
+        assert 0 < mask.sum() < X.size and not np.array_equal(loud, y)
+    for a, b in zip(drawn(world)[1:], drawn(LockStep(1))[1:]):
+        np.testing.assert_array_equal(a, b)
+
+
+def numpy_steps(update, steps=4):
+    """Weights after some steps on the gradient of the sum of squares of ``w``."""
+    w, state = X.copy(), {}
+    for k in range(steps):
+        w = update(w, 2 * w, state, k)
+    return w
+
+
+def momentum(rate, kept, decay=0.0, dampening=0.0, nesterov=False):
+    def update(w, g, state, k):
+        g = g + decay * w
+        state["v"] = g if k == 0 else kept * state["v"] + (1 - dampening) * g
+        return w - rate * (g + kept * state["v"] if nesterov else state["v"])
+
+    return update
+
+
+def adam(rate, decay):
+    def update(w, g, state, k):
+        g = g + decay * w
+        m = state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+        v = state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
+        return w - rate * (m / (1 - 0.9 ** (k + 1))) / (np.sqrt(v / (1 - 0.999 ** (k + 1))) + 1e-8)
+
+    return update
+
+
+OPTIMISERS = {
+    "SGD": (lambda p: nn.SGD(p, 0.1), momentum(0.1, 0)),
+    "rates": (lambda p: nn.SGD(p, [0.1, 0.2]), lambda w, g, s, k: w - (0.1 if k == 0 else 0.2) * g),
+    "rate by step": (lambda p: nn.SGD(p, lambda k: 0.1 / (k + 1)), lambda w, g, s, k: w - 0.1 / (k + 1) * g),
+    "dampening": (lambda p: nn.SGD(p, 0.1, 0.9, 0.5), momentum(0.1, 0.9, 0, 0.5)),
+    "nesterov": (lambda p: nn.SGD(p, 0.1, 0.9, nesterov=True), momentum(0.1, 0.9, nesterov=True)),
+    "Momentum": (lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=0.01), momentum(0.1, 0.9, 0.01)),
+    "Adam": (lambda p: nn.Adam(p, 0.1, weight_decay=0.01), adam(0.1, 0.01)),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_optimisers_against_numpy(world, name):
+    make, update = OPTIMISERS[name]
+    with use_world(world):
+        w = ms.Parameter(X, name="w")
+        square = ops.Mul().shard(((2, 1), (2, 1)))
+        optimizer = make([w])
+        step = ms.value_and_grad(lambda: ops.sum(square(w, w)), None, optimizer.parameters)
+        for _ in range(4):
+            _, grads = step()
+            optimizer(grads)
+        np.testing.assert_allclose(w.asnumpy(), numpy_steps(update), rtol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_gradients_of_inputs_and_weights(world):
+    with use_world(world):
+        w = ms.Parameter(Y, name="w")
+
+        def loss(a, b):
+            return ops.sum(ops.mul(ops.mul(a, b), w)), a
+
+        value, found = ms.value_and_grad(loss, (0, 1), [w], has_aux=True)(X, Y)
+        np.testing.assert_allclose(value[0].asnumpy(), (X * Y * Y).sum())
+        (of_a, of_b), (of_w,) = found
+        for got, expected in ((of_a, Y * Y), (of_b, X * Y), (of_w, X * Y)):
+            np.testing.assert_allclose(got.asnumpy(), expected)
+        np.testing.assert_allclose(ms.grad(loss)(X, Y).asnumpy(), Y * Y)
+        single = ms.grad(loss, None, w)(X, Y)
+        np.testing.assert_allclose(single.asnumpy(), X * Y)
+        with pytest.raises(InputError, match="grad_position is 2, but there are 2 inputs"):
+            ms.grad(loss, 2)(X, Y)
+        with pytest.raises(InputError, match="needs a grad_position, weights or both"):
+            ms.value_and_grad(loss, None)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.SequentialCell(nn.Dense(4, 6, activation="relu"), nn.Dense(6, 4, weight_init="ones"))
+        self.more = nn.CellList([nn.Dense(4, 4), nn.ReLU()])
+
+    def construct(self, x):
+        x = self.body(x)
+        for cell in self.more:
+            x = cell(x)
+        return x
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_model_trains_by_one_call_as_with_a_step_of_ones_own(world, capsys):
+    def losses(where, by_model):
+        ms.set_seed(5)
+        with use_world(where):
+            net = Net()
+            data = ds.NumpySlicesDataset((X.astype("f4"), IDS), ["x", "y"]).batch(4)
+            optimizer, loss_fn = nn.Momentum(net.trainable_params(), 0.1, 0.9), nn.CrossEntropyLoss()
+            if by_model:
+                ms.Model(net, loss_fn, optimizer).train(2, data, callbacks=[ms.train.LossMonitor()])
+                return [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+            step = nn.TrainOneStepCell(nn.WithLossCell(net, loss_fn), optimizer).set_train()
+            return [float(step(x, y).asnumpy()) for _ in range(2) for x, y in data]
+
+    one = losses(LockStep(1), False)
+    assert len(one) == 4 and one[-1] != one[0]
+    np.testing.assert_allclose(losses(world, False), one, rtol=1e-6)
+    np.testing.assert_allclose(losses(world, True), one, rtol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_cells_know_their_parameters(world):
+    with use_world(world):
+        net = Net()
+        names = [
+            f"{cell}.{kind}"
+            for cell in ("body.cell_list.0", "body.cell_list.1", "more.cell_list.0")
+            for kind in ("weight", "bias")
+        ]
+        assert [p.name for p in net.trainable_params()] == names == list(net.parameters_dict())
+        net.more[0].weight.requires_grad = False
+        assert len(net.trainable_params()) == 5 and len(net.untrainable_params()) == 1
+        assert list(net.name_cells()) == ["body", "more"] and len(net.cells()) == 2
+        assert net.body[1].weight.asnumpy().tolist() == np.ones((4, 6)).tolist()
+        with pytest.raises(InputError, match=r"nearest: \.shard on the primitives"):
+            net.shard(((2, 1),))
+
+
+@pytest.mark.ranks(2)
+def test_checkpoints_by_name(world, tmp_path):
+    folder = world.gather_objects([str(tmp_path / "net.ckpt")] * len(world.ranks))[0]
+    with use_world(world):
+        ms.set_seed(1)
+        net = Net()
+        before = net(X.astype("f4")).asnumpy()
+        ms.save_checkpoint(net, folder)
+        ms.set_seed(2)
+        other = Net()
+        assert not np.array_equal(other(X.astype("f4")).asnumpy(), before)
+        assert ms.load_param_into_net(other, ms.load_checkpoint(folder)) == ([], [])
+        np.testing.assert_array_equal(other(X.astype("f4")).asnumpy(), before)
+        with pytest.raises(InputError, match="shape"):
+            ms.load_param_into_net(other, {"body.cell_list.0.weight": np.zeros((2, 2))})
+
+
+@pytest.mark.ranks(4)
+def test_what_strategies_must_be(world):
+    layout = Layout((2, 2), ("dp", "mp"))
+    with use_world(world):
+        relu = ops.ReLU()
+        with pytest.raises(UsageTypeError, match="mixes them"):
+            ops.MatMul().shard(((2, 2), layout("mp", "None")))
+        with pytest.raises(UsageTypeError, match="per operand"):
+            ops.ReLU().shard((4, 1))
+        with pytest.raises(RuleError, match=r"device matrix \(2,\) has 2 devices, but 4 ranks are running"):
+            ops.ReLU().shard((Layout((2,), ("a",))("a", "None"),))(X)
+        with pytest.raises(RuleError, match=r"relu.shard\(\(\(3, 1\),\)\)"):
+            relu.shard(((3, 1),))(X)
+        with pytest.raises(RuleError, match="needs an in_strategy"):
+            ops.MatMul().shard(None, ((4, 1),))
+        assert relu.shard((layout(("mp", "dp"), "None"),))(X).layout.parts == (4, 1)
+
+
+def test_one_rank_is_told_how_to_have_more():
+    with use_world(LockStep(1)), pytest.raises(RuleError, match="spmdsim launch -n N"):
+        ops.ReLU().shard(((4, 1),))(X)
+
+
+@pytest.mark.ranks(2)
+def test_settings_of_the_older_style(world):
+    with use_world(world):
+        ms.reset_auto_parallel_context()
+        ms.set_auto_parallel_context(
+            parallel_mode=ms.ParallelMode.SEMI_AUTO_PARALLEL,
+            gradients_mean=True,
+            device_num=2,
+            full_batch=True,
+        )
+        assert context.get_auto_parallel_context("parallel_mode") == "semi_auto_parallel"
+        assert context.get_auto_parallel_context("device_num") == 2
+        ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
+        assert ms.get_context("device_target") == "Ascend"
+        for wrong, said in (
+            (dict(parallel_mode="auto_parallel"), "nearest: AutoParallel"),
+            (dict(parallel_mode="semi"), "semi_auto_parallel"),
+            (dict(device_num=3), "2 ranks are running"),
+            (dict(pipeline_stages=2), "not covered.*nearest: one stage"),
+            (dict(dataset_strategy="data_parallel"), "full_batch"),
+            (dict(paralel_mode="x"), "no setting is called"),
+        ):
+            with pytest.raises(InputError, match=said):
+                ms.set_auto_parallel_context(**wrong)
+        ms.reset_auto_parallel_context()
+        assert context.get_auto_parallel_context("parallel_mode") == "stand_alone"
+
+        @ms.jit
+        def twice(x):
+            return ops.add(x, x)
+
+        np.testing.assert_allclose(twice(ms.Tensor([1.0, 2.0])).asnumpy(), [2, 4])
+
+
+def test_datasets():
+    def rows():
+        for k in range(5):
+            yield np.full(3, k), k
+
+    data = ds.GeneratorDataset(rows, ["x", "y"]).map(lambda row: row.reshape(3, 1) + 1, "x").batch(2)
+    assert data.get_dataset_size() == 2 and data.get_col_names() == ["x", "y"]
+    x, y = list(data)[1]
+    assert x.asnumpy().tolist() == np.full((2, 3, 1), 0).tolist() or x.shape == (2, 3, 1)
+    assert x[:, 0, 0].tolist() == [3, 4] and y.tolist() == [2, 3]
+    assert [sorted(batch) for batch in data.create_dict_iterator()] == [["x", "y"]] * 2
+    assert len(list(ds.NumpySlicesDataset(np.arange(4)).batch(2).repeat(3))) == 6
+    for wrong in (dict(shuffle=True), dict(num_shards=2)):
+        with pytest.raises(InputError, match="every rank"):
+            ds.NumpySlicesDataset(np.arange(4), **wrong)
+    with pytest.raises(InputError, match="the columns are x, y"):
+        data.map(abs, "z")
+
+
+@pytest.mark.parametrize(
+    "module, name, nearest",
+    [
+        (ms, "AutoParalel", "AutoParallel"),
+        (nn, "Conv2d", "Dense"),
+        (nn, "Dence", "Dense"),
+        (ops, "AllReduce", "ops.reshard"),
+        (ops, "Matmull", "Mat"),
+        (ds, "Cifar10Dataset", "NumpySlicesDataset"),
+    ],
+)
+def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
+    for ask in (lambda: getattr(module, name), lambda: exec(f"from {module.__name__} import {name}")):
+        with pytest.raises(
+            (AttributeError, ImportError), match="is not covered by this dialect; nearest: "
+        ) as said:
+            ask()
+        assert nearest in str(said.value) and "\n" not in str(said.value)
+    assert not hasattr(module, name)
