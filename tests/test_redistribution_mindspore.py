@@ -18,11 +18,11 @@ from spmdsim.redistribution.mindspore import MapLayout, NotExpandable, infer_ope
 from spmdsim.redistribution.mindspore.cost import operator_cost
 from spmdsim.redistribution.mindspore.operators import is_expandable, names, received_elements
 from spmdsim.redistribution.mindspore.optimise import merged_concat, optimise
+from spmdsim.redistribution.mindspore.optimizer import optimizer_shard_layout
 from spmdsim.redistribution.mindspore.transform import (
     apply,
     needed_ranks,
     operator_map,
-    optimizer_shard_layout,
     pipeline_map,
     reshard_map,
     stack,
@@ -310,7 +310,3 @@ def test_what_mindspore_refuses() -> None:
         plan(mesh("a"), mesh("b"), (4,), style="megatron")
     with pytest.raises(NotExpandable):
         unify(MapLayout((2, 3), (1, 0), (6, 6)), MapLayout((3, 2), (1, 0), (6, 6)))
-    with pytest.raises(PlanError, match="repeat"):
-        optimizer_shard_layout((2, 2), (1, 0), 1, -1, (4, 4))
-    with pytest.raises(PlanError, match="step"):
-        optimizer_shard_layout((2, 2), (1, -1), 2, -1, (4, 4))
