@@ -18,15 +18,18 @@ class MapOperator(NamedTuple):
     """A concrete operator: its name and arguments.
 
     Attributes:
-        name: ``Reshape``, ``AllConcat``, ``AllToAll`` or ``StridedSlice``.
-        args: as MindSpore writes them; for AllToAll a dict of group, split_dim, concat_dim and count.
+        name: ``Reshape``, ``AllConcat``, ``AllToAll``, ``StridedSlice`` or ``Broadcast``.
+        args: as MindSpore writes them; for AllToAll a dict of group, split_dim, concat_dim and count, for Broadcast the
+            root, then the group.
     """
 
     name: str
     args: Any
 
     def plain(self) -> list[Any]:
-        """``[name, args]``."""
+        """``[name, args]``; ``["Broadcast", root, group]``."""
+        if self.name == "Broadcast":
+            return [self.name, self.args[0], self.args[1:]]
         return [self.name, self.args]
 
 

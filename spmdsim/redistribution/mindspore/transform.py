@@ -161,7 +161,7 @@ def pipeline_map(before_ranks: Sequence[int], after_ranks: Sequence[int], rank: 
         rank: one of them.
 
     >>> [op.plain() for op in pipeline_map([0, 1, 2, 3], range(8), 1)[5]]
-    [['Broadcast', [1, 1, 5]]]
+    [['Broadcast', 1, [1, 5]]]
     """
     few, many = list(before_ranks), list(after_ranks)
     if len(many) <= len(few) or rank not in many:
