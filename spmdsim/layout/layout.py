@@ -320,7 +320,7 @@ class Layout:
 
 
 def _entry(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    if entry is None:
+    if entry is None or entry == ():
         return ()
     if isinstance(entry, str):
         return () if entry == "None" else (entry,)
@@ -330,6 +330,8 @@ def _entry(entry: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _pending(mesh: Mesh, partial: object) -> tuple[tuple[str, str], ...]:
+    if partial == ():
+        return ()
     if isinstance(partial, str):
         partial = (partial,)
     items: list[tuple[str, str]] = []
@@ -342,8 +344,10 @@ def _pending(mesh: Mesh, partial: object) -> tuple[tuple[str, str], ...]:
 
 
 def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
+    axes = [axis for entry in dims for axis in entry]
+    axes += [axis for axis, _ in partial]
     used: set[str] = set()
-    for axis in (*(axis for entry in dims for axis in entry), *(axis for axis, _ in partial)):
+    for axis in axes:
         mesh.axis_index(axis)
         if axis in used:
             raise LayoutError(
@@ -351,7 +355,7 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
                 f"pending reduction: dims {dims}, partial {dict(partial)}"
             )
         used.add(axis)
-    if len({op for _, op in partial}) > 1:
+    if len(partial) > 1 and len({op for _, op in partial}) > 1:
         raise LayoutError(
             f"one layout cannot wait for different reductions, but got {dict(partial)}; reduce one first"
         )

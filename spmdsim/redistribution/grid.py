@@ -36,13 +36,35 @@ class Cuts:
     __slots__ = ("cell", "edge_array", "edges", "piece", "start", "stop")
 
     def __init__(self, size: int, parts: Sequence[int]) -> None:
-        start, length = _split_few(size, parts) if math.prod(parts) <= FEW else _split_many(size, parts)
+        self.start: np.ndarray
+        self.stop: np.ndarray
+        self.piece: np.ndarray
+        self.cell: np.ndarray
+        self.edge_array: np.ndarray
+        self.edges: list[int]
+        if math.prod(parts) <= FEW:
+            self._of_few(size, _split_few(size, parts))
+        else:
+            self._of_many(size, *_split_many(size, parts))
+
+    def _of_few(self, size: int, blocks: list[tuple[int, int]]) -> None:
+        full = [piece for piece, (_, length) in enumerate(blocks) if length]
+        cell = [-1] * len(blocks)
+        for number, piece in enumerate(full):
+            cell[piece] = number
+        self.start = np.array([start for start, _ in blocks], np.int64)
+        self.stop = np.array([start + length for start, length in blocks], np.int64)
+        self.piece, self.cell = np.array(full, np.int64), np.array(cell, np.int64)
+        self.edges = [*(blocks[piece][0] for piece in full), size]
+        self.edge_array = np.array(self.edges, np.int64)
+
+    def _of_many(self, size: int, start: np.ndarray, length: np.ndarray) -> None:
         full = length > 0
         self.start, self.stop = start, start + length
         self.piece = np.flatnonzero(full)
         self.cell = np.where(full, np.cumsum(full) - 1, -1)
         self.edge_array = np.append(start[full], size)
-        self.edges: list[int] = self.edge_array.tolist()
+        self.edges = self.edge_array.tolist()
 
     @property
     def count(self) -> int:
@@ -59,14 +81,13 @@ class Cuts:
         return first, np.searchsorted(self.edge_array, stop, "left")
 
 
-def _split_few(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def _split_few(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
     """Starts and lengths of nested balanced blocks; plain Python is faster than arrays of a few elements."""
     blocks = [(0, size)]
     for count in parts:
         if count > 1:
             blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
-    found = np.array(blocks, np.int64)
-    return found[:, 0], found[:, 1]
+    return blocks
 
 
 def _split_many(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
