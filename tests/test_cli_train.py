@@ -188,6 +188,11 @@ def test_files_that_are_not_mnist(tmp_path):
         load(str(tmp_path / "cut"))
 
 
+def test_a_rate_that_is_no_number_is_refused(capsys):
+    assert main([*LOCKSTEP, "-n", "2", "--rate", "nan"]) == 2
+    assert "must be a finite number, but got 'nan'" in capsys.readouterr().err
+
+
 def test_labels_beyond_nine_are_named(tmp_path, capsys):
     mnist(tmp_path)
     path = tmp_path / "train-labels-idx1-ubyte"
@@ -213,6 +218,5 @@ def test_real_ranks_and_their_logs(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "on 2 ranks (MPIWorld)" in result.stdout
     assert "the run equals the single process" in result.stdout
-    log = (tmp_path / "log_output" / "worker_0.log").read_text()
-    assert "epoch: 0 step: 0, loss is" in log
-    assert (tmp_path / "log_output" / "worker_1.log").is_file()
+    logs = [(tmp_path / "log_output" / f"worker_{rank}.log").read_text() for rank in (0, 1)]
+    assert "epoch: 0 step: 0, loss is" in logs[0] and logs[0] == logs[1]

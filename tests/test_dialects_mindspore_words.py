@@ -351,3 +351,38 @@ def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
             ask()
         assert nearest in str(said.value) and "\n" not in str(said.value)
     assert not hasattr(module, name)
+
+
+@pytest.mark.ranks(4)
+def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
+    """Data parallel is what unconfigured operators do by themselves, not what a search must keep."""
+
+    class Wide(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w1 = ms.Parameter(ms.initializer("normal", [64, 4096], ms.float32))
+            self.w2 = ms.Parameter(ms.initializer("normal", [4096, 64], ms.float32))
+            self.matmul1, self.relu, self.matmul2 = ops.MatMul(), ops.ReLU(), ops.MatMul()
+
+        def construct(self, x):
+            return self.matmul2(self.relu(self.matmul1(x, self.w1)), self.w2)
+
+    x = np.ones((8, 64), np.float32)
+    with use_world(world):
+        net = ms.AutoParallel(Wide(), parallel_mode="recursive_programming")
+        first, second = net(x).full(), net(x).full()
+        found = net.network.found(x)
+        assert [operator.configured for operator in found.graph.operators] == [None] * 3
+        assert [s.parts(f) for s, f in zip(found.choice.strategies, ("n", ".0", "k"))] == [4, 4, 4]
+        np.testing.assert_allclose(second, first, rtol=1e-5, atol=1e-6)
+        with pytest.raises(InputError, match="none is configured"):
+            ms.AutoParallel(Wide(), parallel_mode="sharding_propagation")(x)
+        configured = Wide()
+        configured.matmul1.shard(((1, 1), (1, 4)))
+        net = ms.AutoParallel(configured, parallel_mode="sharding_propagation")
+        net(x), net(x)
+        assert [s.parts(f) for s, f in zip(net.network.found(x).choice.strategies, ("n", ".0", "k"))] == [
+            4,
+            4,
+            4,
+        ]

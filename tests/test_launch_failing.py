@@ -133,3 +133,21 @@ def test_a_script_that_is_not_there(tmp_path):
     assert result.returncode == 2
     assert result.stderr.startswith("spmdsim launch: error: there is no script")
     assert result.stderr.count("\n") == 1
+
+
+def test_in_lock_step_one_process_plays_all_ranks(tmp_path):
+    """The same script, without MPI; its log, its arguments and its exit code as on ranks."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys\nfrom spmdsim import world\nfrom spmdsim.dialects.session import current_world\n"
+        "print(type(world()).__name__, world().size, current_world().size, sys.argv[1:])\nsys.exit(5)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    head = [sys.executable, "-m", "spmdsim", "launch", "-n", "6", "--world", "lockstep"]
+    told = subprocess.run([*head, str(script), "-n", "7"], capture_output=True, text=True, env=environ)
+    assert (told.returncode, told.stdout) == (5, "LockStep 6 6 ['-n', '7']\n")
+    logged = subprocess.run(
+        [*head, "--log-dir", str(tmp_path / "logs"), str(script)], capture_output=True, text=True, env=environ
+    )
+    assert "rank 0 failed with exit code 5" in logged.stderr
+    assert (tmp_path / "logs" / "worker_0.log").read_text() == "LockStep 6 6 []\n"
