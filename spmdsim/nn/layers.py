@@ -69,6 +69,9 @@ class Embedding(Module):
         width: their length.
         table: layout of ``[count, width]``: rows split is vocabulary-parallel, columns column-parallel.
         output: layout the result is brought into.
+        rows: ``"owned"`` exchanges only the rows that ids name, instead of adding zeros up; see
+            :func:`spmdsim.ops.embedding`.
+        padding: an id that stands for no row.
         initialiser: the table's first values.
         dtype: element type.
     """
@@ -80,16 +83,17 @@ class Embedding(Module):
         table: Layout,
         *,
         output: Layout | None = None,
+        rows: str = "all",
+        padding: int | None = None,
         initialiser: Initialiser | None = None,
         dtype: Any = np.float32,
     ) -> None:
         self.table = Parameter((count, width), table, initialiser or Normal(0.02), dtype)
-        self.output = output
+        self.output, self.rows, self.padding = output, rows, padding
 
     def forward(self, ids: Tensor) -> Tensor:
         """``[...] -> [..., width]``."""
-        y = ops.embedding(ids, self.table.value)
-        return y if self.output is None else y.to(self.output)
+        return ops.embedding(ids, self.table.value, self.output, rows=self.rows, padding=self.padding)
 
 
 class LayerNorm(Module):
@@ -267,6 +271,7 @@ class GPT(Module):
         stream: layout of ``[batch, sequence, width]``.
         axis: the tensor-parallel axis; splits heads, hidden width and vocabulary.
         tied: use the embedding as the output projection, too.
+        rows: what the embedding exchanges, ``"all"`` or ``"owned"``.
         dtype: element type.
     """
 
@@ -281,10 +286,11 @@ class GPT(Module):
         axis: str | None,
         *,
         tied: bool = False,
+        rows: str = "all",
         dtype: Any = np.float32,
     ) -> None:
         mesh = stream.mesh
-        self.tokens = Embedding(vocabulary, width, mesh(axis, None), output=stream, dtype=dtype)
+        self.tokens = Embedding(vocabulary, width, mesh(axis, None), output=stream, rows=rows, dtype=dtype)
         positions = Layout(mesh, (stream.dims[1], None))
         self.positions = Parameter((length, width), positions, Normal(0.02), dtype)
         self.blocks = [

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import InputError, RuleError
+from spmdsim.errors import RuleError
+from spmdsim.layout import Layout
+from spmdsim.redistribution.rows import checked_ids
 from spmdsim.rules import Rule
-from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor import Context, Op, ShardedOp, Tensor
+from spmdsim.tensor.operator import OwnedRows
 from spmdsim.worlds.pool import empty
 
 
@@ -19,19 +23,17 @@ def check_ids(ids: np.ndarray, size: int, what: str) -> None:
     Raises:
         InputError: naming the first of them.
     """
-    if ids.dtype.kind not in "iu":
-        raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= size):
-        bad = ids[(ids < 0) | (ids >= size)].flat[0]
-        raise InputError(f"id {bad} is outside 0..{size - 1}, the {what} there are")
+    checked_ids(ids, size, what=what)
 
 
-def _embedding(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """The rows this rank holds, zeros where another rank holds the row."""
-    check_ids(ids, context.size("v"), "rows of the table")
+def _embedding(
+    context: Context, ids: np.ndarray, table: np.ndarray, padding: int | None = None
+) -> np.ndarray:
+    """The rows this rank holds, zeros where another rank holds the row or none does."""
+    ids = checked_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
     out = empty((*ids.shape, table.shape[1]), table.dtype)
-    if stop - start == context.size("v"):
+    if stop - start == context.size("v") and padding is None:
         return _rows(table, ids, out)
     mine = (ids >= start) & (ids < stop)
     own = ids[mine] - start
@@ -47,12 +49,18 @@ def _rows(table: np.ndarray, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 def _embedding_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any
+    context: Context,
+    dy: np.ndarray,
+    operands: Sequence[np.ndarray],
+    _result: Any,
+    padding: int | None = None,
 ) -> tuple[None, np.ndarray]:
     ids, table = operands
     start, stop = context.bounds("v")
     gradient = np.zeros_like(table)
     mine = (ids >= start) & (ids < stop)
+    if padding is not None:
+        mine &= ids != padding
     add_rows(gradient, ids[mine] - start, dy[mine])
     return None, gradient
 
@@ -88,28 +96,63 @@ _embedding_op = Op(
     Rule.parse("..., v h -> ... h", indexed="v", linear=((1,),)),
     _embedding,
     _embedding_vjp,
-    dtype=lambda _ids, table: table,
+    dtype=lambda _ids, table, padding=None: table,
     contextual=True,
 )
 
 
-def embedding(ids: Tensor, table: Tensor) -> Tensor:
+def embedding(
+    ids: Tensor,
+    table: Tensor,
+    layout: Layout | None = None,
+    *,
+    rows: str = "all",
+    padding: int | None = None,
+) -> Tensor:
     """Rows of a table by number.
 
     Where the table's rows are split (vocabulary-parallel), every rank looks up the rows it holds and gives
-    zeros for the others: the result is partial, one all_reduce or reduce_scatter completes it.
+    zeros for the others: the result is partial, one all_reduce or reduce_scatter completes it. With
+    ``rows="owned"`` nothing is added: all ranks that share the table's rows know the same ids, so each receives
+    exactly the rows that its part of the result needs and it does not hold, once however often they occur.
 
     Args:
         ids: integers ``[...]``, each in ``0 .. v-1``.
         table: ``[v, h]``.
+        layout: that of the result. Left out, it is what the lookup leaves, partial where the table's rows are
+            split; with ``rows="owned"`` every row lies where its id does.
+        rows: ``"all"``, or ``"owned"`` to exchange only owned rows. Ids that are split along axes of the table are
+            gathered first: they are much shorter than rows.
+        padding: an id that stands for no row, such as -1 or a row of the table that is not to be used: it gives
+            zeros and has no gradient.
 
     Returns:
         ``[..., h]``.
 
     Raises:
         InputError: an id outside the table.
+        RuleError: ``rows`` is something else, or ids and table are on different meshes.
     """
-    return _embedding_op(ids, table)
+    if rows not in ("all", "owned"):
+        raise RuleError(f"rows is 'all' or 'owned', but got {rows!r}")
+    params = {} if padding is None else {"padding": padding}
+    if rows == "owned" and table.layout.parts[0] > 1:
+        found: Tensor = _owned(ids.layout, table.layout, layout)(ids, table, **params)
+        return found
+    found = _embedding_op(ids, table, **params)
+    return found if layout is None else found.to(layout)
+
+
+@lru_cache(maxsize=1024)
+def _owned(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
+    """The lookup on ids that all ranks which share a row or a column of the table have in common."""
+    if ids.mesh != table.mesh:
+        raise RuleError(f"ids and table live on different meshes, {ids.mesh} and {table.mesh}")
+    where = [tuple(axis for axis in entry if axis not in table.split_axes) for entry in ids.dims]
+    if layout is None:
+        beside = [tuple(axis for axis in entry if axis not in table.dims[1]) for entry in ids.dims]
+        layout = Layout(table.mesh, [*beside, table.dims[1]])
+    return _embedding_op.shard((Layout(ids.mesh, where), table.reduced), OwnedRows(layout))
 
 
 embedding.op = _embedding_op  # type: ignore[attr-defined]

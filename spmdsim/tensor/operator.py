@@ -182,6 +182,17 @@ class ShardedOp:
         return strategy_from_cuts(bound, given, ranks, repeat=self.repeat)
 
 
+@dataclass(frozen=True)
+class OwnedRows:
+    """As ``out_strategy`` of a lookup: exchange only the rows that others hold, straight into a layout.
+
+    Args:
+        layout: that of the result; nothing of it is pending.
+    """
+
+    layout: Layout
+
+
 class Mapping_(tuple):
     """A frozen mapping of factors to axes (hashable, unlike a dict)."""
 

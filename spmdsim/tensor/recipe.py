@@ -15,9 +15,10 @@ from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
 from spmdsim.redistribution.planner import Plan
+from spmdsim.redistribution.rows import RowStep, row_step
 from spmdsim.rules import BoundRule, Strategy
 from spmdsim.tensor.meta import Meta
-from spmdsim.tensor.operator import Context, Op, ShardedOp
+from spmdsim.tensor.operator import Context, Op, OwnedRows, ShardedOp
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -35,6 +36,7 @@ class Recipe:
         inputs: metas of the operands as the local function sees them.
         outputs: metas of the results as the local function leaves them, pending reductions included.
         finals: the redistribution of each result that the operator itself does, or None.
+        rows: the step that looks the rows up in place of the local function, if only owned rows are exchanged.
         active: per owned rank whether it takes part (is in the mesh).
         plain: no redistribution, no context, every owned rank active: the fast path.
     """
@@ -48,6 +50,7 @@ class Recipe:
     finals: tuple[Plan | None, ...]
     active: tuple[bool, ...]
     plain: bool
+    rows: RowStep | None = None
     _contexts: dict[int, Context] = field(default_factory=dict)
 
     def context(self, rank: int) -> Context:
@@ -56,6 +59,11 @@ class Recipe:
         if found is None:
             found = self._contexts[rank] = Context(self.bound, self.strategy, rank)
         return found
+
+    @cached_property
+    def computed(self) -> tuple[Meta, ...]:
+        """Metas of the results before what the operator itself does with them in the end."""
+        return self.outputs if self.rows is None else (self.outputs[0].with_layout(self.rows.dst),)
 
     @cached_property
     def gradients(self) -> tuple[Meta, ...]:
@@ -88,12 +96,14 @@ def make_recipe(
         Meta.of(layout, shape, dtype)
         for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)
     )
-    finals = tuple(_final(op, sharding, strategy, meta, world) for meta in outputs)
+    rows = _rows(sharding, bound, wanted, outputs, params)
+    landed = outputs if rows is None else (outputs[0].with_layout(rows.dst),)
+    finals = tuple(_final(op, sharding, strategy, meta, world) for meta in landed)
     active = tuple(rank in strategy.mesh for rank in world.ranks)
     inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
     moves = any(p is not None for p in (*plans, *finals))
     plain = not moves and not op.contextual and all(active) and len(outputs) == 1
-    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain)
+    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain, rows)
 
 
 def _strategy(
@@ -108,6 +118,20 @@ def _strategy(
         return bound.infer(layouts)
     except RuleError:
         return choose(bound, layouts, [meta.dtype for meta in metas], world.machine)
+
+
+def _rows(
+    sharding: ShardedOp | None,
+    bound: BoundRule,
+    wanted: Sequence[Layout],
+    outputs: Sequence[Meta],
+    params: dict[str, Any],
+) -> RowStep | None:
+    out = None if sharding is None else sharding.out_strategy
+    if not isinstance(out, OwnedRows) or not wanted[1].dims[0]:
+        return None
+    result, padding = outputs[0], params.get("padding")
+    return row_step(result.layout, wanted[1], out.layout, result.shape, bound.shapes[1][0], padding)
 
 
 def _conversion(meta: Meta, layout: Layout, world: World) -> Plan | None:
@@ -130,6 +154,8 @@ def _out_layout(out: Any, meta: Meta, strategy: Strategy) -> Layout:
     """The layout of a result with a given out_strategy; without one, pending reductions are done."""
     if out is None:
         return meta.layout.reduced
+    if isinstance(out, OwnedRows):
+        return out.layout
     if isinstance(out, tuple) and len(out) == 1 and isinstance(out[0], (tuple, Layout)):
         out = out[0]
     if isinstance(out, Layout):

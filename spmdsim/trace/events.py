@@ -30,6 +30,9 @@ class CollectiveEvent:
         start: when it began, seconds on the process's monotonic clock.
         source: ``file:line`` of the user's call.
         step: the step itself (layouts, shape, reduction).
+        expected: where the bytes depend on data that the world does not have, ``nbytes`` is what evenly spread
+            values would bring.
+        peers: where they depend on data, for each owned rank the elements it received from each other one.
     """
 
     operator: str
@@ -44,6 +47,8 @@ class CollectiveEvent:
     start: float
     source: str | None
     step: Step
+    expected: bool = False
+    peers: tuple[tuple[tuple[int, int], ...], ...] | None = None
 
     @property
     def key(self) -> tuple[object, ...]:

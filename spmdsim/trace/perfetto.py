@@ -11,7 +11,7 @@ from typing import Any
 
 from spmdsim.trace.events import CollectiveEvent, Event
 from spmdsim.trace.recorder import Trace
-from spmdsim.trace.table import pairs
+from spmdsim.trace.table import event_pairs
 
 #: Arrows drawn at most: more make a browser slow and a picture black.
 MOST_ARROWS = 20_000
@@ -74,7 +74,7 @@ def _arrows(slices: dict[tuple[int, int], tuple[Event, float]]) -> list[dict[str
     for (rank, number), (event, start) in slices.items():
         if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:
             continue
-        for peer, _ in pairs(event.step, rank):
+        for peer, _ in event_pairs(event, rank):
             sender = slices.get((peer, number))
             if sender is None or sender[0].key != event.key:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, group_transfers
 from spmdsim.trace.events import CollectiveEvent, Event
 
@@ -53,7 +54,7 @@ def _row(event: Event) -> tuple[str, ...]:
         return (event.name, event.strategy, "", "", layouts, "", seconds, source)
     what = event.collective + (f" ({event.algorithm})" if event.algorithm else "")
     layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
-    most = nbytes_text(max(event.nbytes, default=0))
+    most = ("about " if event.expected else "") + nbytes_text(max(event.nbytes, default=0))
     return (
         event.operator,
         what,
@@ -79,7 +80,7 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
     for event in trace.collectives:
         itemsize = np.dtype(_dtype(event.dtype)).itemsize
         for rank in event.step.dst.mesh.rank_list:
-            for peer, count in pairs(event.step, rank):
+            for peer, count in event_pairs(event, rank):
                 out[rank, peer] += count * itemsize
     return out
 
@@ -97,6 +98,13 @@ def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     return [(peer, count) for peer, count in _pairs(step, rank) if peer != rank and count]
 
 
+def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
+    """The same for an event: where data decide, what this process saw; else what the step says."""
+    if event.peers is not None and rank in event.ranks:
+        return [(peer, count) for peer, count in event.peers[event.ranks.index(rank)] if count]
+    return pairs(event.step, rank)
+
+
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     from spmdsim.layout import split_block
     from spmdsim.redistribution.exchange import receives
@@ -104,6 +112,8 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
     if step.collective in LOCAL_STEPS:
         return []
+    if isinstance(step, RowStep):
+        return step.expected(rank)
     if step.to_shape is not None:
         numbered = flat_receives(step.src, step.dst, step.shape, step.to_shape, rank)
         return [(t.peer, t.count) for t in numbered]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from spmdsim.cost.machine import CostModel
     from spmdsim.layout import Mesh
+    from spmdsim.redistribution.rows import RowStep
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -96,8 +97,48 @@ class World(ABC):
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         """Run a step, with an emulated algorithm if one is given."""
 
+    def run_rows(self, step: RowStep, ids: list[Any], tables: list[Any]) -> list[Any]:
+        """Look ids up in a table split by rows: each rank receives the rows it wants and does not hold.
+
+        Args:
+            step: what is looked up, and the layouts before and after.
+            ids: the ids of every owned rank, laid out as ``step.src`` without its last dim. The ranks of a group
+                have the same ones.
+            tables: the shards of the table of every owned rank.
+
+        Returns:
+            One array per owned rank, laid out as ``step.dst``.
+
+        Raises:
+            InputError: an id that names no row.
+            WorldError: shards that do not fit the layouts; ranks of a group with different ids.
+        """
+        start = time.perf_counter()
+        results, peers = self._run_rows(step, ids, tables)
+        if recorder.recording():
+            elements = [sum(count for _, count in some) for some in peers]
+            self._event(step, tables[0].dtype, None, start, elements, peers=tuple(peers))
+        return results
+
+    @abstractmethod
+    def _run_rows(
+        self, step: RowStep, ids: list[Any], tables: list[Any]
+    ) -> tuple[list[Any], list[tuple[tuple[int, int], ...]]]:
+        """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
+
     def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
-        elements = self._received(step, dtype, algorithm)
+        self._event(step, dtype, algorithm, start, self._received(step, dtype, algorithm), seconds)
+
+    def _event(
+        self,
+        step: Step,
+        dtype: np.dtype,
+        algorithm: str | None,
+        start: float,
+        elements: Sequence[int],
+        seconds: float | None = None,
+        peers: tuple[tuple[tuple[int, int], ...], ...] | None = None,
+    ) -> None:
         recorder.emit(
             CollectiveEvent(
                 operator=recorder.current_operator(),
@@ -108,10 +149,12 @@ class World(ABC):
                 ranks=self.ranks,
                 nbytes=tuple(count * dtype.itemsize for count in elements),
                 algorithm=algorithm,
-                seconds=seconds,
+                seconds=time.perf_counter() - start if seconds is None else seconds,
                 start=start,
                 source=recorder.source_line(),
                 step=step,
+                expected=peers is not None and not self.has_data,
+                peers=peers,
             )
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution.step import Step
@@ -36,23 +36,23 @@ class Record:
     dtype: str
     op: str
     algorithm: str
+    ids: str
     source: str
 
     def __str__(self) -> str:
         over = f" over {self.axes}" if self.axes else ""
         op = f" ({self.op})" if self.op else ""
+        ids = f" for {self.ids}" if self.ids else ""
         return (
-            f"{self.collective}{op}{over} of {self.dtype} {self.shape}, {self.source_layout} to "
+            f"{self.collective}{op}{over}{ids} of {self.dtype} {self.shape}, {self.source_layout} to "
             f"{self.target_layout}, at {self.source}"
         )
 
 
 def digest(step: Step, dtype: str, algorithm: str | None) -> int:
     """A positive 61-bit number that equal calls share on all processes and different ones do not."""
-    text = repr(
-        (step.collective, step.axes, step.src, step.dst, step.shape, step.to_shape, step.op, dtype, algorithm)
-    )
-    return number_of(text)
+    facts = [getattr(step, field.name) for field in fields(step)]
+    return number_of(repr((*facts, dtype, algorithm)))
 
 
 def number_of(text: str) -> int:

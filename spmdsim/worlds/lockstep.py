@@ -17,11 +17,13 @@ import numpy as np
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.flat import flat_receives
+from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
 from spmdsim.worlds.reduce_ops import check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
+from spmdsim.worlds.rows import Peers, run_all_rows
 
 Shards = list[Any]
 Program = Callable[[Shards, Shards], None]
@@ -52,6 +54,10 @@ class LockStep(World):
         results = list(program.outside)
         program.run(shards, results)
         return results
+
+    def _run_rows(self, step: RowStep, ids: Shards, tables: Shards) -> tuple[Shards, Peers]:
+        self.check_mesh(step.src.mesh)
+        return run_all_rows(step, ids, tables)
 
     def _keep(self, step: Step, dtype: np.dtype) -> _Compiled:
         self.check_step(step)

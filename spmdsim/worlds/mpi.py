@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from spmdsim.errors import WorldError
 from spmdsim.layout import split_block
+from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.trace.recorder import recording
 from spmdsim.worlds.base import World
@@ -27,6 +28,7 @@ from spmdsim.worlds.mpi_comms import Comms
 from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import broadcast, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
+from spmdsim.worlds.mpi_rows import Peers, RowPrograms
 from spmdsim.worlds.mpi_shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
@@ -92,6 +94,7 @@ class MPIWorld(World):
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
         mode = check_mode(check) if self.size > 1 else False
         self._checker = Checker(self._comms, mode, seconds) if mode else None
+        self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
@@ -147,6 +150,11 @@ class MPIWorld(World):
             # Derived only now: making a communicator is a collective, too, that ranks must agree about.
             run = self._derive(program, step, array.dtype, algorithm)
         return [run(array if array.flags.c_contiguous else contiguous(array))]
+
+    def _run_rows(self, step: RowStep, ids: list[Any], tables: list[Any]) -> tuple[list[Any], list[Peers]]:
+        self.check_mesh(step.src.mesh)
+        result, peers = self._rows.run(step, ids[0], tables[0], self.replicated == SHARED)
+        return [result], [peers]
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Program:
         self.check_step(step)
@@ -274,6 +282,7 @@ class MPIWorld(World):
         for program in self._programs.values():
             _free(program)
         self._programs.clear()
+        self._rows.clear()
         self._shared.close()
         self._comms.free()
 

@@ -55,8 +55,8 @@ class Call:
         found = digest(step, dtype.name, algorithm)
         return Call(step, dtype.name, algorithm, tuple(sorted(ranks)), found)
 
-    def record(self, number: int, source: str) -> Record:
-        """The call in words."""
+    def record(self, number: int, source: str, ids: str = "") -> Record:
+        """The call in words; ``ids`` says which ones, where it depends on them."""
         step = self.step
         return Record(
             number,
@@ -68,6 +68,7 @@ class Call:
             self.dtype,
             step.op or "",
             self.algorithm or "",
+            ids,
             source,
         )
 
@@ -105,22 +106,22 @@ class Check:
         self.counter[0] = number + 1
         return number < FIRST or number % EVERY == 0 or self.checker.mode is True
 
-    def compare(self) -> None:
-        """Compare the call with those of the other members.
+    def compare(self, ids: str = "") -> None:
+        """Compare the call, and its ids if it depends on them, with those of the other members.
 
         Raises:
             WorldError: the ranks disagree, or some do not come.
         """
         call, number, strict = self.call, self.number, self.checker.mode is True
         place = number_of(source_lines()) if strict else 0
-        mine = mixed(call.digest, number, place)
+        mine = mixed(call.digest ^ number_of(ids) if ids else call.digest, number, place)
         give, take = np.array([mine, -mine]), np.empty(2, np.int64)
         comm = self.checker.comms.of(call.members)
         request = comm.Iallreduce(give, take, MPI.MIN)
         if not request.Test():
             self._wait(request, comm, (give, take))
         if take[0] != -take[1]:
-            records = comm.allgather(call.record(number, self._place()))
+            records = comm.allgather(call.record(number, self._place(), ids))
             raise WorldError(describe(call.members, records, strict))
 
     def _place(self) -> str:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import World
+from spmdsim.worlds.rows import Peers, check_shards
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from spmdsim.redistribution.rows import RowStep
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,13 @@ class ShapeOnly(World):
         found = [ShapeArray(step.dst.local_shape(step.shape_after, 0), shard.dtype)]
         self._shapes[step, shard] = found
         return found
+
+    def _run_rows(self, step: RowStep, ids: list[Any], tables: list[Any]) -> tuple[list[Any], Peers]:
+        self.check_mesh(step.src.mesh)
+        if 0 in step.src.mesh:
+            check_shards(step, 0, ids[0], tables[0])
+        peers = tuple((peer, count) for peer, count in step.expected(0) if peer != 0)
+        return [ShapeArray(step.dst.local_shape(step.shape, 0), tables[0].dtype)], [peers]
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """A shape without data."""

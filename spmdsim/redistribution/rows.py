@@ -1,0 +1,226 @@
+"""Rows of a split table to the ranks whose ids ask for them: the one step that depends on data.
+
+A table split by rows is looked up with ids that every rank of the group knows. So every rank knows, without a
+message, which rows each other rank wants and who holds them: each rank receives every row that it wants and
+does not hold, once however often its ids name it, and nothing is added. That replaces the all_reduce (or
+reduce_scatter) of a lookup in which each rank gives zeros for the rows of the others.
+
+The ids of a group are the same on all of its ranks; which rows go where is a function of them and the layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from spmdsim.errors import InputError, PlanError
+from spmdsim.layout import Layout
+from spmdsim.redistribution.step import Step
+
+#: What a step of rows is: all ranks of a group want the same rows (Allgatherv), or each its own (Alltoallv).
+ROW_COLLECTIVES = ("gather_rows", "exchange_rows")
+
+#: Tables with more rows per id than this are not marked row by row: the ids are sorted instead.
+SPARSE = 64
+
+
+@dataclass(frozen=True)
+class RowStep(Step):
+    """The lookup of ids in a table split by rows, straight into a layout without pending values.
+
+    ``src`` is the layout that a lookup with zeros would leave (pending over ``axes``), ``shape`` that of the
+    looked-up rows, ``[..., h]``.
+
+    Args:
+        table: layout of the table ``[v, h]``.
+        count: its rows, ``v``.
+        padding: an id that stands for no row, and gives zeros.
+    """
+
+    table: Layout = field(kw_only=True)
+    count: int = field(kw_only=True)
+    padding: int | None = field(default=None, kw_only=True)
+
+    def nbytes(self, rank: int, itemsize: int) -> int:
+        """Bytes ``rank`` receives where ids are spread evenly and at random over the table: an expectation."""
+        return itemsize * sum(count for peer, count in self.expected(rank) if peer != rank)
+
+    def expected(self, rank: int) -> list[tuple[int, int]]:
+        """For each member of the group, the elements that ``rank`` expects from it for evenly spread ids."""
+        if rank not in self.src.mesh:
+            return []
+        *ids, width = self.dst.local_shape(self.shape, rank)
+        # The chance that a row is among t ids drawn at random is 1 - (1 - 1/v)^t.
+        missed = math.prod(ids) * math.log1p(-1 / self.count) if self.count > 1 else -math.inf
+        chance = -math.expm1(missed) if self.count and math.prod(ids) else 0.0
+        frame = row_frame(self, rank)
+        held = [stop - start for start, stop in pairwise(frame.edges)]
+        return [(m, width * round(rows * chance)) for m, rows in zip(frame.members, held)]
+
+
+def row_step(
+    src: Layout, table: Layout, target: Layout, shape: tuple[int, ...], count: int, padding: int | None = None
+) -> RowStep:
+    """The step from a table's rows as near to a target layout as one step goes.
+
+    Args:
+        src: layout of the looked-up rows ``[..., h]``, pending over the axes that split the table's rows.
+        table: layout of the table ``[v, h]``.
+        target: the layout wanted. Where a dim of it goes on with the table's axes, the step splits it so.
+        shape: global shape of the looked-up rows.
+        count: rows of the table.
+        padding: an id that stands for no row.
+
+    Raises:
+        PlanError: the table's rows are not split.
+    """
+    from spmdsim.redistribution.moves import next_run
+
+    axes = table.dims[0]
+    if not axes:
+        raise PlanError(f"the rows of a table in {table} are not split, so each rank has all rows it wants")
+    free = {*axes}
+    dims = [entry + next_run(entry, wanted, free) for entry, wanted in zip(src.dims, target.dims)]
+    dst = Layout(src.mesh, dims)
+    alike = dst.canonical == src.reduced.canonical
+    name = ROW_COLLECTIVES[0] if alike else ROW_COLLECTIVES[1]
+    return RowStep(name, axes, src, dst, shape, table=table, count=count, padding=padding)
+
+
+@dataclass(frozen=True, eq=False)
+class Want:
+    """The rows that one rank's ids name.
+
+    Args:
+        rows: their numbers, each once, ascending: first those of the group's first member, and so on.
+        places: where each member's rows begin in ``rows``, and the end.
+        index: for each id, where its row is in ``rows``; ``len(rows)`` for an id that names none.
+        nobody: whether there is such an id.
+    """
+
+    rows: np.ndarray
+    places: tuple[int, ...]
+    index: np.ndarray
+    nobody: bool
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Rows wanted from each member, the rank itself included."""
+        return tuple(stop - start for start, stop in pairwise(self.places))
+
+    def of(self, member: int) -> np.ndarray:
+        """The rows wanted from a member, by its number in the group."""
+        return self.rows[self.places[member] : self.places[member + 1]]
+
+
+@dataclass(frozen=True)
+class RowFrame:
+    """What of a step of rows is known before the ids are, for one group.
+
+    Args:
+        members: its ranks, in the order in which they hold the table's rows.
+        edges: where each member's rows begin in the table, and the end.
+        parts: per member, its part of the group's ids.
+        columns: per member, the columns it wants of those that the group holds.
+        alike: whether all members want the same.
+        count: rows of the table.
+        padding: the id that stands for no row.
+    """
+
+    members: tuple[int, ...]
+    edges: tuple[int, ...]
+    parts: tuple[tuple[slice, ...], ...]
+    columns: tuple[slice, ...]
+    alike: bool
+    count: int
+    padding: int | None
+
+    def wants(self, ids: np.ndarray) -> tuple[Want, ...]:
+        """What each member wants, given the group's ids.
+
+        Raises:
+            InputError: an id that names no row and is not the padding.
+        """
+        known = checked_ids(ids, self.count, self.padding)
+        if self.alike:
+            return (self._want(known),) * len(self.members)
+        found: dict[str, Want] = {}  # members that differ in columns only want the same rows
+        for part in self.parts:
+            if str(part) not in found:
+                found[str(part)] = self._want(known[part])
+        return tuple(found[str(part)] for part in self.parts)
+
+    def _want(self, ids: np.ndarray) -> Want:
+        rows, index, nobody = distinct(ids.reshape(-1), self.count)
+        return Want(rows, tuple(np.searchsorted(rows, self.edges).tolist()), index, nobody)
+
+    def elements(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
+        """For each other rank of the group, the elements that a member receives from it."""
+        width = self.columns[member].stop - self.columns[member].start
+        counts = wants[member].counts
+        return [(m, rows * width) for k, (m, rows) in enumerate(zip(self.members, counts)) if k != member]
+
+
+def row_frame(step: RowStep, rank: int) -> RowFrame:
+    """The frame of the group that ``rank`` is in."""
+    return _frame(step, step.group(rank))
+
+
+@lru_cache(maxsize=4096)
+def _frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
+    width = step.shape[-1]
+    held = [step.table.bounds((step.count, width), m)[0] for m in members]
+    base = step.src.bounds(step.shape, members[0])
+    boxes = [step.dst.bounds(step.shape, m) for m in members]
+    within = [tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, base)) for box in boxes]
+    return RowFrame(
+        members,
+        (*(start for start, _ in held), held[-1][1]),
+        tuple(part[:-1] for part in within),
+        tuple(part[-1] for part in within),
+        len(set(boxes)) == 1,
+        step.count,
+        step.padding,
+    )
+
+
+def checked_ids(
+    ids: np.ndarray, count: int, padding: int | None = None, what: str = "rows of the table"
+) -> np.ndarray:
+    """The ids, with ``count`` in the place of padding.
+
+    Raises:
+        InputError: ids that are no integers, or one that is neither in ``0 .. count-1`` nor the padding.
+    """
+    if ids.dtype.kind not in "iu":
+        raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
+    padded = None if padding is None else ids == padding
+    known = ids if padded is None else ids[~padded]
+    if known.size and (int(known.min()) < 0 or int(known.max()) >= count):
+        bad = known[(known < 0) | (known >= count)].flat[0]
+        raise InputError(f"id {bad} is outside 0..{count - 1}, the {what} there are")
+    return ids if padded is None or known.size == ids.size else np.where(padded, count, ids.astype(np.int64))
+
+
+def distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """The numbers below ``count`` that occur, ascending; where each id is among them; whether others occur.
+
+    >>> [part.tolist() for part in distinct(np.array([7, 2, 9, 2]), 9)[:2]]
+    [[2, 7], [1, 0, 2, 0]]
+    """
+    if count > SPARSE * ids.size:
+        rows, index = np.unique(ids, return_inverse=True)
+        nobody = bool(rows.size) and int(rows[-1]) >= count
+        return (rows[:-1] if nobody else rows), index.reshape(-1), nobody
+    marks = np.zeros(count + 1, np.bool_)
+    marks[ids] = True
+    rows = np.flatnonzero(marks[:count])
+    place = np.empty(count + 1, np.intp)
+    place[rows] = np.arange(len(rows))
+    place[count] = len(rows)
+    return rows, place[ids], bool(marks[count])

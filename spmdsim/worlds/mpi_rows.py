@@ -1,0 +1,249 @@
+"""Steps of rows on MPI: Allgatherv or Alltoallv of the rows that others want, derived once but for the ids.
+
+Every rank works out from the ids which rows go where, so nothing but rows is sent. They land in a buffer in the
+order of their owners, the rank's own rows among them, and one lookup in it gives the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from zlib import crc32
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.errors import WorldError
+from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowStep, Want, row_frame
+from spmdsim.worlds import mpi_types
+from spmdsim.worlds.fingerprint import digest
+from spmdsim.worlds.local_steps import contiguous
+from spmdsim.worlds.mpi_check import Call, Check, Checker
+from spmdsim.worlds.mpi_comms import Comms
+from spmdsim.worlds.mpi_shared import Shared, Windows
+from spmdsim.worlds.mpi_types import element, mover
+from spmdsim.worlds.pool import allocator
+from spmdsim.worlds.rows import check_shards
+
+Counts = tuple[list[int], list[int]]
+Peers = tuple[tuple[int, int], ...]
+
+#: Steps whose derived form is kept.
+KEPT = 256
+
+
+class RowPrograms:
+    """What a rank derived of steps of rows, and the checks of its calls.
+
+    Args:
+        rank: this rank.
+        comms: where the groups' communicators come from.
+        shared: the shared memory of the groups.
+        checker: compares the ranks' calls, if they are to be compared.
+    """
+
+    def __init__(self, rank: int, comms: Comms, shared: Shared, checker: Checker | None) -> None:
+        self.rank, self.comms, self.shared, self.checker = rank, comms, shared, checker
+        self._made: dict[tuple[RowStep, np.dtype, bool], RowExchange] = {}
+        self._checks: dict[tuple[RowStep, np.dtype, bool], Check] = {}
+
+    def run(
+        self, step: RowStep, ids: np.ndarray, table: np.ndarray, shared: bool
+    ) -> tuple[np.ndarray, Peers]:
+        """The rank's part of a step; see :meth:`World.run_rows`."""
+        if self.rank not in step.src.mesh:
+            return np.zeros((0,) * len(step.shape), table.dtype), ()
+        check_shards(step, self.rank, ids, table)
+        key = (step, table.dtype, shared)
+        if self.checker is not None and step.src.mesh.axis_size(*step.axes) > 1:
+            self._compare(key, ids)
+        found = self._made.get(key)
+        if found is None:
+            if len(self._made) >= KEPT:
+                self._made.pop(next(iter(self._made))).free()
+            found = self._made[key] = self._derive(*key)
+        return found(contiguous(ids), contiguous(table))
+
+    def _compare(self, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray) -> None:
+        assert self.checker is not None  # for the type checker: run asks first
+        check = self._checks.get(key)
+        if check is None:
+            step, dtype, shared = key
+            members = tuple(sorted(step.group(self.rank)))
+            way = "shared" if shared else None
+            call = Call(step, dtype.name, way, members, digest(step, dtype.name, way))
+            check = self._checks[key] = self.checker.of(call)
+        if check.due():
+            check.compare(f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}")
+
+    def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
+        members = tuple(sorted(step.group(self.rank)))
+        comm = self.comms.of(members) if len(members) > 1 else MPI.COMM_SELF
+        alike, target = step.collective == ROW_COLLECTIVES[0], step.dst.local_shape(step.shape, self.rank)
+        windows = None
+        if shared and alike and len(members) > 1 and 0 not in target and self.shared.possible(members, comm):
+            windows = self.shared.windows(members, comm, math.prod(target) * dtype.itemsize)
+        return RowExchange(step, self.rank, comm, dtype, windows)
+
+    def clear(self) -> None:
+        """Free MPI's types."""
+        for made in self._made.values():
+            made.free()
+        self._made.clear()
+        self._checks.clear()
+
+
+class RowExchange:
+    """What one rank does in a step of rows.
+
+    Args:
+        step: the step.
+        rank: this rank.
+        comm: the communicator of its group, sorted by rank.
+        dtype: element type of the table.
+        windows: shared memory for the result, if all ranks of the group are to share one copy of it.
+    """
+
+    def __init__(
+        self, step: RowStep, rank: int, comm: MPI.Comm, dtype: np.dtype, windows: Windows | None = None
+    ) -> None:
+        self.frame = frame = row_frame(step, rank)
+        self.comm, self.dtype, self.windows = comm, dtype, windows
+        self.me = frame.members.index(rank)
+        order = sorted(frame.members)
+        #: The place in the group of each rank of the communicator.
+        self.places = [frame.members.index(member) for member in order]
+        self.target = step.dst.local_shape(step.shape, rank)
+        self.width = self.target[-1]
+        self.first, self.last = frame.edges[self.me], frame.edges[self.me + 1]
+        self._whole, self._kind = False, element(dtype.itemsize)[1]
+        self._moved, ids = mover(dtype), math.prod(self.target[:-1])
+        # Ids bound the buffers as much as rows do: a row that no id names is never sent.
+        held = self.last - self.first
+        asked = sum(min(_size(part), held) for k, part in enumerate(frame.parts) if k != self.me)
+        self._landing = allocator((min(ids, frame.count) + 1, self.width), dtype)
+        self._packed = allocator((asked, self.width), dtype)
+        self._fresh = allocator((ids, self.width), dtype)
+        self.types: list[MPI.Datatype] = []
+        widths = {part.stop - part.start for part in frame.columns}
+        most = _size(frame.parts[0]) if frame.alike else sum(map(_size, frame.parts))
+        if (most + 1) * max(widths) > mpi_types.MAX_COUNT:
+            self._count_rows(widths)
+
+    def _count_rows(self, widths: set[int]) -> None:
+        """Whole rows as MPI's elements, where there are more elements than it can count."""
+        if len(widths) > 1:
+            raise WorldError(
+                f"ranks {list(self.frame.members)} would exchange more elements than MPI can count, in rows of "
+                f"different lengths {sorted(widths)}; split the ids instead of the columns"
+            )
+        self._whole, self._kind = True, self._kind.Create_contiguous(self.width).Commit()
+        self.types.append(self._kind)
+
+    def free(self) -> None:
+        """Free MPI's types."""
+        for datatype in self.types:
+            datatype.Free()
+
+    def _unit(self, width: int) -> int:
+        """What MPI counts in a row of this width: its elements, or the row."""
+        return 1 if self._whole else width
+
+    def __call__(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
+        """The looked-up rows, and the elements that came from each other rank."""
+        wants = self.frame.wants(ids)
+        if self.windows is not None:
+            memory = self.windows.memory()
+            if memory is not None:
+                out = self._into(memory, ids, table)
+                return out, tuple(self.frame.elements(wants, self.me))
+        want = wants[self.me]
+        rows = self._landing()
+        self._own_rows(want, table, rows)
+        received = self._gather(wants, rows) if self.frame.alike else self._exchange(wants, table, rows)
+        if want.nobody:
+            rows[len(want.rows)] = 0
+        out = self._fresh()
+        if out.size:
+            np.take(rows, want.index, axis=0, out=out, mode="clip")
+        return out.reshape(self.target), received
+
+    def _own_rows(self, want: Want, table: np.ndarray, rows: np.ndarray) -> None:
+        start, stop = want.places[self.me : self.me + 2]
+        if start < stop and self.width:
+            _take(table, self.frame.columns[self.me], want.of(self.me) - self.first, rows[start:stop])
+
+    def _incoming(self, want: Want) -> Counts:
+        """Per rank of the communicator, how many elements come from it, and where they go."""
+        counts, unit = want.counts, self._unit(self.width)
+        return [counts[k] * unit for k in self.places], [want.places[k] * unit for k in self.places]
+
+    def _received(self, counts: Sequence[int]) -> Peers:
+        """The elements from each other rank, from the counts that the call was made with."""
+        each = self.width if self._whole else 1
+        found = {k: count * each for k, count in zip(self.places, counts) if k != self.me}
+        return tuple((self.frame.members[k], found[k]) for k in sorted(found))
+
+    def _gather(self, wants: Sequence[Want], rows: np.ndarray) -> Peers:
+        """All ranks want the same rows: each gives those it holds, in place."""
+        want = wants[self.me]
+        counts, starts = self._incoming(want)
+        if max(want.counts) and self.width:
+            self.comm.Allgatherv(MPI.IN_PLACE, [self._moved(rows), (counts, starts), self._kind])
+        return self._received(counts)
+
+    def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
+        """Each rank gets the rows it wants itself."""
+        counts, starts = self._incoming(wants[self.me])
+        counts[self.places.index(self.me)] = 0
+        if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
+            given, packed = self._pack(wants, table)
+            take = [self._moved(rows), (counts, starts), self._kind]
+            self.comm.Alltoallv([self._moved(packed), given, self._kind], take)
+        return self._received(counts)
+
+    def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Counts, np.ndarray]:
+        """The rows that the others want of this rank, one rank's after the other's."""
+        asked = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
+        columns = [self.frame.columns[k] for k in self.places]
+        counts = [len(rows) * self._unit(part.stop - part.start) for rows, part in zip(asked, columns)]
+        starts = [0, *accumulate(counts)][:-1]
+        if all(part.stop - part.start == table.shape[1] for part in columns):
+            rows, packed = np.concatenate(asked), self._packed()
+            _take(table, columns[0], rows - self.first, packed[: len(rows)])
+            return (counts, starts), packed
+        pieces = [table[:, part][rows - self.first].reshape(-1) for rows, part in zip(asked, columns)]
+        return (counts, starts), np.concatenate(pieces)
+
+    def _into(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+        """Every rank writes the rows it holds into the result that all share."""
+        out = memory.view(self.dtype).reshape(-1, self.width)
+        flat = ids.reshape(-1)
+        mine = np.flatnonzero((flat >= self.first) & (flat < self.last))
+        padding = self.frame.padding
+        if padding is not None:
+            empty = flat == padding
+            mine = mine[~empty[mine]]
+            if self.me == 0:
+                out[empty] = 0
+        out[mine] = table[flat[mine] - self.first]
+        self.comm.Barrier()
+        shared: np.ndarray = out.reshape(self.target)
+        shared.flags.writeable = False
+        return shared
+
+
+def _size(part: tuple[slice, ...]) -> int:
+    return math.prod(one.stop - one.start for one in part)
+
+
+def _take(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:
+    """``table[rows, columns]`` into ``out``."""
+    if not out.size:
+        return
+    if columns.stop - columns.start == table.shape[1]:
+        # Any other mode than "raise" spares numpy a second buffer.
+        np.take(table, rows, axis=0, out=out, mode="clip")
+    else:
+        out[...] = table[:, columns][rows]

@@ -1,0 +1,80 @@
+"""Steps of rows where one process owns all ranks, and what all worlds refuse about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import WorldError
+from spmdsim.redistribution.rows import RowFrame, RowStep, Want, row_frame
+
+#: Per owned rank, the elements that came from each other rank.
+Peers = list[tuple[tuple[int, int], ...]]
+
+
+def check_shards(step: RowStep, rank: int, ids: Any, table: Any) -> None:
+    """Refuse shards that do not fit the step's layouts.
+
+    Raises:
+        WorldError: naming the rank and both shapes.
+    """
+    wanted = step.src.local_shape(step.shape, rank)[:-1]
+    if ids.shape != wanted:
+        raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {wanted}")
+    held = step.table.local_shape((step.count, step.shape[-1]), rank)
+    if table.shape != held:
+        raise WorldError(
+            f"rank {rank} holds a part of the table of shape {table.shape}, but {step.table} gives it {held}"
+        )
+
+
+def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tuple[list[Any], Peers]:
+    """A step of rows on the shards of all ranks of the world."""
+    nothing = np.zeros((0,) * len(step.shape), tables[0].dtype)
+    results: list[Any] = [nothing] * len(tables)
+    peers: Peers = [()] * len(tables)
+    for members in step.src.mesh.groups(*step.axes):
+        for rank in members:
+            check_shards(step, rank, ids[rank], tables[rank])
+        _same_ids(members, ids)
+        frame = row_frame(step, members[0])
+        wants = frame.wants(ids[members[0]])
+        made: dict[tuple[int, str], np.ndarray] = {}  # ranks that want the same share the array
+        for k, rank in enumerate(members):
+            key = (id(wants[k]), str(frame.columns[k]))
+            if key not in made:
+                found = _looked_up(frame, wants[k], k, tables)
+                made[key] = found.reshape(step.dst.local_shape(step.shape, rank))
+            results[rank] = made[key]
+            peers[rank] = tuple(frame.elements(wants, k))
+    return results, peers
+
+
+def _same_ids(members: Sequence[int], ids: Sequence[Any]) -> None:
+    first = members[0]
+    for rank in members[1:]:
+        if ids[rank] is not ids[first] and not np.array_equal(ids[rank], ids[first]):
+            raise WorldError(different_ids(first, rank))
+
+
+def different_ids(one: int, other: int) -> str:
+    """The sentence for ranks whose ids differ though their layout says they are the same."""
+    return (
+        f"ranks {one} and {other} have different ids, but the ranks that share a table's rows must have the same; "
+        "say with the ids' layout how they are split"
+    )
+
+
+def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) -> np.ndarray:
+    """A member's rows from all members' tables, and zeros for the ids that name none."""
+    columns = frame.columns[member]
+    parts = [
+        tables[rank][:, columns][want.of(k) - frame.edges[k]]
+        for k, rank in enumerate(frame.members)
+        if want.counts[k]
+    ]
+    width = columns.stop - columns.start
+    rows = np.concatenate([*parts, np.zeros((1, width), tables[frame.members[0]].dtype)])
+    return rows[want.index]

@@ -1,0 +1,351 @@
+"""Steps of rows: the same bodies in LockStep and under mpirun, judged by numpy's lookup in the whole table."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim.errors import InputError, PlanError, WorldError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.rows import SPARSE, distinct, row_frame, row_step
+from spmdsim.trace import record
+from spmdsim.worlds import LockStep, ShapeOnly
+
+
+def table_of(rows, width, dtype="float32"):
+    return (1 + np.arange(rows * width) % 113).reshape(rows, width).astype(dtype)
+
+
+def some_ids(shape, rows, seed=0, least=0):
+    return np.random.default_rng(seed).integers(least, rows, shape)
+
+
+def step_of(mesh, ids, table, target, rows, width, padding=None, split="tp"):
+    """The step from a table split over ``split`` to the target; ``ids`` is the layout's dims."""
+    columns = table.dims[1]
+    src = Layout(mesh, [*mesh(*ids).dims, columns], split if mesh.axis_size(*table.dims[0]) > 1 else ())
+    return lambda shape: row_step(src, table, target, (*shape, width), rows, padding)
+
+
+def run(world, step, ids, table):
+    """Run a step on the pieces of global arrays; the results and the event."""
+    with record() as trace:
+        results = world.run_rows(
+            step,
+            [ids[step.src.slices(step.shape, rank)[:-1]] for rank in world.ranks],
+            [table[step.table.slices(table.shape, rank)] for rank in world.ranks],
+        )
+    (event,) = trace.collectives
+    return results, event
+
+
+def looked_up(ids, table, padding=None):
+    real = np.ones(ids.shape, bool) if padding is None else ids != padding
+    out = np.zeros((*ids.shape, table.shape[1]), table.dtype)
+    out[real] = table[ids[real]]
+    return out
+
+
+def needed(step, ids, table, rank):
+    """Bytes of the rows (or parts of rows) that a rank's ids name and it does not hold, each once: by brute force."""
+    if rank not in step.src.mesh:
+        return 0
+    *part, columns = step.dst.slices(step.shape, rank)
+    (start, stop), _ = step.table.bounds(table.shape, rank)
+    named = {int(i) for i in ids[tuple(part)].flat if i != step.padding}
+    return sum(not start <= i < stop for i in named) * (columns.stop - columns.start) * table.itemsize
+
+
+def check(world, step, ids, table):
+    results, event = run(world, step, ids, table)
+    wanted = looked_up(ids, table, step.padding)
+    for rank, result, nbytes in zip(world.ranks, results, event.nbytes):
+        assert result.dtype == table.dtype and result.flags.c_contiguous
+        if rank not in step.src.mesh:
+            assert result.shape == (0,) * len(step.shape)
+            continue
+        np.testing.assert_array_equal(result, wanted[step.dst.slices(step.shape, rank)])
+        assert nbytes == needed(step, ids, table, rank), (str(step), rank)
+    assert event.collective == step.collective and event.axes == step.axes and not event.expected
+    return event
+
+
+def targets(mesh, ndim, columns=None):
+    """Whole, and split over tp in each dim in turn."""
+    yield "gather_rows", mesh(*[None] * ndim, columns)
+    for dim in range(ndim + (columns is None)):
+        yield (
+            "exchange_rows",
+            mesh(
+                *["tp" if k == dim else None for k in range(ndim)], columns or ("tp" if dim == ndim else None)
+            ),
+        )
+
+
+@pytest.mark.parametrize("rows", [64, 37, 8, 3, 1])
+@pytest.mark.parametrize("shape", [(24,), (5, 7), (2, 3, 4), (1,), (0,), ()])
+def test_every_target(world, rows, shape):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = table_of(rows, 6), some_ids(shape, rows)
+    for name, target in targets(mesh, len(shape)):
+        step = step_of(mesh, [None] * len(shape), mesh("tp", None), target, rows, 6)(shape)
+        assert step.dst == target and step.collective == (name if world.size > 1 else "gather_rows")
+        check(world, step, ids, table)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", ml_dtypes.bfloat16, "int8", "complex128", "S3"], ids=str
+)
+def test_every_element_type(world, dtype):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = table_of(19, 5, dtype), some_ids((4, 9), 19)
+    for _, target in targets(mesh, 2):
+        check(world, step_of(mesh, [None, None], mesh("tp", None), target, 19, 5)((4, 9)), ids, table)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "uint64", "int64"])
+def test_every_type_of_ids(world, kind):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = table_of(300, 3), some_ids((40,), 100).astype(kind)
+    for _, target in targets(mesh, 1):
+        step = step_of(mesh, [None], mesh("tp", None), target, 300, 3, padding=7)((40,))
+        check(world, step, ids, table)
+
+
+@pytest.mark.parametrize("owner", ["first", "last"])
+def test_all_ids_of_one_rank(world, owner):
+    mesh = Mesh((world.size,), ("tp",))
+    table = table_of(8 * world.size, 4)
+    first = 0 if owner == "first" else 8 * (world.size - 1)
+    ids = first + some_ids((33,), 8)
+    for _, target in targets(mesh, 1):
+        event = check(
+            world, step_of(mesh, [None], mesh("tp", None), target, len(table), 4)((33,)), ids, table
+        )
+        for rank, nbytes in zip(world.ranks, event.nbytes):
+            holds = rank == (0 if owner == "first" else world.size - 1)
+            assert nbytes == 0 or not holds
+
+
+def test_repeated_ids_cost_one_row(world):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = table_of(4 * world.size, 16), np.zeros((100,), np.int64)
+    step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), len(table), 16)((100,))
+    event = check(world, step, ids, table)
+    for rank, nbytes in zip(world.ranks, event.nbytes):
+        assert nbytes == (16 * 4 if rank else 0)
+
+
+@pytest.mark.parametrize("padding", [-1, 5, 1000])
+def test_ids_that_nobody_holds_give_zeros(world, padding):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = table_of(21, 4), some_ids((6, 8), 21)
+    for some in (np.where(ids % 3 == 0, padding, ids), np.full_like(ids, padding)):
+        for _, target in targets(mesh, 2):
+            step = step_of(mesh, [None, None], mesh("tp", None), target, 21, 4, padding)((6, 8))
+            check(world, step, some, table)
+
+
+def test_tables_much_longer_than_ids(world):
+    mesh = Mesh((world.size,), ("tp",))
+    rows = 20 * SPARSE
+    table, ids = table_of(rows, 2), np.array([rows - 1, 0, 0, 13, -1, rows // 2])
+    for _, target in targets(mesh, 1):
+        check(world, step_of(mesh, [None], mesh("tp", None), target, rows, 2, -1)((6,)), ids, table)
+
+
+@pytest.mark.ranks(4, 8)
+def test_meshes_of_several_axes(world):
+    """Ids split along other axes, columns split too, rows split over two axes in both orders, ranks in reverse."""
+    shape, rows, width = (6, 10), 45, 6
+    ids, table = some_ids(shape, rows), table_of(rows, width)
+    for ranks in (None, range(world.size - 1, -1, -1)):
+        mesh = Mesh((2, world.size // 2), ("dp", "tp"), ranks)
+        for where in ([None, None], ["dp", None], [None, "dp"]):
+            src = Layout(mesh, [*mesh(*where).dims, ()], "tp")
+            for target in (
+                src.reduced,
+                mesh((*mesh(*where).dims[0], "tp"), where[1], None),
+                mesh(*where, "tp"),
+            ):
+                check(world, row_step(src, mesh("tp", None), target, (*shape, width), rows), ids, table)
+        columns = mesh("tp", "dp")
+        src = Layout(mesh, [(), (), "dp"], "tp")
+        for target in (src.reduced, mesh("tp", None, "dp"), mesh(None, None, ("dp", "tp"))):
+            check(world, row_step(src, columns, target, (*shape, width), rows), ids, table)
+        for both in (("dp", "tp"), ("tp", "dp")):
+            src = Layout(mesh, [(), (), ()], both)
+            for entry in (
+                [both, None, None],
+                [both[0], None, None],
+                ["tp", "dp", None],
+                [None, "dp", "tp"],
+                [None] * 3,
+            ):
+                check(world, row_step(src, mesh(both, None), mesh(*entry), (*shape, width), rows), ids, table)
+
+
+@pytest.mark.ranks(3, 8)
+def test_ranks_outside_of_the_mesh_have_nothing(world):
+    mesh = Mesh((2,), ("tp",), (world.size - 1, 1))
+    table, ids = table_of(9, 4), some_ids((5,), 9)
+    for _, target in targets(mesh, 1):
+        check(world, step_of(mesh, [None], mesh("tp", None), target, 9, 4)((5,)), ids, table)
+
+
+def test_one_copy_for_all_ranks_of_a_node(world):
+    mesh = Mesh((world.size,), ("tp",))
+    table = table_of(4096, 32)
+    with world.use(replicated="shared"):
+        kept = []
+        for seed in range(3):  # results that are still in use keep their memory
+            ids = some_ids((64, 64), 4096, seed, least=-1)
+            step = step_of(mesh, [None, None], mesh("tp", None), mesh(None, None, None), 4096, 32, -1)(
+                (64, 64)
+            )
+            check(world, step, ids, table)
+            kept.append((ids, run(world, step, ids, table)[0]))
+        for ids, results in kept:
+            for result in results:
+                np.testing.assert_array_equal(result, looked_up(ids, table, -1))
+        for _, target in targets(mesh, 2):
+            step = step_of(mesh, [None, None], mesh("tp", None), target, 4096, 32, -1)((64, 64))
+            check(world, step, ids, table)
+
+
+def test_the_inputs_stay_and_need_not_be_contiguous(world):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = np.asfortranarray(table_of(20, 6)), some_ids((14,), 20)[::2]
+    before = table.copy(), ids.copy()
+    for _, target in targets(mesh, 1):
+        check(world, step_of(mesh, [None], mesh("tp", None), target, 20, 6)((7,)), ids, table)
+    np.testing.assert_array_equal(before[0], table)
+    np.testing.assert_array_equal(before[1], ids)
+
+
+def test_more_elements_than_mpi_can_count(world, monkeypatch):
+    """Whole rows are counted then; columns of different lengths cannot be."""
+    from spmdsim.worlds import mpi_types
+
+    monkeypatch.setattr(mpi_types, "MAX_COUNT", 20)
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = table_of(11, 7), some_ids((18,), 11)
+    for target in (mesh(None, None), mesh("tp", None)):
+        check(world, step_of(mesh, [None], mesh("tp", None), target, 11, 7)((18,)), ids, table)
+    if world.size in (2, 3, 4) and not isinstance(world, LockStep):
+        step = step_of(mesh, [None], mesh("tp", None), mesh(None, "tp"), 11, 7)((18,))
+        with pytest.raises(WorldError, match="more elements than MPI can count"):
+            run(world, step, ids, table)
+
+
+# -- what is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [-1, 9, 10**6])
+def test_ids_outside_the_table(world, bad):
+    mesh = Mesh((world.size,), ("tp",))
+    step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
+    with pytest.raises(InputError, match=f"id {bad} is outside 0..8"):
+        run(world, step, np.array([1, 2, bad, 0, 0]), table_of(9, 4))
+    with pytest.raises(InputError, match="looked up by integers"):
+        run(world, step, np.ones(5), table_of(9, 4))
+
+
+@pytest.mark.ranks(2, 4)
+def test_ranks_with_different_ids_are_told(world):
+    mesh = Mesh((world.size,), ("tp",))
+    step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
+    ids = [np.arange(5) if rank else np.arange(5)[::-1] for rank in world.ranks]
+    tables = [table_of(9, 4)[step.table.slices((9, 4), rank)] for rank in world.ranks]
+    with pytest.raises(WorldError, match=r"different ids|in its ids"):
+        world.run_rows(step, ids, tables)
+
+
+def test_shards_that_do_not_fit(world):
+    mesh = Mesh((world.size,), ("tp",))
+    step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
+    with pytest.raises(WorldError, match="holds ids of shape"):
+        world.run_rows(step, [np.zeros(4, int)] * len(world.ranks), [table_of(9, 4)] * len(world.ranks))
+    with pytest.raises(WorldError, match="part of the table of shape"):
+        world.run_rows(step, [np.zeros(5, int)] * len(world.ranks), [table_of(10, 4)] * len(world.ranks))
+
+
+def test_a_mesh_larger_than_the_world():
+    mesh = Mesh((4,), ("tp",))
+    step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
+    with pytest.raises(WorldError, match="needs rank 3"):
+        LockStep(2).run_rows(step, [np.zeros(5, int)] * 2, [table_of(9, 4)] * 2)
+
+
+def test_a_table_that_is_not_split():
+    mesh = Mesh((4,), ("tp",))
+    with pytest.raises(PlanError, match="not split"):
+        row_step(mesh(None, None), mesh(None, "tp"), mesh(None, None), (5, 4), 9)
+
+
+# -- the pure part ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 10, 500, 10**6])
+def test_distinct_rows(count):
+    """Both ways, marks and sorting, against numpy."""
+    for size in (0, 1, 7, 300):
+        ids = some_ids((size,), count + 1, size)
+        rows, index, nobody = distinct(ids, count)
+        np.testing.assert_array_equal(rows, np.unique(ids[ids < count]))
+        np.testing.assert_array_equal(np.append(rows, count)[index], ids)
+        assert nobody == bool((ids == count).any())
+
+
+def test_what_is_wanted_is_what_is_sent():
+    """What each rank expects of the others is what they know that it wants, for uneven and empty parts."""
+    mesh = Mesh((2, 4), ("a", "b"))
+    src = Layout(mesh, [(), ()], ("a", "b"))
+    step = row_step(src, mesh(("b", "a"), None), mesh("a", None), (13, 4), 6)
+    for rank in range(8):
+        frame = row_frame(step, rank)
+        wants = frame.wants(some_ids((13,), 6))
+        me = frame.members.index(rank)
+        received = dict(frame.elements(wants, me))
+        assert rank not in received and sum(wants[me].counts) == len(wants[me].rows)
+        for k, member in enumerate(frame.members):
+            start, stop = frame.edges[k : k + 2]
+            assert ((wants[me].of(k) >= start) & (wants[me].of(k) < stop)).all()
+            assert received.get(member, 0) == (0 if member == rank else 4 * len(wants[me].of(k)))
+
+
+def test_bytes_without_data_are_an_expectation():
+    """Evenly spread ids bring that much on average; the event says that it is one."""
+    mesh, rows, width, tokens = Mesh((4,), ("tp",)), 400, 8, 300
+    for _, target in targets(mesh, 1):
+        step = step_of(mesh, [None], mesh("tp", None), target, rows, width)((tokens,))
+        here = ShapeOnly(4)
+        ids, table = (
+            here.empty(shape, kind) for shape, kind in (((tokens,), "int64"), ((100, width), "float32"))
+        )
+        with record() as trace:
+            (result,) = here.run_rows(step, [ids], [table])
+        (event,) = trace.collectives
+        assert event.expected and result.shape == target.local_shape((tokens, width), 0)
+        assert "about" in trace.table()
+        data = table_of(rows, width)
+        seen = [
+            run(LockStep(4), step, some_ids((tokens,), rows, seed), data)[1].nbytes[0] for seed in range(200)
+        ]
+        assert event.nbytes[0] == pytest.approx(np.mean(seen), rel=0.03)
+
+
+def test_the_matrix_and_the_timeline_say_who_sent_what():
+    from spmdsim.trace.perfetto import timeline
+
+    mesh, table = Mesh((4,), ("tp",)), table_of(16, 2)
+    ids = np.array([0, 0, 1, 5, 15])
+    step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 16, 2)((5,))
+    with record() as trace:
+        LockStep(4).run_rows(step, [ids] * 4, [table[4 * k : 4 * k + 4] for k in range(4)])
+    row = 2 * 4
+    wanted = [[0, row, 0, row], [2 * row, 0, 0, row], [2 * row, row, 0, row], [2 * row, row, 0, 0]]
+    assert trace.matrix(4).tolist() == wanted
+    arrows = [e for e in timeline([trace])["traceEvents"] if e["ph"] == "s"]
+    assert len(arrows) == sum(count > 0 for some in wanted for count in some)
