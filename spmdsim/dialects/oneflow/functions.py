@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as core
+from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
@@ -24,7 +25,11 @@ def manual_seed(seed: int) -> None:
 def tensor(
     data: Any, placement: Placement | None = None, sbp: Any = None, dtype: Any = None
 ) -> LocalTensor | GlobalTensor:
-    """A tensor of the same data on every rank; global if a placement and an sbp are given."""
+    """A tensor of the same data on every rank; global if a placement and an sbp are given.
+
+    Raises:
+        RuntimeError: only one of the two; ranks whose data, placement or sbp differ; a dim too short to be split.
+    """
     array = np.asarray(data, dtype=dtype)
     if array.dtype == np.float64 and dtype is None:
         array = array.astype(np.float32)
@@ -33,12 +38,15 @@ def tensor(
         return LocalTensor([array.copy() for _ in world.ranks], world)
     if placement is None or sbp is None:
         raise OneFlowError("a global tensor needs both placement and sbp")
+    from spmdsim.dialects.oneflow.tensors import check_sizes
     from spmdsim.dialects.oneflow.tensors import layout as layout_of
     from spmdsim.tensor import Tensor as CoreTensor
 
-    return GlobalTensor(
-        CoreTensor.from_global(array, layout_of(placement, sbp, array.ndim), world), placement
-    )
+    layout = layout_of(placement, sbp, array.ndim)
+    check_placement(placement, world)
+    check_sizes(placement, sbp, array.shape)
+    check_same(world, [facts_of(placement, sbp, array)] * len(world.ranks))
+    return GlobalTensor(CoreTensor.from_global(array, layout, world), placement)
 
 
 Tensor = tensor
@@ -65,7 +73,8 @@ def _binary(function: Callable[..., Any]) -> Callable[[GlobalTensor, GlobalTenso
                 "Expected all tensors to be on the same placement, but found at least two placements, "
                 f"{a.placement} and {b.placement}!"
             )
-        return GlobalTensor(function(a.value, b.value), a.placement)
+        with same_code():
+            return GlobalTensor(function(a.value, b.value), a.placement)
 
     call.__doc__ = f"``{function.__name__}`` of two global tensors on one placement."
     return call

@@ -11,15 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.oneflow.agreement import (
+    check_placement,
+    check_same,
+    facts_of,
+    same_code,
+    transition,
+)
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
-from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.dialects.session import current_world
 from spmdsim.layout import Layout
 from spmdsim.redistribution.step import Step
 from spmdsim.tensor import Tensor as CoreTensor
-from spmdsim.tensor.sources import global_shape
 
 
 class Size(tuple):
@@ -83,14 +89,17 @@ class LocalTensor:
         overwrite the other ranks' unless ``copy``.
 
         Raises:
-            RuntimeError: no placement or sbp, or local shapes that do not fit together.
+            RuntimeError: no placement or sbp, ranks that passed different ones, or local shapes that do not fit
+                together.
         """
         if placement is None or sbp is None:
             raise OneFlowError(
                 "Converting a local tensor to global tensor must have placement and sbp parameters."
             )
+        check_placement(placement, self.world)
+        check_same(self.world, [facts_of(placement, sbp)] * len(self.shards))
         layout = layout_of(placement, sbp, self.shards[0].ndim)
-        shape = self._logical_shape(layout, check_meta)
+        shape = self._logical_shape(placement, sbp, check_meta)
         sent = _from_first(self, layout, shape)
         if not copy:
             for k, rank in enumerate(self.world.ranks):
@@ -98,34 +107,18 @@ class LocalTensor:
                     self.shards[k] = sent[k]
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
-    def _logical_shape(self, layout: Layout, check_meta: bool) -> tuple[int, ...]:
+    def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
         facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards])
-        members = layout.mesh.rank_list
+        members = placement.order
         if not check_meta:
-            first = facts[members[0]][0]
-            return tuple(n * p for n, p in zip(first, layout.parts))
+            return logical_shape(placement, sbp, facts[members[0]][0])
         dtypes = {facts[rank][1] for rank in members}
         if len(dtypes) > 1:
             raise OneFlowError(
                 "Expected all tensors on each rank to be the same dtype, but found at least two dtypes, "
                 + " and ".join(sorted(dtypes))
             )
-        shape = global_shape(layout, {rank: facts[rank][0] for rank in members})
-        for rank in members:
-            wanted = layout.local_shape(shape, rank)
-            for dim, (got, want) in enumerate(zip(facts[rank][0], wanted)):
-                if got == want:
-                    continue
-                if layout.dims[dim]:
-                    raise OneFlowError(
-                        f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution: "
-                        f"rank {rank} has {got}, a balanced split of {shape[dim]} gives it {want}"
-                    )
-                raise OneFlowError(
-                    f"Sizes of tensors must match in dimension {dim}. Expected size {want} but got size {got} for "
-                    f"tensor on rank {rank}!"
-                )
-        return shape
+        return logical_shape_of(placement, sbp, [facts[rank][0] for rank in members])
 
     def __repr__(self) -> str:
         return "\n".join(f"tensor({np.array2string(x, precision=4, separator=', ')})" for x in self.shards)
@@ -190,7 +183,8 @@ class GlobalTensor:
 
     def backward(self, gradient: GlobalTensor | None = None) -> None:
         """Gradients of everything it depends on."""
-        self.value.backward(None if gradient is None else gradient.value)
+        with same_code():
+            self.value.backward(None if gradient is None else gradient.value)
 
     def to_global(
         self,
@@ -203,15 +197,22 @@ class GlobalTensor:
     ) -> GlobalTensor:
         """The same tensor elsewhere; ``grad_sbp`` is where its gradient is brought on the way back.
 
+        The same place gives the tensor itself, unless a ``copy`` is asked for.
+
         Raises:
-            RuntimeError: neither placement nor sbp.
+            RuntimeError: neither placement nor sbp; a dim too short to be split; a transition there is not.
         """
         if placement is None and sbp is None:
             raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")
         where = placement or self.placement
         entries = self.sbp if sbp is None else sbp
         layout = layout_of(where, entries, self.value.ndim)
-        moved = _to(self.value, layout)
+        if layout == self.value.layout and where == self.placement and grad_sbp is None and not copy:
+            return self
+        check_placement(where, self.value.world)
+        check_sizes(where, entries, self.value.shape)
+        with transition(self, (where, entries)), same_code():
+            moved = _to(self.value, layout)
         if grad_sbp is not None and moved.requires_grad:
             from spmdsim.dialects.oneflow.gradients import GradientMove
 
@@ -228,7 +229,8 @@ class GlobalTensor:
 
     def numpy(self) -> np.ndarray:
         """The whole tensor, on every process."""
-        return self.value.full()
+        with same_code():
+            return self.value.full()
 
     def __repr__(self) -> str:
         sbp = ", ".join(str(entry) for entry in self.sbp)
