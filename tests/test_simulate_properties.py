@@ -131,3 +131,77 @@ def test_other_seeds_give_other_orders_and_the_same_seed_the_same() -> None:
     assert len(set(orders)) > 1
     assert tuple(simulate(program, 8, seed=3).results[0]) == orders[3]
     assert {tuple(simulate(program, 8).results[0]) for _ in range(3)} == {(1, 2, 3, 4, 5, 6, 7)}
+
+
+@st.composite
+def array_calls(draw: Any) -> tuple[int, list[list[tuple[Any, ...]]]]:
+    """Calls of each rank: mostly matched, in any order, sometimes one is missing or too short."""
+    size = draw(st.integers(2, 4))
+    calls: list[list[tuple[Any, ...]]] = [[] for _ in range(size)]
+    shapes = st.sampled_from([(2,), (3,), (2, 2), (0,)])
+    for _ in range(draw(st.integers(1, 10))):
+        if draw(st.booleans()):
+            step, shape = draw(st.integers(1, size - 1)), draw(shapes)
+            for rank in range(size):
+                calls[rank].append(("both", (rank + step) % size, (rank - step) % size, shape))
+            continue
+        source, dest = draw(st.permutations(range(size)))[:2]
+        tag, shape = draw(st.integers(0, 1)), draw(shapes)
+        calls[source].append(("send", dest, tag, shape))
+        got = draw(shapes) if draw(st.integers(0, 9)) == 0 else shape
+        wanted = (draw(st.sampled_from([source, source, -1])), draw(st.sampled_from([tag, tag, -1])))
+        if draw(st.integers(0, 15)):
+            calls[dest].append(("receive", *wanted, got))
+    if draw(st.booleans()):
+        calls[0].reverse()
+    return size, calls
+
+
+def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    got = []
+    for number, (kind, first, second, shape) in enumerate(calls[comm.rank]):
+        sent = np.full(shape, comm.rank + number / 16)
+        room = np.full(shape, -1.0)
+        out, into = (sent, room) if short else ([sent, MPI.DOUBLE], [room, MPI.DOUBLE])
+        if kind == "send":
+            comm.Send(out, first, second)
+            sent[...] = np.nan
+            continue
+        if kind == "both":
+            comm.Sendrecv(out, first, 0, into, second, 0, status)
+        else:
+            comm.Recv(into, first, second, status)
+        got.append((room.tolist(), status.source, status.tag, status.count))
+    return got
+
+
+@given(array_calls())
+@settings(max_examples=300, deadline=None)
+def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
+    size, calls = case
+    short = simulate(run_calls, size, calls, True, check=False).to_dict()
+    general = simulate(run_calls, size, calls, False, check=False).to_dict()
+    assert short == general
+    results = [simulate(run_calls, size, calls, way, check=False).results for way in (True, False)]
+    assert results[0] == results[1]
+
+
+def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
+    from spmdsim.simulation import messages, point_to_point
+
+    def ring(comm: Any) -> float:
+        mine, room = np.full(2, float(comm.rank)), np.empty(2)
+        for _ in range(comm.size - 1):
+            comm.Sendrecv(mine, (comm.rank + 1) % comm.size, 0, room, (comm.rank - 1) % comm.size)
+            mine[...] = room
+        return float(mine[0])
+
+    def refuse(spec: Any) -> None:
+        raise AssertionError("a plain array took the general way")
+
+    monkeypatch.setattr(messages, "simple", refuse)
+    monkeypatch.setattr(point_to_point, "simple", refuse)
+    assert simulate(ring, 4).results == (1.0, 2.0, 3.0, 0.0)

@@ -95,6 +95,14 @@ def simple(spec: Any) -> Buffer:
     return _piece(flat, count, start, datatype, order)
 
 
+def writable(spec: Any) -> Buffer:
+    """A buffer to receive into."""
+    buffer = simple(spec)
+    if not buffer.array.flags.writeable:
+        raise BufferError("the receive buffer is read-only")
+    return buffer
+
+
 def blocks(spec: Any, parts: int) -> list[Buffer]:
     """Equal buffers, one per rank, after each other in memory."""
     memory, count, start, datatype = _unpack(spec)

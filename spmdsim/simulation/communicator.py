@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.simulation import constants as c
+from spmdsim.simulation.arrays import own_message, own_receive
 from spmdsim.simulation.collective_methods import CollectiveMethods, meet
 from spmdsim.simulation.collectives import Call, Rule, join
 from spmdsim.simulation.constants import MPIError
@@ -71,6 +72,7 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
         made = cls.__new__(cls)
         made._shared, made._rank, made._task = shared, rank, task
         made._scheduler, made._box = shared.scheduler, shared.boxes[rank]
+        made._own_message, made._own_receive = own_message(made), own_receive(made)
         made._attributes = {}
         made.rank, made.size = rank, shared.size
         return made

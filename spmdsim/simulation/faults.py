@@ -117,9 +117,9 @@ def note_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
     scheduler.problems.append(problem)
 
 
-def note_flood(task: Any) -> None:
+def note_flood(message: Message, count: int, nbytes: int) -> None:
     """Hundreds of messages to one rank without waiting for anybody: only memory limits them."""
-    dest, message, (count, nbytes) = task.flood
+    task, dest = message.task, message.comm.ranks[message.dest]
     scheduler = task.scheduler
     key = ("flood", message.site)
     if key in scheduler.suspects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.simulation import faults
+from spmdsim.simulation.ahead import note_flood
 from spmdsim.simulation.collectives import Call
 from spmdsim.simulation.messages import Message
 from spmdsim.simulation.places import Place, place_of, ranks_text
@@ -16,8 +16,7 @@ from spmdsim.simulation.waiting import describe
 def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
     """Add a finding for everything left open; equal ones of several ranks become one."""
     for task in scheduler.tasks:
-        if task.flood is not None:
-            faults.note_flood(task)
+        note_flood(task)
     lost = _unreceived(scheduler)
     scheduler.problems.extend(lost)
     scheduler.problems.extend(_open_meetings(scheduler))

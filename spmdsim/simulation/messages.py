@@ -1,17 +1,17 @@
 """Messages, receives, and how they find each other.
 
-Each rank of a communicator has one mailbox. Exact matches go through a table keyed by (source, tag); only
-wildcards look further. Order is MPI's: of several that fit, the one sent, or posted, first.
+Each rank of a communicator has one mailbox. Order is MPI's: of several that fit, the one sent, or posted, first.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.simulation.buffers import OBJECT, simple
 from spmdsim.simulation.constants import ANY_SOURCE, ANY_TAG
-from spmdsim.simulation.places import Site
+from spmdsim.simulation.places import Site, site_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.scheduler import Scheduler, Task
@@ -25,15 +25,23 @@ class Message:
     Attributes:
         source: rank of the sender in the communicator; ``dest`` of the receiver.
         array: a contiguous array that is the whole message, for as long as copying it is all there is to do.
+        at: its site; None as long as its rank stands in the call, so that the stack tells.
         data: a private copy of the elements, once one was needed.
         done: the sender may go on: it was received, or somebody else keeps the data.
         relieved: it would have blocked for ever without a library's buffer.
+        later: the next message of the same source in the same mailbox.
+        last: the last one, known to the first if there is more than one.
     """
 
-    __slots__ = (
-        *("comm", "task", "array", "_payload", "source", "dest", "tag", "mode", "name", "site"),
-        *("start", "end", "number", "data", "done", "relieved", "waiter"),
-    )
+    # Defaults live in the class: a program makes very many messages, and few of them need all this.
+    mode = STANDARD
+    number = 0
+    data: Any = None
+    done = False
+    relieved: Any = None
+    waiter: Any = None
+    later: Any = None
+    last: Any = None
 
     def __init__(
         self,
@@ -44,36 +52,36 @@ class Message:
         source: int,
         dest: int,
         tag: int,
-        mode: str,
         name: str,
-        site: Site,
+        at: Site | None,
         start: float,
         end: float,
     ) -> None:
         self.comm = comm  # what all ranks of the communicator share
         self.task = task
-        self._payload = payload
+        self.payload_made = payload
         self.array = array
         self.source = source
         self.dest = dest
         self.tag = tag
-        self.mode = mode
         self.name = name
-        self.site = site
+        self.at = at
         self.start = start
         self.end = end
-        self.number = 0
-        self.data: Any = None
-        self.done = False
-        self.relieved: Any = None
-        self.waiter: Any = None
+
+    @property
+    def site(self) -> Site:
+        """The call that sends it."""
+        if self.at is None:
+            self.at = site_in_stack(self.task)
+        return self.at
 
     @property
     def payload(self) -> Any:
         """The buffer or object; the one of an array is made when somebody asks."""
-        if self._payload is None:
-            self._payload = simple(self.array)
-        return self._payload
+        if self.payload_made is None:
+            self.payload_made = simple(self.array)
+        return self.payload_made
 
     def keep(self) -> None:
         """Copy the data, so that the sender may change its buffer."""
@@ -87,15 +95,18 @@ class Receive:
 
     Attributes:
         array: a contiguous array to receive into, if that is all that was asked for.
+        at: as for a message.
         message: what it got, once matched; None also when an array was written without one.
         direct: the data may be written at once, because the rank is blocked in this very call.
         before: the buffer's contents when it was posted, to notice that the program changed them.
     """
 
-    __slots__ = (
-        *("comm", "task", "array", "_target", "source", "dest", "tag", "name", "site", "direct"),
-        *("posted", "end", "number", "done", "message", "before", "waiter"),
-    )
+    number = 0
+    end = 0.0
+    done = False
+    message: Message | None = None
+    before: Any = None
+    waiter: Any = None
 
     def __init__(
         self,
@@ -107,33 +118,38 @@ class Receive:
         dest: int,
         tag: int,
         name: str,
-        site: Site,
+        at: Site | None,
         direct: bool,
     ) -> None:
         self.comm = comm
         self.task = task
-        self._target = target
+        self.target_made = target
         self.array = array
         self.source = source
         self.dest = dest
         self.tag = tag
         self.name = name
-        self.site = site
+        self.at = at
         self.direct = direct
         self.posted = task.clock
-        self.end = 0.0
-        self.number = 0
-        self.done = False
-        self.message: Message | None = None
-        self.before: Any = None
-        self.waiter: Any = None
+
+    @property
+    def site(self) -> Site:
+        """The call that receives."""
+        if self.at is None:
+            self.at = site_in_stack(self.task)
+        return self.at
+
+    def fits(self, source: int, tag: int) -> bool:
+        """Whether a message with this source and tag is one it takes."""
+        return self.source in (source, ANY_SOURCE) and self.tag in (tag, ANY_TAG)
 
     @property
     def target(self) -> Any:
         """The buffer it writes to; the one of an array is made when somebody asks."""
-        if self._target is None:
-            self._target = simple(self.array)
-        return self._target
+        if self.target_made is None:
+            self.target_made = simple(self.array)
+        return self.target_made
 
 
 class Probing:
@@ -208,35 +224,49 @@ class Mailbox:
     """What has arrived at one rank and is not received, and what it has posted and not got.
 
     Attributes:
-        arrived: messages by (source, tag), in the order sent.
-        posted: receives by (source, tag), in the order posted.
-        wild: receives with a wildcard.
-        blocked: the receive the rank stands in, which is younger than all others; it has no wildcard.
+        arrived: by source the first message, which leads to those after it.
+        posted: nonblocking receives by (source, tag), in the order posted.
+        wild: nonblocking receives with a wildcard.
+        blocked: the receive the rank stands in, which is younger than all others.
         probes: blocking probes.
     """
 
-    __slots__ = ("arrived", "blocked", "posted", "probes", "wild")
+    __slots__ = ("_count", "arrived", "blocked", "posted", "probes", "wild")
 
     def __init__(self) -> None:
-        self.blocked: Receive | None = None
-        self.arrived: dict[tuple[int, int], deque[Message]] = {}
+        self.arrived: dict[int, Message] = {}
         self.posted: dict[tuple[int, int], deque[Receive]] = {}
         self.wild: list[Receive] = []
+        self.blocked: Receive | None = None
         self.probes: list[Probing] = []
+        self._count = 0
+
+    # ------------------------------------------------------------------ receives
+
+    def post(self, receive: Receive) -> None:
+        """Let a receive wait here."""
+        self._count += 1
+        receive.number = self._count
+        if receive.direct:
+            self.blocked = receive
+        elif receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
+            self.wild.append(receive)
+        else:
+            self.posted.setdefault((receive.source, receive.tag), deque()).append(receive)
 
     def take_receive(self, message: Message) -> Receive | None:
         """The receive that this message satisfies, removed; None if nobody waits for it."""
         source, tag = message.source, message.tag
         exact = self.posted.get((source, tag)) if self.posted else None
         for position, receive in enumerate(self.wild):
-            if receive.source in (ANY_SOURCE, source) and receive.tag in (ANY_TAG, tag):
+            if receive.fits(source, tag):
                 if exact and exact[0].number < receive.number:
                     break
                 return self.wild.pop(position)
         if exact:
             return self._take_exact(source, tag)
         blocked = self.blocked
-        if blocked is not None and blocked.source == source and blocked.tag == tag:
+        if blocked is not None and blocked.fits(source, tag):
             self.blocked = None
             return blocked
         return None
@@ -248,82 +278,8 @@ class Mailbox:
             del self.posted[source, tag]
         return receive
 
-    def post(self, receive: Receive) -> None:
-        """Let a receive wait here."""
-        if receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
-            self.wild.append(receive)
-            return
-        if receive.direct:
-            self.blocked = receive
-            return
-        key = (receive.source, receive.tag)
-        queue = self.posted.get(key)
-        if queue is None:
-            self.posted[key] = deque((receive,))
-        else:
-            queue.append(receive)
-
-    def put(self, message: Message) -> None:
-        """Let a message wait here."""
-        key = (message.source, message.tag)
-        queue = self.arrived.get(key)
-        if queue is None:
-            self.arrived[key] = deque((message,))
-        else:
-            queue.append(message)
-
-    def find(self, source: int, tag: int, random: Any = None) -> Message | None:
-        """The message a receive would get now; it stays here.
-
-        Args:
-            source: rank or ANY_SOURCE.
-            tag: number or ANY_TAG.
-            random: draws among the sources when several could be first; None takes the one sent first.
-        """
-        if source != ANY_SOURCE and tag != ANY_TAG:
-            queue = self.arrived.get((source, tag))
-            return queue[0] if queue else None
-        first: dict[int, Message] = {}  # a source's messages stay in order, whatever their tags
-        for (sender, label), queue in self.arrived.items():
-            if source in (ANY_SOURCE, sender) and tag in (ANY_TAG, label):
-                known = first.get(sender)
-                if known is None or queue[0].number < known.number:
-                    first[sender] = queue[0]
-        if not first:
-            return None
-        if random is not None:
-            return first[random.choice(sorted(first))]
-        return min(first.values(), key=lambda message: message.number)
-
-    def take(self, source: int, tag: int, random: Any = None) -> Message | None:
-        """As find, but the message is taken out."""
-        key = (source, tag)
-        queue = self.arrived.get(key)  # wildcards are no keys
-        if queue is None:
-            if source != ANY_SOURCE and tag != ANY_TAG:
-                return None
-            message = self.find(source, tag, random)
-            if message is not None:
-                self.remove(message)
-            return message
-        message = queue.popleft()
-        if not queue:
-            del self.arrived[key]
-        return message
-
-    def remove(self, message: Message) -> None:
-        """Take a message out."""
-        key = (message.source, message.tag)
-        queue = self.arrived[key]
-        if queue[0] is message:
-            queue.popleft()
-        else:
-            queue.remove(message)
-        if not queue:
-            del self.arrived[key]
-
     def withdraw(self, receive: Receive) -> bool:
-        """Take a receive out that has not matched; False if it is not here."""
+        """Take a nonblocking receive out that has not matched; False if it is not here."""
         if receive in self.wild:
             self.wild.remove(receive)
             return True
@@ -336,7 +292,84 @@ class Mailbox:
             del self.posted[key]
         return True
 
+    # ------------------------------------------------------------------ messages
+
+    def put(self, message: Message) -> None:
+        """Let a message wait here."""
+        self._count += 1
+        message.number = self._count
+        first = self.arrived.get(message.source)
+        if first is None:
+            self.arrived[message.source] = message
+        else:
+            (first.last or first).later = message
+            first.last = message
+
+    def find(self, source: int, tag: int, random: Any = None) -> Message | None:
+        """The message a receive would get now; it stays here.
+
+        Args:
+            source: rank or ANY_SOURCE.
+            tag: number or ANY_TAG.
+            random: draws among the sources when several could be first; None takes the one sent first.
+        """
+        if source != ANY_SOURCE:
+            return _first(self.arrived.get(source), tag)
+        found = [message for one in self.arrived.values() if (message := _first(one, tag)) is not None]
+        if not found:
+            return None
+        if random is not None:
+            return random.choice(sorted(found, key=lambda message: message.source))
+        return min(found, key=lambda message: message.number)
+
+    def take(self, source: int, tag: int, random: Any = None) -> Message | None:
+        """As find, but the message is taken out."""
+        message = self.find(source, tag, random)
+        if message is not None:
+            self.remove(message)
+        return message
+
+    def remove(self, message: Message) -> None:
+        """Take a message out."""
+        first = self.arrived[message.source]
+        later = message.later
+        if first is message:
+            if later is None:
+                del self.arrived[message.source]
+            else:
+                later.last = None if message.last is later else message.last
+                self.arrived[message.source] = later
+        else:
+            before = first
+            while before.later is not message:
+                before = before.later
+            before.later = later
+            if later is None:
+                first.last = None if before is first else before
+        message.later = message.last = None
+
+    def put_back(self, message: Message) -> None:
+        """Let a message that was taken out be the first of its source."""
+        later = self.arrived.get(message.source)
+        if later is not None:
+            message.later, message.last, later.last = later, later.last or later, None
+        self.arrived[message.source] = message
+
     def waiting_messages(self) -> list[Message]:
         """Everything that has arrived and is not received, in the order sent."""
-        found = [message for queue in self.arrived.values() for message in queue]
+        found = [message for first in self.arrived.values() for message in _chain(first)]
         return sorted(found, key=lambda message: message.number)
+
+
+def _chain(message: Message | None) -> Iterator[Message]:
+    """A message and those that its source sent after it."""
+    while message is not None:
+        yield message
+        message = message.later
+
+
+def _first(message: Message | None, tag: int) -> Message | None:
+    """The first message of a chain that has a tag."""
+    while message is not None and tag not in (message.tag, ANY_TAG):
+        message = message.later
+    return message

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from spmdsim.simulation.buffers import Buffer, simple
+from numpy import ndarray
+
+from spmdsim.simulation.ahead import settle
+from spmdsim.simulation.arrays import DECLINED, ask, got, offer
+from spmdsim.simulation.buffers import Buffer, simple, writable
 from spmdsim.simulation.constants import ANY_SOURCE, ANY_TAG, MPIError
 from spmdsim.simulation.messages import (
     BUFFERED,
@@ -15,6 +19,7 @@ from spmdsim.simulation.messages import (
     Message,
     Receive,
     Together,
+    wait_for,
 )
 from spmdsim.simulation.payloads import OBJECT_TARGET
 from spmdsim.simulation.requests import Prequest, Request
@@ -22,14 +27,6 @@ from spmdsim.simulation.status import Status
 from spmdsim.simulation.transfer import received, start_receive, start_send
 
 _frame = sys._getframe
-
-
-def writable(spec: Any) -> Buffer:
-    """A buffer to receive into."""
-    buffer = simple(spec)
-    if not buffer.array.flags.writeable:
-        raise BufferError("the receive buffer is read-only")
-    return buffer
 
 
 class PointToPoint:
@@ -54,8 +51,8 @@ class PointToPoint:
             task.waiting = None
         if message.end > task.clock:
             task.clock = message.end
-        if mode is SYNCHRONOUS and task.ahead:
-            task.ahead.clear()
+        if mode is SYNCHRONOUS:
+            settle(task)
         timeline = self._scheduler.timeline
         if timeline is not None:
             timeline.call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
@@ -81,7 +78,18 @@ class PointToPoint:
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer; correct programs do not count on it returning before it is received."""
-        self._send(simple(buf), dest, tag, STANDARD, "Send", _frame(1))
+        message = offer(self, buf, dest, tag, "Send", 2) if type(buf) is ndarray else DECLINED
+        if message is DECLINED:
+            self._send(simple(buf), dest, tag, STANDARD, "Send", _frame(1))
+        elif message is not None:
+            task = self._task
+            if not message.done:
+                message.waiter = task
+                task.waiting = message
+                self._scheduler.pass_on(task)
+                task.waiting = message.array = None
+            if message.end > task.clock:
+                task.clock = message.end
 
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer and return once its receive has begun."""
@@ -103,7 +111,16 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Receive into a buffer."""
-        self._receive(writable(buf), source, tag, status, "Recv", _frame(1))
+        receive = ask(self, buf, source, tag, status, "Recv") if type(buf) is ndarray else DECLINED
+        if receive is DECLINED:
+            self._receive(writable(buf), source, tag, status, "Recv", _frame(1))
+        elif receive is not None:
+            task = self._task
+            receive.waiter = task
+            task.waiting = receive
+            self._scheduler.pass_on(task)
+            task.waiting = None
+            got(receive, status)
 
     def Sendrecv(
         self,
@@ -116,6 +133,9 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send and receive at once, which cannot block itself."""
+        if type(sendbuf) is type(recvbuf) is ndarray and self._scheduler.timeline is None:
+            self._exchange_arrays(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+            return
         payload, target = simple(sendbuf), writable(recvbuf)
         self._exchange(payload, dest, sendtag, target, source, recvtag, status, "Sendrecv", _frame(1))
 
@@ -150,9 +170,7 @@ class PointToPoint:
         begin = task.clock
         receive = start_receive(self, target, source, recvtag, name, frame, True)
         message = start_send(self, payload, dest, sendtag, STANDARD, name, frame)
-        if not (message.done and receive.done):
-            together = Together(self._scheduler, task, [message, receive], every=True)
-            self._scheduler.block(together)
+        self._wait_for_both(message, receive)
         if message.end > task.clock:
             task.clock = message.end
         result = received(receive, status)
@@ -160,6 +178,43 @@ class PointToPoint:
         if timeline is not None:
             timeline.call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
         return result
+
+    def _exchange_arrays(
+        self,
+        array: Any,
+        dest: int,
+        sendtag: int,
+        target: Any,
+        source: int,
+        recvtag: int,
+        status: Status | None,
+    ) -> None:
+        """As _exchange; each end goes the short way if it can."""
+        task, name = self._task, "Sendrecv"
+        begin = task.clock
+        receive = ask(self, target, source, recvtag, status, name)
+        if receive is DECLINED:
+            receive = start_receive(self, writable(target), source, recvtag, name, _frame(2), True)
+        came, task.clock = task.clock, begin  # both start at once
+        message = offer(self, array, dest, sendtag, name, 3)
+        if message is DECLINED:
+            message = start_send(self, simple(array), dest, sendtag, STANDARD, name, _frame(2))
+        left, task.clock = task.clock, begin
+        self._wait_for_both(message, receive)
+        task.clock = max(came, left if message is None else message.end)
+        if receive is not None:
+            got(receive, status)
+
+    def _wait_for_both(self, message: Message | None, receive: Receive | None) -> None:
+        """Wait for whichever is there and not done."""
+        scheduler, task = self._scheduler, self._task
+        if message is None or message.done:
+            if receive is not None:
+                wait_for(scheduler, receive)
+        elif receive is None or receive.done:
+            wait_for(scheduler, message)
+        else:
+            scheduler.block(Together(scheduler, task, [message, receive], every=True))
 
     # ------------------------------------------------------------------ upper-case, nonblocking
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from spmdsim.simulation.buffers import writable
 from spmdsim.simulation.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from spmdsim.simulation.messages import Message, Probing
 from spmdsim.simulation.payloads import OBJECT_TARGET
-from spmdsim.simulation.point_to_point import writable
 from spmdsim.simulation.requests import Request
 from spmdsim.simulation.scheduler import current_task
 from spmdsim.simulation.status import Status
@@ -140,10 +140,8 @@ class Matched:
             self._message = None
         if message is None or message is _NOBODYS:
             return PROC_NULL, ANY_TAG
-        box, key = self._comm._box, (message.source, message.tag)
-        box.put(message)
-        box.arrived[key].rotate(1)
-        return key
+        self._comm._box.put_back(message)
+        return message.source, message.tag
 
     def _home(self) -> Any:
         task = current_task()

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spmdsim.simulation import faults
+from spmdsim.simulation.ahead import settle
 from spmdsim.simulation.constants import UNDEFINED
 from spmdsim.simulation.messages import Message, Receive, Together, finish, wait_for
 from spmdsim.simulation.places import place_in_stack
 from spmdsim.simulation.scheduler import current_scheduler
 from spmdsim.simulation.status import Status, fill_statuses
-from spmdsim.simulation.transfer import received, settle
+from spmdsim.simulation.transfer import received
 
 
 class Request:

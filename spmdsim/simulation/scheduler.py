@@ -6,7 +6,6 @@ became ready first runs. With a seed the next rank is drawn at random instead, w
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from spmdsim.simulation.problems import Problem
 from spmdsim.simulation.timing import Speeds
 
 if TYPE_CHECKING:
+    from spmdsim.simulation.messages import Mailbox, Message
     from spmdsim.simulation.timeline import Timeline
 
 LOOKS_BEFORE_RELIEF = 50
@@ -44,7 +44,8 @@ class Task:
 
     __slots__ = (
         *("rank", "scheduler", "greenlet", "switch", "clock", "port_out", "port_in", "waiting", "started"),
-        *("exits", "finished", "value", "exit_code", "active", "ahead", "flood", "messages_sent", "bytes_sent"),
+        *("exits", "finished", "value", "exit_code", "active", "messages_sent", "bytes_sent"),
+        *("to", "count", "nbytes", "ahead", "flood"),
         *("world", "own", "attached", "attached_buffer", "initialized", "finalized"),
         *("looked_at", "idle_looks"),
     )
@@ -64,8 +65,12 @@ class Task:
         self.value: Any = None
         self.exit_code = 0
         self.active: dict[int, Any] = {}  # requests started and not yet waited for
-        self.ahead: dict[int, list[int]] = {}  # messages, bytes sent per rank since it last waited
-        self.flood: Any = None
+        # What it has sent since it last waited: to whom, messages and bytes; and to others before.
+        self.to: Mailbox | None = None
+        self.count = 0
+        self.nbytes = 0
+        self.ahead: dict[Mailbox, tuple[int, int]] = {}
+        self.flood: Message | None = None
         self.messages_sent = 0
         self.bytes_sent = 0
         self.world: Any = None
@@ -111,10 +116,10 @@ class Scheduler:
         self.polls = 0
         self.relieved = False
         self.attention = ""
+        self.through_hub = self.random is not None  # ranks do not switch to each other
         self.buffered_sites: set[Any] = set()
         self.suspects: dict[Any, Any] = {}
         self.shared: list[Any] = []  # every communicator, for the checks at the end
-        self.numbers = itertools.count()
         self.ranks_per_node = size
 
     def start(self, body: Callable[[Task], None]) -> None:
@@ -133,17 +138,18 @@ class Scheduler:
                 if self.on_enter is not None:
                     self.on_enter(task)
                 task.started = True
-                task.greenlet.switch()
+                task.switch()
             if self.failure is not None or all(task.finished for task in self.tasks):
                 return
             attention, self.attention = self.attention, ""
+            self.through_hub = self.random is not None
             woke = self.on_stall(attention)
             if not woke and attention != "relief":
                 return
 
     def close(self) -> None:
         """End the ranks that still stand somewhere in the program; their ``finally`` blocks run."""
-        self.closing = True
+        self.closing = self.through_hub = True
         for task in self.tasks:
             if task.greenlet is not None and not task.greenlet.dead:
                 self.current = task
@@ -161,12 +167,13 @@ class Scheduler:
     def wake(self, task: Task) -> None:
         """Let a blocked rank go on."""
         self.polls = 0
-        self.relieved = False
         self.ready.append(task)
 
     def poll(self, waiting: Any) -> None:
         """Let the others run after a look that found nothing; notice when everybody only looks."""
         task = self.current
+        if not self.polls:
+            self.relieved = False
         self.polls += 1
         self.ready.append(task)
         looks = self.polls // len(self.ready)
@@ -175,6 +182,8 @@ class Scheduler:
             self.attention = "relief"
         elif looks >= LOOKS_BEFORE_GIVING_UP and self.polls >= POLLS_BEFORE_GIVING_UP:
             self.attention = "livelock"
+        if self.attention:
+            self.through_hub = True
         task.waiting = waiting
         self.pass_on(task)
         task.waiting = None
@@ -205,24 +214,26 @@ class Scheduler:
 
     def pass_on(self, task: Task) -> None:
         """Run somebody else; come back when the given rank is ready again."""
+        ready = self.ready
+        # The hub starts ranks: one started by another would inherit its recursion depth.
+        if self.through_hub or not ready or not ready[0].started:
+            self._to_hub(task)
+            return
+        following = ready.popleft()
+        if following is not task:
+            self.current = following
+            if self.on_enter is not None:
+                self.on_enter(following)
+            following.switch()
+
+    def _to_hub(self, task: Task) -> None:
         if self.closing:
             task.exits += 1
             if task.exits > STUBBORN:
                 _stubborn.append(task.greenlet)
                 self.hub.switch()
             raise self.exit
-        ready = self.ready
-        # The hub starts ranks: one started by another would inherit its recursion depth.
-        if ready and ready[0].started and not self.attention and self.random is None:
-            following = ready.popleft()
-            if following is task:
-                return
-            self.current = following
-            if self.on_enter is not None:
-                self.on_enter(following)
-            following.greenlet.switch()
-        else:
-            self.hub.switch()
+        self.hub.switch()
 
 
 _active: list[Scheduler] = []

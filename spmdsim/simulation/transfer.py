@@ -6,6 +6,7 @@ from types import FrameType
 from typing import Any
 
 from spmdsim.simulation import faults
+from spmdsim.simulation.ahead import count_ahead, settle
 from spmdsim.simulation.buffers import COLUMNS, OBJECT, ROWS
 from spmdsim.simulation.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_UB_VALUE, MPIError
 from spmdsim.simulation.datatypes import BYTE_DTYPE
@@ -14,15 +15,14 @@ from spmdsim.simulation.messages import (
     READY,
     STANDARD,
     SYNCHRONOUS,
+    Mailbox,
     Message,
     Receive,
     finish,
 )
 from spmdsim.simulation.places import Site, site_key
-from spmdsim.simulation.scheduler import Scheduler
+from spmdsim.simulation.scheduler import Scheduler, Task
 from spmdsim.simulation.status import Status
-
-FLOOD = 500  # messages to one rank, sent without ever waiting, that no program should rely on
 
 
 def start_send(
@@ -35,31 +35,17 @@ def start_send(
     """
     shared, task, scheduler = comm._shared, comm._task, comm._scheduler
     site = (frame.f_code, frame.f_lasti)
-    start = task.clock
     if not 0 <= dest < shared.size:
         return _to_nobody(shared, task, payload, dest, tag, name, site)
     if not 0 <= tag <= TAG_UB_VALUE:
         raise MPIError("ERR_TAG", f"the tag of a send is {tag}, but must be 0 to {TAG_UB_VALUE}")
-    source, speeds, nbytes = comm._rank, scheduler.speeds, payload.nbytes
-    if start < task.port_out:
-        start = task.port_out
-    if speeds.ranks_per_node:
-        alpha, beta = speeds.link((shared.ranks[source], shared.ranks[dest]))
-        end = start + alpha + beta * nbytes
-    else:
-        end = start + speeds.alpha + speeds.beta * nbytes
-    task.port_out = end
-    message = Message(shared, task, payload, None, source, dest, tag, mode, name, site, start, end)
-    task.messages_sent += 1
-    task.bytes_sent += nbytes
+    nbytes, box = payload.nbytes, shared.boxes[dest]
+    start, end = depart(comm, task, dest, nbytes)
+    message = Message(shared, task, payload, None, comm._rank, dest, tag, name, site, start, end)
+    if mode is not STANDARD:
+        message.mode = mode
     if mode is STANDARD or mode is BUFFERED:
-        to = shared.ranks[dest]
-        counts = task.ahead.get(to)
-        if counts is None:
-            task.ahead[to] = [1, nbytes]
-        else:
-            _count_ahead(task, counts, message)
-    box = shared.boxes[dest]
+        count_ahead(task, box, nbytes, message)
     if box.posted or box.wild or box.blocked is not None:
         receive = box.take_receive(message)
         if receive is not None:
@@ -67,15 +53,37 @@ def start_send(
             return message
     if mode is READY:
         scheduler.fail(faults.not_ready(message))
-    message.number = next(scheduler.numbers)
-    box.put(message)
-    if box.probes:
-        _answer_probes(scheduler, box, message)
+    put(scheduler, box, message)
     known = scheduler.buffered_sites
     if mode is BUFFERED or (known and mode is STANDARD and site_key(site) in known):
         message.keep()
         message.done = True
     return message
+
+
+def depart(comm: Any, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
+    """Count a message, and say when it begins and ends to leave: a port sends one after the other."""
+    speeds = comm._scheduler.speeds
+    start = task.clock
+    if start < task.port_out:
+        start = task.port_out
+    if speeds.ranks_per_node:
+        ranks = comm._shared.ranks
+        alpha, beta = speeds.link((ranks[comm._rank], ranks[dest]))
+        end = start + alpha + beta * nbytes
+    else:
+        end = start + speeds.alpha + speeds.beta * nbytes
+    task.port_out = end
+    task.messages_sent += 1
+    task.bytes_sent += nbytes
+    return start, end
+
+
+def put(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
+    """Let a message wait for its receive."""
+    box.put(message)
+    if box.probes:
+        _answer_probes(scheduler, box, message)
 
 
 def start_receive(
@@ -97,7 +105,6 @@ def start_receive(
     if message is not None:
         pair(scheduler, message, receive)
     else:
-        receive.number = next(scheduler.numbers)
         box.post(receive)
     return receive
 
@@ -122,16 +129,11 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         scheduler.fail(faults.truncated(message, receive))
     if payload.order + target.order == ROWS + COLUMNS:
         faults.note_memory_order(scheduler, message, receive)
-    # It arrives when it has left the sender, the receive is posted, and the port in is free.
     receiver, posted = receive.task, receive.posted
     if message.mode is SYNCHRONOUS and posted > message.start:
         message.end += posted - message.start
         message.start = posted
-    end = receiver.port_in + scheduler.speeds.beta * payload.nbytes
-    if message.end > end:
-        end = message.end
-    receiver.port_in = end
-    receive.end = end if end > posted else posted
+    receive.end = arrive(receiver, posted, message.end, scheduler.speeds.beta * payload.nbytes)
     receive.message = message
     scheduler.polls = 0
     if receive.direct:
@@ -149,6 +151,22 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         message.relieved.confirm(scheduler, message)
     if scheduler.timeline is not None:
         scheduler.timeline.arrow(message, receive)
+
+
+def arrive(receiver: Task, posted: float, end: float, seconds: float) -> float:
+    """When a message is there: it has left the sender, its receive is posted, and the port in was free.
+
+    Args:
+        receiver: the rank that gets it.
+        posted: when the receive was posted.
+        end: when the message had left.
+        seconds: how long it occupies the port in.
+    """
+    free = receiver.port_in + seconds
+    if end < free:
+        end = free
+    receiver.port_in = end
+    return end if end > posted else posted
 
 
 def deliver(message: Message, target: Any) -> None:
@@ -181,7 +199,7 @@ def received(receive: Receive, status: Status | None) -> Any:
         if status is not None:
             status.fill(PROC_NULL, ANY_TAG, 0)
         return None
-    if task.ahead:
+    if task.to is not None:
         settle(task)
     if status is not None:
         status.fill(message.source, message.tag, message.payload.nbytes)
@@ -192,28 +210,12 @@ def received(receive: Receive, status: Status | None) -> Any:
     return None
 
 
-def settle(task: Any) -> None:
-    """A rank has waited for somebody: what it sent before can no longer pile up without bound."""
-    if task.flood is not None:
-        faults.note_flood(task)
-        task.flood = None
-    task.ahead.clear()
-
-
-def _count_ahead(task: Any, counts: list[int], message: Message) -> None:
-    """One more message to a rank since the sender last waited for anybody."""
-    counts[0] += 1
-    counts[1] += message.payload.nbytes
-    if counts[0] == FLOOD:
-        task.flood = (message.comm.ranks[message.dest], message, counts)
-
-
 def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site) -> Message:
     """A send to PROC_NULL is done at once; any other rank outside the communicator is refused."""
     if dest != PROC_NULL:
         raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
     clock = task.clock
-    message = Message(shared, task, payload, None, -1, dest, tag, STANDARD, name, site, clock, clock)
+    message = Message(shared, task, payload, None, -1, dest, tag, name, site, clock, clock)
     message.done = True
     return message
 

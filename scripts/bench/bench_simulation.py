@@ -1,0 +1,98 @@
+"""How long simulating a per-rank program takes: a ring all_reduce written with Send and Recv, beside its lower bound.
+
+The bound is the same program on bare greenlets: the same arithmetic, each message a copied array handed to the next
+rank, with no tags, no checks, no times and no diagnosis.
+
+Run it from the repository: ``python scripts/bench/bench_simulation.py [ranks]``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spmdsim.simulation import simulate
+
+Pass = Callable[[Any, int], None]
+
+
+def ring(rank: int, size: int, send: Pass, receive: Pass) -> float:
+    """A ring all_reduce of one number per rank; odd ranks receive first, so that no send waits for ever."""
+    sums, came = np.full(size, float(rank)), np.empty(1)
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for step in range(2 * (size - 1)):
+        leaving, coming = (rank - step) % size, (rank - step - 1) % size
+        if rank % 2:
+            receive(came, before)
+            send(sums[leaving : leaving + 1], after)
+        else:
+            send(sums[leaving : leaving + 1], after)
+            receive(came, before)
+        if step < size - 1:
+            sums[coming] += came[0]
+        else:
+            sums[coming] = came[0]
+    return float(sums[0])
+
+
+def bare(size: int) -> list[float]:
+    """The ring on greenlets that switch to the next rank when they have to wait."""
+    from greenlet import getcurrent, greenlet
+
+    boxes: list[deque[Any]] = [deque() for _ in range(size)]
+    sums: list[float] = []
+    ready: deque[Any] = deque()
+    hub = getcurrent()
+
+    def run(rank: int) -> None:
+        def send(array: Any, dest: int) -> None:
+            boxes[dest].append(array.copy())
+
+        def receive(array: Any, source: int) -> None:
+            while not boxes[rank]:
+                ready.append(ranks[rank])
+                hub.switch()
+            array[...] = boxes[rank].popleft()
+
+        sums.append(ring(rank, size, send, receive))
+
+    ranks = [greenlet(lambda rank=rank: run(rank)) for rank in range(size)]
+    ready.extend(ranks)
+    while ready:
+        ready.popleft().switch()
+    return sums
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Processor time of the faster of two runs."""
+    times = []
+    for _ in range(2):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def main() -> None:
+    """Time both and print them with their ratio."""
+    size = int(sys.argv[1]) if len(sys.argv) > 1 else 512
+    messages = 2 * size * (size - 1)
+    expected = size * (size - 1) / 2
+    report = simulate(lambda comm: ring(comm.rank, comm.size, comm.Send, comm.Recv), size)
+    if set(report.results) != {expected} or set(bare(size)) != {expected}:
+        raise SystemExit("a ring did not give the sum")
+    ours = seconds(lambda: simulate(lambda comm: ring(comm.rank, comm.size, comm.Send, comm.Recv), size))
+    bound = seconds(lambda: bare(size))
+    print(f"ring all_reduce with Send and Recv, {size} ranks, {messages:,} messages")
+    for name, took in (("simulated", ours), ("bare greenlets", bound)):
+        print(f"{name:<16}{took:>8.2f} s{took / messages * 1e6:>8.2f} us per message")
+    print(f"ratio {ours / bound:.1f}")
+
+
+if __name__ == "__main__":
+    main()
