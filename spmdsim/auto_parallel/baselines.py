@@ -10,6 +10,7 @@ from spmdsim.auto_parallel.candidates import device_matrices
 from spmdsim.auto_parallel.choice import Choice
 from spmdsim.auto_parallel.elimination import eliminate
 from spmdsim.auto_parallel.graph import Graph, Operator
+from spmdsim.auto_parallel.keeper import split_further
 from spmdsim.auto_parallel.model import Model
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.layout import Layout, Mesh
@@ -130,6 +131,24 @@ def fully_sharded(graph: Graph, mesh: Mesh, settings: Settings) -> Choice:
         return Layout(mesh, [mesh.axes if dims and d == dims[0] else () for d in range(len(shape))])
 
     return complete(graph, mesh, data_parallel(graph, mesh), settings, stored)
+
+
+def in_pieces(choice: Choice, settings: Settings) -> Choice:
+    """The same strategies with parameters, gradients and optimiser state in pieces (ZeRO).
+
+    Every parameter is stored in as many pieces as there are ranks that its gradient is reduced over, where its sizes
+    allow that: gradients are scattered instead of reduced, parameters gathered for use.
+    """
+    graph, stored = choice.graph, dict[int, Layout | None]()
+    for value in graph.parameters:
+        layout = choice.layouts[value.index].reduced
+        for reader, operand in graph.consumers[value.index][:1]:
+            bound = graph.operators[reader].bound
+            pending = bound.gradient_layout(choice.strategies[reader], operand).canonical.partial_axes
+            axes = [axis for axis in pending if axis not in layout.split_axes]
+            layout = split_further(layout, axes, value.shape, settings.nested) or layout
+        stored[value.index] = layout
+    return complete(graph, choice.mesh, choice.strategies, settings, stored.get)
 
 
 def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, Choice]:

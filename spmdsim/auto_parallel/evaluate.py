@@ -98,7 +98,8 @@ class QuickPrices:
 
     def seconds(self, move: Move) -> float:
         """Of one redistribution, done once."""
-        return self.moves.seconds(move.src, move.dst, move.value.shape, move.value.itemsize)
+        value = move.value
+        return self.moves.seconds(move.src, move.dst, value.shape, value.itemsize, value.kind == "result")
 
     def together(self, message: Message) -> float:
         """Of one message that gradients share."""
@@ -119,7 +120,7 @@ def _forward(choice: Choice, settings: Settings) -> Iterator[Move]:
         again = settings.recompute and graph.training
         for operand, wanted in zip(operator.inputs, operator.bound.input_layouts(strategy)):
             value = graph.values[operand]
-            times = 2 if again and value.kind == "result" else 1
+            times = 2 if again and value.kind != "input" else 1
             if choice.layouts[operand].canonical != wanted.canonical:
                 yield Move("forward", value, operator.index, choice.layouts[operand], wanted, times)
         for result, made in zip(operator.outputs, operator.bound.output_layouts(strategy)):

@@ -100,13 +100,12 @@ class Found:
         found: dict[str, int] = {}
         seen: set[tuple[object, ...]] = set()
         for move, _ in self.evaluation.moves:
-            changed = tuple(
-                (d, frozenset(before) ^ frozenset(after))
-                for d, (before, after) in enumerate(zip(move.src.dims, move.dst.dims))
-                if before != after
-            )
+            pending = move.src.partial_axes
+            moving = frozenset(pending or set(move.src.split_axes) - set(move.dst.split_axes))
+            dims = (move.dst if pending else move.src).dims
+            where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))
             for name in self.pricer(move).collectives:
-                key = (name, move.src.partial_axes, changed)
+                key = (name, moving, where)
                 if move.value.kind != "parameter" or key not in seen:
                     found[name] = found.get(name, 0) + move.times
                 if move.value.kind == "parameter":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from spmdsim.auto_parallel.choice import Kept, States
 from spmdsim.auto_parallel.graph import Graph, Value
@@ -41,8 +42,10 @@ class Keeper:
             base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
         if not value.needs_gradient:
             return Kept(base, base)
-        if len(self.graph.consumers[value.index]) < 2:
+        if len(self.graph.consumers[value.index]) == 1:
             return self._alone(value, base)
+        if not self.graph.consumers[value.index]:
+            return Kept(base, base)
         sums = self._seen_sums(value)
         pairs = [(layout, total) for layout in base for total in (layout, *sums.get(layout.dims, ()))]
         if value.kind == "parameter" and self.settings.sharded_parameters and value.layout is None:
@@ -54,17 +57,40 @@ class Keeper:
 
     def _alone(self, value: Value, base: Sequence[Layout]) -> Kept:
         """With one reader there is nothing to add up; but a parameter's gradient may share a message."""
+        if value.kind != "parameter":
+            return Kept(tuple(base), tuple(base))
+        reader, operand = self.graph.consumers[value.index][0]
+        if self.stored_apart(value):
+            used = dict.fromkeys(self.operators[reader].inputs[operand])
+            pieces = (piece for layout in used for piece in self.pieces(layout, value.shape))
+            base = tuple(dict.fromkeys((*used, *pieces)))
         pairs = [(layout, layout) for layout in base]
-        if value.kind == "parameter" and self.settings.merges and self.graph.consumers[value.index]:
-            reader, operand = self.graph.consumers[value.index][0]
-            arriving = dict.fromkeys(self.operators[reader].gradients[operand])
+        if self.settings.merges:
+            arriving = [g for g in dict.fromkeys(self.operators[reader].gradients[operand]) if g.partial]
             pairs += [
                 (layout, total)
                 for layout in base
                 for total in arriving
-                if total.partial and shared(self.settings, total, layout, value.shape)
+                if shared(self.settings, total, layout, value.shape)
             ]
         return Kept(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+
+    def stored_apart(self, value: Value) -> bool:
+        """Whether a parameter with one reader may be stored more finely split than it is used."""
+        single = value.kind == "parameter" and len(self.graph.consumers[value.index]) == 1
+        return single and value.needs_gradient and value.layout is None and self.settings.sharded_parameters
+
+    def pieces(self, layout: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
+        """A layout split further, by every choice of the axes it leaves free.
+
+        Which dim takes an axis makes no difference in price, so it is the first one that stays even.
+        """
+        free = [axis for axis in layout.replicated_axes if self.mesh.axis_size(axis) > 1]
+        for count in range(1, len(free) + 1):
+            for axes in itertools.combinations(free, count):
+                finer = split_further(layout, axes, shape, self.settings.nested)
+                if finer is not None:
+                    yield finer
 
     def _seen_layouts(self, value: Value) -> tuple[Layout, ...]:
         """Layouts in which the tensor is computed or read: what is tried where all layouts are too many."""
@@ -97,3 +123,23 @@ class Keeper:
 def _refines(fine: Layout, coarse: Layout) -> bool:
     """Whether one layout splits every dim at least as the other does."""
     return all(a[: len(b)] == b for a, b in zip(fine.dims, coarse.dims))
+
+
+def split_further(layout: Layout, axes: Sequence[str], shape: Sequence[int], nested: bool) -> Layout | None:
+    """A layout split by some more axes, each in the first dim that stays even; None if there is no such dim.
+
+    Without ``nested``, dims that no axis splits yet come first.
+
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> [split_further(mesh("tp", None), ("dp",), (8, 8), nested).dims for nested in (True, False)]
+    [(('tp', 'dp'), ()), (('tp',), ('dp',))]
+    """
+    dims = [list(entry) for entry in layout.dims]
+    for axis in axes:
+        order = range(len(dims)) if nested else sorted(range(len(dims)), key=lambda d: bool(dims[d]))
+        size = layout.mesh.axis_size
+        fitting = [d for d in order if shape[d] % (size(*dims[d]) * size(axis)) == 0]
+        if not fitting:
+            return None
+        dims[fitting[0]].append(axis)
+    return Layout(layout.mesh, [tuple(entry) for entry in dims], layout.partial)

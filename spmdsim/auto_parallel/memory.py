@@ -75,6 +75,7 @@ def _kept(choice: Choice, settings: Settings) -> Kept:
             value = graph.values[operand]
             same = layout.canonical == choice.layouts[operand].canonical
             copied_parameter = value.kind == "parameter" and not same and graph.training
+            copied_parameter = copied_parameter and not settings.recompute
             if copied_parameter or saves(graph, operator, value, settings.recompute):
                 key = (operand, None if same else operator.index)
                 kept[key] = value.itemsize * piece_elements(layout, value.shape)

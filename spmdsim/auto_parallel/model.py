@@ -15,6 +15,7 @@ straight to the layout its tensor was computed in (S stays S, R stays R, P becom
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from spmdsim.auto_parallel.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.keeper import Keeper
 from spmdsim.auto_parallel.messages import SharedMessages
 from spmdsim.auto_parallel.moves import Moves, piece_elements
-from spmdsim.auto_parallel.problem import Problem
+from spmdsim.auto_parallel.problem import IMPOSSIBLE, Problem
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.auto_parallel.work import kept_when_recomputing, saves, work_seconds
 from spmdsim.errors import RuleError
@@ -54,7 +55,7 @@ class Model:
         self.graph, self.mesh, self.settings = graph, mesh, settings
         self.moves = moves or Moves.under(settings, mesh)
         self._allowed = allowed
-        self._tables: dict[tuple[object, ...], np.ndarray] = {}
+        self._tables: dict[tuple[Any, ...], np.ndarray] = {}
         self._works: dict[tuple[object, ...], np.ndarray] = {}
         self._batch = batch_factors(graph) if settings.batch_axis is not None else []
         self.problem = Problem()
@@ -219,22 +220,27 @@ class Model:
             same = np.array([[g == total for g in states.gradients[operand]] for total in kept.sums])
             own = np.where(same, 0.0, own)
             prices = prices + (1.0 - self.settings.overlap if value.kind == "parameter" else 1.0) * own
+        if self._keeper.stored_apart(value):
+            # In which dims a parameter is cut for storage makes no difference: one way is enough.
+            ways = {layout: {layout, *self._keeper.pieces(layout, value.shape)} for layout in {*wanted}}
+            usual = np.array([[own in ways[use] for use in wanted] for own in kept.layouts])
+            prices = np.where(usual, prices, IMPOSSIBLE)
         memory = self._copy_memory(value, kept, wanted, reader, operand)
         copies = None if memory is None else count * memory
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
     def _times(self, value: Value) -> tuple[int, bool]:
         """How often a tensor goes forward, and whether its gradient comes back."""
-        again = self.settings.recompute and self.graph.training and value.kind == "result"
+        again = self.settings.recompute and self.graph.training and value.kind != "input"
         return (2 if again else 1), self.graph.training and value.needs_gradient
 
     # -- prices -------------------------------------------------------------------------------------
 
     def _table(self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value) -> np.ndarray:
-        key = (sources, targets, value.shape, value.itemsize)
+        key = (sources, targets, value.shape, value.itemsize, value.kind == "result")
         found = self._tables.get(key)
         if found is None:
-            found = self._tables[key] = self.moves.table(sources, targets, value.shape, value.itemsize)
+            found = self._tables[key] = self.moves.table(*key)
         return found
 
     def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
@@ -288,7 +294,9 @@ class Model:
     ) -> np.ndarray | None:
         """Memory of the redistributed copy an operator keeps beside the tensor itself."""
         operator = self.graph.operators[reader]
-        holds = value.kind == "parameter" or self._saved(operator, value)
+        holds = self._saved(operator, value)
+        if value.kind == "parameter":
+            holds = not self.settings.recompute
         if not holds or not self.graph.training:
             return None
         pieces = value.itemsize * np.array([piece_elements(layout, value.shape) for layout in wanted], float)

@@ -193,6 +193,7 @@ class Moves:
         exchange: whether the direct exchange is among the choices; by default for real machines, not for the
             published cost models, which do not know it.
         scatter: whether pending sums may be scattered.
+        scatter_results: whether those of operators' results may.
         gather: whether tensors may be gathered.
         plans: price by the redistribution planner itself: exact, and forty times slower.
     """
@@ -204,46 +205,62 @@ class Moves:
         scatter: bool = True,
         gather: bool = True,
         plans: bool = False,
+        scatter_results: bool = True,
     ) -> None:
         self.machine, self.scatter, self.gather = machine, scatter, gather
+        self.scatter_results = scatter and scatter_results
         self.exchange = isinstance(machine, Machine) if exchange is None else exchange
         self.plans = plans and isinstance(machine, Machine)
-        self._prices: dict[tuple[Layout, Layout, int], float] = {}
+        self._prices: dict[tuple[Layout, Layout, int, bool], float] = {}
         self._collectives: dict[tuple[str, tuple[str, ...], int, float, int | None], float] = {}
 
     @classmethod
     def under(cls, settings: Settings, mesh: Mesh | None = None) -> Moves:
         """The prices that some settings ask for, on a mesh."""
         machine = settings.machine if mesh is None else machine_on(settings.machine, mesh)
-        return cls(machine, settings.exchange, settings.scatter, settings.gather)
+        results = settings.scatter_results
+        return cls(machine, settings.exchange, settings.scatter, settings.gather, scatter_results=results)
 
-    def seconds(self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int) -> float:
-        """Time from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values would have to become pending."""
+    def seconds(
+        self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int, result: bool = False
+    ) -> float:
+        """Time from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values would have to become pending.
+
+        Args:
+            src: layout before.
+            dst: layout after.
+            shape: the tensor's.
+            itemsize: bytes per element.
+            result: whether the tensor is an operator's result, or its gradient.
+        """
         if src == dst:
             return 0.0
         nbytes = itemsize * math.prod(shape)
-        key = (src, dst, nbytes)
+        scatter = self.scatter_results if result else self.scatter
+        key = (src, dst, nbytes, scatter)
         found = self._prices.get(key)
         if found is None:
-            found = self._prices[key] = self._price(src, dst, nbytes, shape, itemsize)
+            found = self._prices[key] = self._price(src, dst, nbytes, shape, itemsize, scatter)
         return found
 
-    def _price(self, src: Layout, dst: Layout, nbytes: int, shape: Sequence[int], itemsize: int) -> float:
+    def _price(
+        self, src: Layout, dst: Layout, nbytes: int, shape: Sequence[int], itemsize: int, scatter: bool
+    ) -> float:
         if any(axis not in src.partial_axes for axis in dst.partial_axes):
             return IMPOSSIBLE
         if src.mesh != dst.mesh or self.plans:
             return self._planned(src, dst, shape, itemsize)
-        seconds = self._path(src, dst, nbytes)
+        seconds = self._path(src, dst, nbytes, scatter)
         if self.exchange and seconds > 0:
             between = scattered(src, dst)
             hop = direct(between, dst)
             if hop is not None and hop.share > 0:
-                first = 0.0 if between == src else self._path(src, between, nbytes)
+                first = 0.0 if between == src else self._path(src, between, nbytes, scatter)
                 seconds = min(seconds, first + self._hop(hop, nbytes))
         return seconds
 
-    def _path(self, src: Layout, dst: Layout, nbytes: int) -> float:
-        return sum(self._hop(hop, nbytes) for hop in path(src, dst, self.scatter))
+    def _path(self, src: Layout, dst: Layout, nbytes: int, scatter: bool) -> float:
+        return sum(self._hop(hop, nbytes) for hop in path(src, dst, scatter))
 
     def _planned(self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int) -> float:
         from spmdsim.redistribution import plan
@@ -270,12 +287,17 @@ class Moves:
         return self.machine.seconds(collective, group, nbytes, axes)
 
     def table(
-        self, sources: Sequence[Layout], targets: Sequence[Layout], shape: Sequence[int], itemsize: int
+        self,
+        sources: Sequence[Layout],
+        targets: Sequence[Layout],
+        shape: Sequence[int],
+        itemsize: int,
+        result: bool = False,
     ) -> np.ndarray:
         """Seconds of every pair, ``[source, target]``; equal layouts are priced once."""
         rows = list(dict.fromkeys(sources))
         columns = list(dict.fromkeys(targets))
-        prices = np.array([[self.seconds(s, t, shape, itemsize) for t in columns] for s in rows])
+        prices = np.array([[self.seconds(s, t, shape, itemsize, result) for t in columns] for s in rows])
         row = {layout: i for i, layout in enumerate(rows)}
         column = {layout: i for i, layout in enumerate(columns)}
         return prices[np.ix_([row[s] for s in sources], [column[t] for t in targets])]

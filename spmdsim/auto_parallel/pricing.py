@@ -34,7 +34,7 @@ class Pricer:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._known: dict[tuple[Layout, Layout, tuple[int, ...], int], MovePrice] = {}
+        self._known: dict[tuple[Layout, Layout, tuple[int, ...], int, bool], MovePrice] = {}
 
     @cached_property
     def _terms(self) -> Moves:
@@ -42,7 +42,8 @@ class Pricer:
 
     def __call__(self, move: Move) -> MovePrice:
         """The price of one redistribution, done once."""
-        key = (move.src, move.dst, move.value.shape, move.value.itemsize)
+        value = move.value
+        key = (move.src, move.dst, value.shape, value.itemsize, value.kind == "result")
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._price(*key)
@@ -58,17 +59,20 @@ class Pricer:
             return QuickPrices(self._terms).together(message)
         return price_step(message.step, message.itemsize, self.settings.machine)[1]
 
-    def _price(self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int) -> MovePrice:
+    def _price(
+        self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, result: bool
+    ) -> MovePrice:
         machine = self.settings.machine
         if isinstance(machine, Machine):
             found = plan(src, dst, shape, element_type(itemsize), machine_on(machine, src.mesh))
             rank = src.mesh.rank_at(0)
             moved = tuple(s.collective for s in found.steps if s.collective not in ("slice", "fill"))
             return MovePrice(found.seconds, found.nbytes(rank), moved)
-        hops = path(src, dst, self.settings.scatter)
+        terms = self._terms
+        hops = path(src, dst, terms.scatter_results if result else terms.scatter)
         nbytes = itemsize
         for size in shape:
             nbytes *= size
         moved = tuple(hop.collective for hop in hops if hop.collective != "slice")
         total = sum(hop.share for hop in hops if hop.collective != "slice")
-        return MovePrice(self._terms.seconds(src, dst, shape, itemsize), round(total * nbytes), moved)
+        return MovePrice(terms.seconds(src, dst, shape, itemsize, result), round(total * nbytes), moved)

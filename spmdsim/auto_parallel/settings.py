@@ -25,11 +25,13 @@ class Settings:
         even: only strategies whose pieces are all equal, where there are such.
         sharded_parameters: parameters may be stored more finely split than they are used (ZeRO, FSDP).
         recompute: activations inside a layer are computed again in the backward pass: their memory is saved,
-            their forward computation and communication is paid twice.
+            their forward computation and communication is paid twice; parameters that are gathered for use are
+            gathered twice, too, instead of being kept.
         optimizer_words: elements of optimiser state per element of a parameter: 2 for Adam.
         overlap: share of the gradients' reductions that hides behind the backward computation.
         nested: whether one dim may be split by several axes.
         scatter: whether pending sums may be scattered; otherwise they are reduced on all ranks first.
+        scatter_results: whether those of operators' results may; otherwise only those of parameters' gradients.
         exchange: whether the direct exchange is among the redistributions; None: if the machine is a real one.
         tie: repeated layers get the same strategies.
         merge: whether parameters' gradients that reduce alike share messages; None: if the machine is a real one.
@@ -47,6 +49,7 @@ class Settings:
     overlap: float = 0.0
     nested: bool = True
     scatter: bool = True
+    scatter_results: bool = True
     exchange: bool | None = None
     tie: bool = False
     merge: bool | None = None
@@ -60,7 +63,7 @@ class Settings:
         On a mesh of two axes the first one splits the batch. Its options are written here: ``allow_all_gather`` is
         ``gather``, ``allow_recompute_heavy_op`` is ``full=False``, ``prefer_reduce_scatter`` is ``scatter=True``.
         """
-        usual = {"full": True, "partial": True, "nested": False, "scatter": False}
+        usual = {"full": True, "partial": True, "nested": False, "scatter": False, "scatter_results": False}
         batch = machine.axes[0] if len(machine.axes) > 1 else None
         return cls(machine=machine, **{**usual, "batch_axis": batch, **options})
 
