@@ -217,3 +217,30 @@ def test_uneven_sizes_are_refused():
     paddle.check_even(layout, (8, 3))
     with pytest.raises(ValueError, match=r"dim 0 has size 10.*Paddle would cut \[3, 3, 3, 1\]"):
         paddle.check_even(layout, (10, 3))
+
+
+# -- the order in which a call is looked at ------------------------------------------------------------------
+
+
+def test_mode_and_job_come_after_the_types_and_before_the_sizes(monkeypatch):
+    from spmdsim.dialects.paddle.distributed import fleet
+
+    x = np.zeros((2, 8), np.float32)
+
+    def refused(*arguments, **options):
+        with pytest.raises(ValueError) as caught:
+            paddle.distributed.split(x, *arguments, **options)
+        return type(caught.value), str(caught.value)
+
+    monkeypatch.setattr(fleet, "_joined", [False])
+    monkeypatch.setattr("spmdsim.dialects.paddle.static._dynamic", [False])
+    assert "you must call fleet.init() firstly." in refused((9, 8), "linear", num_partitions=2)[1]
+    paddle.disable_static()
+    assert paddle.in_dynamic_mode()
+    kind, text = refused((9, 8), "linear", num_partitions=2)
+    assert "cannot be used in dynamic graph mode, please use ParallelEmbedding, ParallelRowLinear" in text
+    assert not issubclass(kind, AssertionError)
+    assert "must be list or tuple" in refused(8, "linear")[1] and "must be str" in refused((8, 8), 3)[1]
+    paddle.enable_static()
+    fleet.init(is_collective=True)
+    assert "axis must be 0 or 1, but the value given is 2." in refused((8, 8), "linear", axis=2)[1]

@@ -26,7 +26,9 @@ EXPORTS: dict[str, str] = {
     "layout": "process_mesh",
     "SplitLayout": "splitting",
     "split_layout": "splitting",
-    **dict.fromkeys(("enable_static", "randint", "seed", "set_device"), "static"),
+    **dict.fromkeys(
+        ("disable_static", "enable_static", "in_dynamic_mode", "randint", "seed", "set_device"), "static"
+    ),
     **dict.fromkeys(
         ("ColumnParallelLinear", "ParallelCrossEntropy", "RowParallelLinear", "VocabParallelEmbedding"),
         "layers",

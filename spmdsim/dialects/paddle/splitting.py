@@ -179,6 +179,20 @@ def split_layout(
     Raises:
         ValueError: everything that is refused; where Paddle asserts, it is an AssertionError too.
     """
+    check_call(size, operation)
+    mesh = _mesh(num_partitions, world_size)
+    rows, columns = (int(n) for n in size)
+    made = SplitLayout(operation, (rows, columns), axis, num_partitions, padding_row, gather_out, mesh)
+    _check_parts(made)
+    return made
+
+
+def check_call(size: Any, operation: Any) -> None:
+    """What is looked at first, whatever the mode and the job.
+
+    Raises:
+        SplitError: in Paddle's words.
+    """
     if not isinstance(size, list | tuple):
         raise SplitError(
             f"The type of size for paddle.distributed.split must be list or tuple. Got {type(size).__name__}"
@@ -195,11 +209,6 @@ def split_layout(
         raise SplitError(
             f"The operation for paddle.distributed.split must be one of ['linear', 'embedding']. Got {operation!r}"
         )
-    mesh = _mesh(num_partitions, world_size)
-    rows, columns = (int(n) for n in size)
-    made = SplitLayout(operation, (rows, columns), axis, num_partitions, padding_row, gather_out, mesh)
-    _check_parts(made)
-    return made
 
 
 def _mesh(num_partitions: int, world_size: int | None) -> Mesh:

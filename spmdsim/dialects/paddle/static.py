@@ -8,10 +8,22 @@ from typing import Any
 import numpy as np
 
 _seed = [0]
+_dynamic = [False]
 
 
 def enable_static() -> None:
-    """Accepted and ignored: there is one mode, and it is eager."""
+    """The mode that ``paddle.distributed.split`` asks for; here everything is computed at once in either mode."""
+    _dynamic[0] = False
+
+
+def disable_static() -> None:
+    """Dynamic mode, in which ``paddle.distributed.split`` refuses to work, as Paddle's does."""
+    _dynamic[0] = True
+
+
+def in_dynamic_mode() -> bool:
+    """Whether dynamic mode was asked for."""
+    return _dynamic[0]
 
 
 def set_device(device: str) -> str:

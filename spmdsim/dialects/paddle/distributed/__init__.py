@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.paddle.distributed import fleet
-from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, split_layout
+from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
+from spmdsim.dialects.paddle.static import in_dynamic_mode
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, LayoutError
 from spmdsim.layout import Layout
 from spmdsim.nn import Uniform, zeros
 from spmdsim.nn.module import Initialiser, Parameter
@@ -81,10 +82,17 @@ def split(
         ValueError: everything that Paddle refuses, in its words; where it asserts an AssertionError too.
     """
     world = current_world()
-    # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
-    where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
+    check_call(size, operation)
+    if in_dynamic_mode():
+        raise LayoutError(
+            "paddle.distributed.split cannot be used in dynamic graph mode, please use ParallelEmbedding, "
+            "ParallelRowLinear, ParallelColumnLinear instead. (Here: VocabParallelEmbedding, RowParallelLinear, "
+            "ColumnParallelLinear; or enable_static().)"
+        )
     if not fleet.initialised():
         raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
+    # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
+    where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
     given = x if isinstance(x, Tensor) else _everywhere(np.asarray(x), where)
     _made[0] += name is None
     name = name or f"split_{_made[0] - 1}"
