@@ -23,6 +23,7 @@ _HOMES = {
     "Machine": "spmdsim.cost.machine",
     "forbid_redistribution": "spmdsim.redistribution.guard",
     "record": "spmdsim.trace",
+    "show": "spmdsim.draw",
     "simulate": "spmdsim.simulation",
     "SpmdError": "spmdsim.errors",
 }

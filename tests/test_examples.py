@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -71,6 +72,24 @@ def test_first_steps():
     told = run("first_steps.py")
     assert [line for line in FIRST_STEPS if line not in told] == []
     assert len(told.splitlines()) == len(FIRST_STEPS)
+
+
+def test_lab_notebook(tmp_path):
+    """Its cells one after the other, as a program."""
+    cells = json.loads((EXAMPLES / "lab.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (tmp_path / "lab.py").write_text("\n".join(code))
+    told = run(tmp_path / "lab.py")
+    for line in (
+        "Tensor(f32[32,5] S(0)P(sum) on dp=2 tp=4)",
+        "ok: max error 0 <=",
+        "busiest rank: 28 B = the lower bound",
+        "all_reduce ring on 4 ranks, index mpich",
+        "deadlock: ranks 0-3 wait for each other",
+        # 256 rows of 8192 columns are summed over 256 ranks: all but one 256th received twice.
+        f"{{'all_reduce': 1}}, {2 * 255 * 8192 * 4:,} bytes received by rank 0",
+    ):
+        assert line in told
 
 
 def test_first_steps_on_ranks(mpi):

@@ -73,13 +73,14 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     from spmdsim.cli.output import console, say
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
+    from spmdsim.draw.schedule import fact_lines
 
     verdict = verify(schedule)
     if not verdict.ok:
         say(str(verdict))
         return 1
     found = facts_of(schedule, verdict)
-    say(*_fact_lines(found))
+    say(*fact_lines(found))
     console().print(_rank_table(found, args))
     return 0
 
@@ -98,7 +99,7 @@ def _print(story: History, args: argparse.Namespace) -> None:
 
 def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None:
     from spmdsim.collectives.facts import facts_of
-    from spmdsim.draw.schedule import grid, highlighted, state_table
+    from spmdsim.draw.schedule import fact_lines, highlighted, message_lines, state_lines
 
     def say(*lines: object) -> None:
         for line in lines:
@@ -114,17 +115,14 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
         else:
             say(_legend(schedule), "")
             for index in range(len(story.states)):
-                lines = ["start" if index == 0 else f"after round {index - 1}", *state_table(story, index)]
-                out.print(highlighted(lines), soft_wrap=True)
+                out.print(highlighted(state_lines(story, index)), soft_wrap=True)
                 say("")
     if "messages" in parts:
-        arrow = "arrows: chunk numbers; + is reduced on arrival"
-        say(arrow if schedule.collective.reduces else "arrows: chunk numbers")
-        out.print(highlighted(grid(story)), soft_wrap=True)
+        out.print(highlighted(message_lines(story)), soft_wrap=True)
         say("")
     if "counts" in parts and not story.findings:
         found = facts_of(schedule)
-        say(*_fact_lines(found))
+        say(*fact_lines(found))
         out.print(_rank_table(found, args))
 
 
@@ -132,28 +130,6 @@ def _legend(schedule: Schedule) -> str:
     if schedule.collective.reduces:
         return "cells: the ranks whose input is in the chunk; [new]; ∑ is the sum of all ranks"
     return "cells: the rank the chunk comes from; [new]"
-
-
-def _fact_lines(found: Facts) -> list[str]:
-    from spmdsim.collectives.facts import as_share
-
-    verdict, bound, schedule = found.verdict, found.bound, found.verdict.schedule
-    lines = [
-        f"m = {schedule.collective.size_means}",
-        f"rounds          {found.steps}  (lower bound {bound.steps})",
-        f"critical bytes  {as_share(found.beta)}  (lower bound {as_share(bound.beta)})",
-    ]
-    if schedule.collective.reduces:
-        order = "yes" if verdict.in_order else "no: operands are not combined in rank order"
-        bits = "yes" if verdict.same_tree else "no"
-        lines += [
-            f"reduced bytes   {as_share(found.gamma)}  (lower bound {as_share(bound.gamma)})",
-            f"reduction tree  depth {verdict.depth}; fit for non-commutative operators: {order}",
-        ]
-        if schedule.collective.value == "sum":
-            lines.append(f"same bits on all ranks: {bits}")
-    lines += [f"warning: {f}" for f in verdict.findings]
-    return lines
 
 
 def _rank_table(found: Facts, args: argparse.Namespace) -> object:

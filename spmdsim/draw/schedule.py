@@ -8,16 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from spmdsim.collectives.facts import as_share
 from spmdsim.collectives.history import History, Message, State
 from spmdsim.collectives.moves import name_chunks
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from spmdsim.collectives.facts import Facts
+
 MOST_CELLS = 24
 """More chunks than this are shown as a count per source."""
 
 ASCII = str.maketrans({**dict(zip("│─┼●▶◀→·━═", "|-+*><>.-=")), "∑": "sum", "…": ".."})
+
+
+def state_lines(story: History, index: int) -> list[str]:
+    """One state with its heading: ``start``, or the round after which it is."""
+    return ["start" if index == 0 else f"after round {index - 1}", *state_table(story, index)]
+
+
+def message_lines(story: History) -> list[str]:
+    """The messages as arrows, and what stands on the arrows."""
+    reduces = story.schedule.collective.reduces
+    return [f"arrows: chunk numbers{'; + is reduced on arrival' if reduces else ''}", *grid(story)]
 
 
 def state_table(story: History, index: int) -> list[str]:
@@ -174,6 +188,27 @@ def _lane(story: History, lane: Sequence[Message], size: int, width: int) -> str
             spot = start + 2 + (message.target < message.source)
             line[spot : spot + len(label)] = label
     return "".join(line)
+
+
+def fact_lines(found: Facts) -> list[str]:
+    """Rounds, bytes and reduction of a correct schedule against their lower bounds."""
+    verdict, bound, schedule = found.verdict, found.bound, found.verdict.schedule
+    lines = [
+        f"m = {schedule.collective.size_means}",
+        f"rounds          {found.steps}  (lower bound {bound.steps})",
+        f"critical bytes  {as_share(found.beta)}  (lower bound {as_share(bound.beta)})",
+    ]
+    if schedule.collective.reduces:
+        order = "yes" if verdict.in_order else "no: operands are not combined in rank order"
+        bits = "yes" if verdict.same_tree else "no"
+        lines += [
+            f"reduced bytes   {as_share(found.gamma)}  (lower bound {as_share(bound.gamma)})",
+            f"reduction tree  depth {verdict.depth}; fit for non-commutative operators: {order}",
+        ]
+        if schedule.collective.value == "sum":
+            lines.append(f"same bits on all ranks: {bits}")
+    lines += [f"warning: {f}" for f in verdict.findings]
+    return lines
 
 
 def highlighted(lines: Sequence[str]) -> Text:

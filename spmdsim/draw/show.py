@@ -1,0 +1,138 @@
+"""``show``: what a value looks like, in colour on terminals and in notebooks, as text elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spmdsim.draw.layout import Picture, rank_grid, tensor_pieces
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.layout import Layout, Mesh
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from spmdsim.collectives.schedule import Schedule
+    from spmdsim.redistribution.planner import Plan
+    from spmdsim.tensor import Tensor
+    from spmdsim.trace.recorder import Trace
+
+#: What is printed: a picture of a layout, other lines with colours, plain lines.
+Part: TypeAlias = "Picture | Text | str"
+
+WIDTH = 100
+"""Characters of a picture where no terminal says how wide it is."""
+
+MOST_RANKS = 20
+"""Larger schedules are told by their counts."""
+
+
+def show(what: object, shape: Sequence[int] | None = None) -> None:
+    """Print a picture of a layout, tensor, plan, trace or schedule; under MPI on rank 0 only.
+
+    * a :class:`~spmdsim.Mesh`: the grid of its ranks;
+    * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by what they hold, and with a global ``shape`` the
+      tensor with its pieces;
+    * a :class:`~spmdsim.Tensor`: the same, of its layout and shape;
+    * a plan (:func:`spmdsim.plan`): its table, and for tensors of one or two dims who sends which box to whom;
+    * a trace (:func:`spmdsim.record`): operators and collectives with their bytes;
+    * a schedule (:func:`spmdsim.collectives.make_schedule`): who holds what after each round, and the messages.
+
+    Args:
+        what: the value.
+        shape: global shape, for a layout.
+
+    Raises:
+        UsageTypeError: there is no picture of such a value.
+
+    >>> show(Mesh((2, 2), ("dp", "tp"))("tp"), (5,))
+    [tp] over dp=2 tp=2
+    rank:shard  tp=0  tp=1
+    dp=0        0:0   1:1
+    dp=1        2:0   3:1
+    <BLANKLINE>
+    columns: dim 0
+          0           3           5
+          +-----------+-----------+
+          |     #0    |     #1    |
+          | ranks 0,2 | ranks 1,3 |
+          +-----------+-----------+
+    """
+    from spmdsim.cli.output import console
+
+    if shape is not None and not isinstance(what, Layout):
+        raise InputError(f"a shape goes with a layout, but {type(what).__name__} was given with {shape}")
+    out = console()
+    for part in _pictures(what, shape, min(out.width, WIDTH)):
+        if isinstance(part, Picture):
+            part = part.rich() if out.is_terminal or out.is_jupyter else part.plain()
+        out.print(part, markup=False, soft_wrap=True)
+
+
+def _pictures(what: object, shape: Sequence[int] | None, width: int) -> Iterator[Part]:
+    from spmdsim.collectives.schedule import Schedule
+    from spmdsim.redistribution.planner import Plan
+    from spmdsim.tensor import Tensor
+    from spmdsim.trace.recorder import Trace
+
+    if isinstance(what, Mesh):
+        return iter([str(what), rank_grid(Layout(what, ()), width)])
+    if isinstance(what, Layout):
+        return _layout(what, shape, width)
+    kinds: tuple[tuple[type, Callable[[Any, int], Iterator[Part]]], ...] = (
+        (Tensor, _tensor),
+        (Plan, _plan),
+        (Trace, _trace),
+        (Schedule, _schedule),
+    )
+    for kind, picture in kinds:
+        if isinstance(what, kind):
+            return picture(what, width)
+    raise UsageTypeError(
+        f"there is no picture of {what!r}: show a Mesh, Layout, Tensor, plan, trace or schedule"
+    )
+
+
+def _layout(layout: Layout, shape: Sequence[int] | None, width: int) -> Iterator[Part]:
+    yield str(layout)
+    yield rank_grid(layout, width)
+    if shape is not None:
+        yield ""
+        yield tensor_pieces(layout, shape, width)
+
+
+def _tensor(tensor: Tensor, width: int) -> Iterator[Part]:
+    yield repr(tensor)
+    yield from _layout(tensor.layout, tensor.shape, width)
+
+
+def _plan(plan: Plan, width: int) -> Iterator[Part]:
+    from spmdsim.draw.transfers import transfers_picture
+
+    yield str(plan)
+    if plan.src.partial == plan.dst.partial and plan.to_shape is None:
+        picture = transfers_picture(plan.src, plan.dst, plan.shape)
+        if picture is not None:
+            yield "\nwho sends what to whom (sender>receiver):"
+            yield picture
+
+
+def _trace(trace: Trace, width: int) -> Iterator[Part]:
+    yield str(trace)
+
+
+def _schedule(schedule: Schedule, width: int) -> Iterator[Part]:
+    from spmdsim.collectives.facts import facts_of
+    from spmdsim.collectives.history import unroll
+    from spmdsim.draw.schedule import fact_lines, highlighted, message_lines, state_lines
+
+    yield schedule.name
+    if schedule.size > MOST_RANKS:
+        yield "\n".join(fact_lines(facts_of(schedule)))
+        return
+    story = unroll(schedule)
+    for index in range(len(story.states)):
+        yield highlighted([*state_lines(story, index), ""])
+    yield highlighted([*message_lines(story), ""])
+    if not story.findings:
+        yield "\n".join(fact_lines(facts_of(schedule)))
