@@ -85,10 +85,7 @@ def test_published_rows(case):
         assert row_of(case, name) in signatures(name, shapes, (2,), **attrs), name
 
 
-ILLEGAL = {
-    "S(last)": "S1",
-    "S(normalised axis)": "S1",
-}
+ILLEGAL = {"S(last)": "S1", "S(normalised axis)": "S1"}
 
 
 @pytest.mark.parametrize("case", cases(V, "sbp_signature_illegal"))
@@ -119,6 +116,16 @@ TABLES = [
     ("layer_norm", [(8, 8, 8), (8, 8), (8, 8)], {}, "S0 B B>S0, B B B>B"),
     ("gather", [(8, 8, 8), (8,)], {"axis": 1}, "B S0>S1, S1 B>P, S0 B>S0, S2 B>S2, P B>P, B B>B"),
     ("embedding", [(8, 8), (8, 8)], {}, "S0 B>S0, S1 B>S1, B B>B"),
+    ("embedding", [(8, 8), (8, 8)], {"scale_grad_by_freq": True}, "B B>B"),
+    ("erf", [(8, 8)], {}, "S0>S0, S1>S1, B>B"),
+    ("scalar_mul", [(8,)], {"operand": 2.0}, "S0>S0, P>P, B>B"),
+    ("sparse_softmax_cross_entropy_grad", [(8, 8), (8,)], {}, "S0 S0 S0>S0, B B B>B"),
+    (
+        "layer_norm",
+        [(8, 8, 8), (8,), (8,)],
+        {"begin_norm_axis": 1, "begin_params_axis": 2},
+        "S0 B B>S0, B B B>B",
+    ),
     ("one_hot", [(8, 8)], {"depth": 8}, "S0>S0, S1>S1, B>B"),
     ("concat", [(8, 8), (8, 8)], {"axis": 1}, "S0 S0>S0, P P>P, B B>B"),
     ("slice", [(8, 8)], {"start": (0, 2), "stop": (8, 7)}, "S0>S0, S1>P, P>P, B>B"),

@@ -17,6 +17,7 @@ import spmdsim.ops as ops
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
+from spmdsim.rules import BoundRule
 from spmdsim.tensor.operator import Op
 
 Shape = tuple[int, ...]
@@ -36,6 +37,8 @@ class Row:
         partial: whether rows with pending operands are listed.
         whole: operands that are only ever broadcast.
         even: whether unequal parts are left out on several mesh axes (reshape).
+        shapes: shapes that our rule takes, from those given and OneFlow's attributes.
+        unsplit: whether the attributes leave the row with everything broadcast only.
     """
 
     op: Op
@@ -45,6 +48,13 @@ class Row:
     partial: bool = True
     whole: tuple[int, ...] = ()
     even: bool = False
+    shapes: Callable[[Sequence[Shape], Attrs], Sequence[Shape]] = lambda shapes, _attrs: shapes
+    unsplit: Callable[[Attrs], bool] = lambda _attrs: False
+
+    def bind(self, shapes: Sequence[Shape], attrs: Attrs) -> BoundRule:
+        """Our operator's rule for operands of these shapes."""
+        fitting = [tuple(shape) for shape in self.shapes(shapes, attrs)]
+        return self.op.bind(fitting, self.params(fitting, attrs))
 
     def names(self, count: int) -> tuple[str, ...]:
         """Names of ``count`` operands."""
@@ -60,6 +70,13 @@ _UNARY = {
     "sin": "sin", "cos": "cos", "softplus": "softplus", "negative": "negative",
     "identity": "identity", "logical_not": "logical_not",
 }  # fmt: skip
+#: Functions of one element that have no operator of their own here; their rows are those of any such function.
+_FUNCTIONS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "celu", "clip_by_scalar", "cosh", "erf", "erfc",
+    "dropout", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "lgamma", "log2", "log10",
+    "log_sigmoid", "mish", "quick_gelu", "reciprocal_no_nan", "round", "scalar_add", "scalar_pow", "selu", "sinh",
+    "softshrink", "softsign", "square_relu", "tan", "threshold", "trunc",
+)  # fmt: skip
 _BINARY = {
     "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power", "maximum": "maximum",
     "minimum": "minimum", "equal": "equal", "not_equal": "not_equal", "greater": "greater",
@@ -99,6 +116,12 @@ def _begin(shapes: Sequence[Shape], attrs: Attrs) -> Params:
     return {"epsilon": 1e-5, "begin": int(attrs.get("begin_norm_axis", -1))}
 
 
+def _scaled(shapes: Sequence[Shape], attrs: Attrs) -> Sequence[Shape]:
+    """Scale and shift as long as what is normalised: they are broadcast, whatever their own shape is."""
+    x, begin = shapes[0], int(attrs.get("begin_norm_axis", -1)) % len(shapes[0])
+    return [x, *(shape if len(shape) >= len(x) - begin else x[begin:] for shape in shapes[1:])]
+
+
 def _window(shapes: Sequence[Shape], attrs: Attrs) -> Params:
     steps = attrs.get("step")
     if steps is not None and any(step != 1 for step in steps):
@@ -110,7 +133,8 @@ def _window(shapes: Sequence[Shape], attrs: Attrs) -> Params:
 def table() -> dict[str, Row]:
     """All rows, by OneFlow's name."""
     rows = {name: Row(_op(getattr(ops, ours))) for name, ours in _UNARY.items()}
-    rows["dropout"] = rows["relu"]
+    rows |= dict.fromkeys(_FUNCTIONS, rows["relu"])
+    rows |= dict.fromkeys(("scalar_mul", "scalar_div"), rows["identity"])
     for name, ours in _BINARY.items():
         rows[name] = Row(_op(getattr(ops, ours)), ("x", "y"), ("z",))
     for name, ours in _REDUCE.items():
@@ -128,10 +152,17 @@ def table() -> dict[str, Row]:
         rows[name] = Row(_op(getattr(ops, name)), ("in",), ("out",), _one_dim("dim", -1))
     rows["argmax"] = Row(_op(ops.argmax), ("in",), ("out",), _one_dim("dim", -1))
     rows["layer_norm"] = Row(
-        _op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, partial=False, whole=(1, 2)
+        _op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, False, whole=(1, 2), shapes=_scaled
     )
     rows["gather"] = Row(_op(ops.gather), ("in", "indices"), ("out",), _one_dim("dim", 0))
-    rows["embedding"] = Row(_op(ops.embedding), ("indices", "weight"), ("out",), partial=False, whole=(1,))
+    rows["embedding"] = Row(
+        _op(ops.embedding),
+        ("indices", "weight"),
+        ("out",),
+        partial=False,
+        whole=(1,),
+        unsplit=lambda attrs: bool(attrs.get("scale_grad_by_freq")),
+    )
     rows["sparse_softmax_cross_entropy"] = Row(
         _op(ops.sparse_softmax_cross_entropy), ("prediction", "label"), ("prob", "out"), partial=False
     )

@@ -76,8 +76,13 @@ def _signatures(name: str, shapes: tuple[Shape, ...], mesh: Shape, attrs: tuple[
     if name in COMPOSED:
         return tuple(sorted(COMPOSED[name].rows(shapes, mesh, dict(attrs))))
     row = find(name)
-    bound = row.op.bind(shapes, row.params(shapes, dict(attrs)))
-    return tuple(sorted({_signature(bound, s) for s in listed(row, bound, mesh)}))
+    bound = row.bind(shapes, dict(attrs))
+    found = sorted({_signature(bound, s) for s in listed(row, bound, mesh)})
+    return tuple(s for s in found if not row.unsplit(dict(attrs)) or _is_broadcast(s))
+
+
+def _is_broadcast(signature: Signature) -> bool:
+    return all(entry == sbp_module.broadcast for tensor in signature.inputs for entry in tensor)
 
 
 def in_table_order(
@@ -90,11 +95,12 @@ def in_table_order(
     found = signatures(name, shapes, mesh, **attrs)
     if name in COMPOSED:
         return found
-    row, full = find(name), [tuple(shape) for shape in shapes]
-    bound = row.op.bind(full, row.params(full, attrs))
-    ordered = dict.fromkeys(_signature(bound, strategy) for strategy in listed(row, bound, mesh))
-    plain = [s for s in ordered if all(e == sbp_module.broadcast for x in s.inputs for e in x)]
-    return tuple([s for s in ordered if s not in plain] + plain)
+    row = find(name)
+    bound = row.bind([tuple(shape) for shape in shapes], attrs)
+    ordered = [
+        s for s in (_signature(bound, strategy) for strategy in listed(row, bound, mesh)) if s in found
+    ]
+    return tuple(dict.fromkeys(sorted(ordered, key=_is_broadcast)))
 
 
 def listed(row: Row, bound: BoundRule, mesh: Sequence[int]) -> Iterator[Strategy]:
@@ -166,6 +172,12 @@ def _class_gradients(shapes: tuple[Shape, ...], mesh: Shape, _attrs: dict[str, A
     return made
 
 
+def _row_gradients(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str, Any]) -> set[Signature]:
+    """The same where every rank has whole rows."""
+    classes = sbp_module.split(len(shapes[0]) - 1)
+    return {s for s in _class_gradients(shapes, mesh, attrs) if classes not in s.inputs[0]}
+
+
 def _parameter_gradients(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str, Any]) -> set[Signature]:
     """Gradients of scale and shift: what the transposed rule of layer_norm leaves pending. Shapes of dy and x."""
     row = find("layer_norm")
@@ -192,6 +204,7 @@ _CROSS_ENTROPY = "sparse_softmax_cross_entropy"
 COMPOSED: dict[str, Composed] = {
     "nll": Composed(_nll, ("input", "target"), ("out",)),
     f"{_CROSS_ENTROPY}_ms": Composed(_split_classes, ("prediction", "label"), ("prob", "out")),
+    f"{_CROSS_ENTROPY}_grad": Composed(_row_gradients, ("prob", "label", "dy"), ("prediction_diff",)),
     f"{_CROSS_ENTROPY}_ms_grad": Composed(_class_gradients, ("prob", "label", "dy"), ("prediction_diff",)),
     "layer_norm_param_grad": Composed(_parameter_gradients, ("dy", "x"), ("gamma_diff", "beta_diff")),
 }
@@ -280,7 +293,7 @@ def gradients(
     """
     wanted = exact(name, shapes, inputs, mesh, **attrs)
     row = find(name)
-    bound = row.op.bind([tuple(s) for s in shapes], row.params([tuple(s) for s in shapes], attrs))
+    bound = row.bind([tuple(shape) for shape in shapes], attrs)
     strategy = next(s for s in listed(row, bound, mesh) if _signature(bound, s) == wanted)
     arriving = sbp_of(bound.output_layouts(strategy)[0].dual())
     grads = tuple(sbp_of(bound.gradient_layout(strategy, i)) for i in range(len(bound.inputs)))
