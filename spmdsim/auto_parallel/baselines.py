@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from spmdsim.auto_parallel.batch import batch_factors
-from spmdsim.auto_parallel.candidates import device_matrices
+from spmdsim.auto_parallel.candidates import configured_strategy, device_matrices
 from spmdsim.auto_parallel.choice import Choice
 from spmdsim.auto_parallel.elimination import eliminate
 from spmdsim.auto_parallel.graph import Graph, Operator
@@ -107,8 +108,6 @@ def complete(
         settings: the assumptions.
         stored: a layout for some parameters, by number.
     """
-    from dataclasses import replace
-
     if stored is not None:
         values = tuple(
             replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in graph.values
@@ -116,7 +115,7 @@ def complete(
         fixed = replace(graph, values=values)
     else:
         fixed = graph
-    fixed = replace(fixed, operators=tuple(replace(o, configured=None) for o in fixed.operators))
+    fixed = replace(fixed, operators=tuple(_given(o, strategies[o.index], mesh) for o in fixed.operators))
     model = Model(fixed, mesh, replace(settings, tie=False), lambda o: (strategies[o.index],))
     choice = model.choice(eliminate(model.problem).states)
     return replace(choice, graph=graph)
@@ -131,6 +130,14 @@ def fully_sharded(graph: Graph, mesh: Mesh, settings: Settings) -> Choice:
         return Layout(mesh, [mesh.axes if dims and d == dims[0] else () for d in range(len(shape))])
 
     return complete(graph, mesh, data_parallel(graph, mesh), settings, stored)
+
+
+def _given(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
+    """The operator without its configuration; the layout of its result stays where the strategy is its own."""
+    if operator.configured is None:
+        return operator
+    own = operator.out is not None and configured_strategy(operator, mesh) == strategy
+    return replace(operator, configured=None, out=operator.out if own else None)
 
 
 def in_pieces(choice: Choice, settings: Settings) -> Choice:

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from spmdsim.auto_parallel.graph import Operator
-from spmdsim.errors import InputError, RuleError
+from spmdsim.errors import InputError, RuleError, context
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
+from spmdsim.tensor.recipe import result_layout
 
 #: Up to so many strategies of one operator are enumerated.
 MOST_STRATEGIES = 100_000
@@ -100,6 +101,19 @@ def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
         return Strategy.of(mesh, dict(given))
     own = strategy_from_cuts(bound, given, mesh.rank_list)
     return _on_mesh(bound, own, mesh) or own
+
+
+def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
+    """The layout that a user fixed for an operator's result; None if there is none.
+
+    Raises:
+        RuleError: it does not follow from the strategy.
+    """
+    if operator.out is None:
+        return None
+    with context(operator=operator.name, **({"at": operator.where} if operator.where else {})):
+        made = operator.bound.output_layouts(strategy)[0]
+        return result_layout(operator.out, made, operator.bound.output_shapes[0]).canonical
 
 
 def _on_mesh(bound: BoundRule, own: Strategy, mesh: Mesh) -> Strategy | None:

@@ -78,7 +78,7 @@ def handed_on(found: Found, operator: int) -> Layout | None:
     if len(outputs) > 1:
         return None
     readers = graph.consumers[outputs[0]]
-    if len(readers) != 1:
+    if len(readers) != 1 or graph.operators[operator].out is not None:
         return choice.layouts[outputs[0]]
     reader, operand = readers[0]
     return graph.operators[reader].bound.input_layouts(choice.strategies[reader])[operand]
@@ -214,7 +214,8 @@ def _owner(found: Found, move: Move) -> str:
         return f"{graph.operators[move.operator or 0].name}.backward"
     value = move.value
     alone = value.producer is not None and len(graph.consumers[value.index]) == 1
-    single = alone and len(graph.operators[value.producer or 0].outputs) == 1
+    producer = graph.operators[value.producer or 0]
+    single = alone and len(producer.outputs) == 1 and producer.out is None
     return graph.operators[(value.producer if single else move.operator) or 0].name
 
 

@@ -163,10 +163,7 @@ class Found:
         """
         from spmdsim.auto_parallel.search import search_mesh
 
-        configured = {
-            o.name: self.choice.strategies[o.index] for o in self.graph.operators if o.configured is not None
-        }
-        graph = self.graph.configure(**{**configured, operator: given})
+        graph = self.graph.configure(**{operator: given})
         other = search_mesh(graph, self.mesh, replace(self.settings, tie=False))
         return WhyNot(self.graph.operator(operator), self, replace(other, method=f"with {operator} given"))
 

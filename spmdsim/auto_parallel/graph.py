@@ -66,6 +66,7 @@ class Operator:
         inputs: numbers of its operands.
         outputs: numbers of its results.
         configured: the user's ``.shard`` (cuts, mapping or strategy), or None.
+        out: the user's layout (or cuts) of the result, beside ``configured``; None if it follows.
         where: source line, or "".
         layer: which repeat of a repeated layer it belongs to, and the layer's name; None outside.
     """
@@ -79,6 +80,7 @@ class Operator:
     configured: Any = None
     where: str = ""
     layer: tuple[str, int] | None = None
+    out: Any = None
 
     @cached_property
     def contraction(self) -> bool:
@@ -172,7 +174,9 @@ class Graph:
         for name in wanted:
             self.operator(name)
         operators = tuple(
-            replace(operator, configured=wanted[operator.name]) if operator.name in wanted else operator
+            replace(operator, configured=wanted[operator.name], out=None)
+            if operator.name in wanted
+            else operator
             for operator in self.operators
         )
         return replace(self, operators=operators)
@@ -231,6 +235,7 @@ class GraphBuilder:
         where: str = "",
         itemsize: int | None = None,
         differentiable: bool = True,
+        out: Any = None,
     ) -> int:
         """An operator with one result; returns the result's number.
 
@@ -242,7 +247,7 @@ class GraphBuilder:
         label = self._unique(name or kind)
         with context(operator=label, where=where) if where else context(operator=label):
             bound = bind(rule, shapes, tuple(sorted((sizes or {}).items())))
-        return self.add(bound, inputs, label, kind, shard, where, itemsize, differentiable)[0]
+        return self.add(bound, inputs, label, kind, shard, where, itemsize, differentiable, out)[0]
 
     def add(
         self,
@@ -254,6 +259,7 @@ class GraphBuilder:
         where: str = "",
         itemsize: int | None = None,
         differentiable: bool = True,
+        out: Any = None,
     ) -> tuple[int, ...]:
         """An operator whose rule is bound already; returns the numbers of its results."""
         index = len(self._operators)
@@ -272,7 +278,7 @@ class GraphBuilder:
             for k, shape in enumerate(bound.output_shapes)
         )
         self._operators.append(
-            Operator(index, name, kind, bound, tuple(inputs), outputs, shard, where, self._layer)
+            Operator(index, name, kind, bound, tuple(inputs), outputs, shard, where, self._layer, out)
         )
         return outputs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from spmdsim.auto_parallel.candidates import configured_result
 from spmdsim.auto_parallel.choice import Kept, States
 from spmdsim.auto_parallel.graph import Graph, Value
 from spmdsim.auto_parallel.messages import shared
@@ -31,13 +32,14 @@ class Keeper:
 
     def states(self, value: Value) -> Kept:
         """Every pair of a layout to keep the tensor in and one to add its gradients in."""
-        if value.layout is not None:
-            base: tuple[Layout, ...] = (value.layout.canonical,)
+        fixed = self._fixed(value)
+        if fixed is not None:
+            base: tuple[Layout, ...] = (fixed,)
         elif (len(value.shape) + 1) ** len(self.mesh.axes) <= MOST_LAYOUTS:
             base = simple_layouts(self.mesh, value.shape, self.settings.nested)
         else:
             base = self._seen_layouts(value)
-        if self.graph.recorded and value.layout is None:
+        if self.graph.recorded and fixed is None:
             whole = self._whole_dims(value)
             base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
         if not value.needs_gradient:
@@ -55,11 +57,26 @@ class Keeper:
             ]
         return Kept(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
 
+    def _fixed(self, value: Value) -> Layout | None:
+        """The layout that a user fixed for a tensor, or for the result of a configured operator."""
+        if value.layout is not None:
+            return value.layout.canonical
+        if value.producer is None or value.output:
+            return None
+        operator = self.graph.operators[value.producer]
+        return configured_result(operator, self.operators[operator.index].strategies[0])
+
     def _alone(self, value: Value, base: Sequence[Layout]) -> Kept:
-        """With one reader there is nothing to add up; but a parameter's gradient may share a message."""
-        if value.kind != "parameter":
-            return Kept(tuple(base), tuple(base))
+        """With one reader there is nothing to add up; but a parameter's gradient may share a message.
+
+        The gradient of a result in a fixed layout goes from where it arrives to where the result was computed.
+        """
         reader, operand = self.graph.consumers[value.index][0]
+        if value.kind != "parameter":
+            sums = tuple(dict.fromkeys(self.operators[reader].gradients[operand]))
+            return (
+                Kept((base[0],) * len(sums), sums) if self._fixed(value) else Kept(tuple(base), tuple(base))
+            )
         if self.stored_apart(value):
             used = dict.fromkeys(self.operators[reader].inputs[operand])
             pieces = (piece for layout in used for piece in self.pieces(layout, value.shape))

@@ -38,7 +38,7 @@ def _fingerprints(graph: Graph) -> list[int]:
         for value in operator.inputs:
             producer = graph.values[value].producer
             reads.append(graph.values[value].kind if producer is None else operator.index - producer)
-        key = (operator.kind, operator.bound, tuple(reads), repr(operator.configured))
+        key = (operator.kind, operator.bound, tuple(reads), repr((operator.configured, operator.out)))
         found.append(known.setdefault(key, len(known)))
     return found
 

@@ -141,6 +141,8 @@ class Model:
 
     def _has_variable(self, value: Value) -> bool:
         readers = len(self.graph.consumers[value.index])
+        if value.producer is not None and self.graph.operators[value.producer].out is not None:
+            return True
         if value.kind == "parameter":
             return readers > 1 or (
                 readers == 1 and (self.settings.sharded_parameters or value.layout is not None)
@@ -360,6 +362,6 @@ def _tied(graph: Graph) -> dict[int, int]:
         if operator.layer is None:
             continue
         position = place[operator.layer] = place.get(operator.layer, -1) + 1
-        key = (operator.layer[0], position, operator.bound, operator.configured is None)
+        key = (operator.layer[0], position, operator.bound, repr((operator.configured, operator.out)))
         found[operator.index] = first.setdefault(key, operator.index)
     return found

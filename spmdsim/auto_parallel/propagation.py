@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from spmdsim.auto_parallel.candidates import configured_strategy
+from spmdsim.auto_parallel.candidates import configured_result, configured_strategy
 from spmdsim.auto_parallel.choice import States, states_of
 from spmdsim.auto_parallel.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.model import candidates
@@ -145,13 +145,19 @@ class _Spread:
             value = self.graph.values[index]
             if value.producer in self.chosen:
                 states, k = self.chosen[value.producer]
-                found.append((slot, value, states.outputs[value.output][k].reduced, True))
+                found.append((slot, value, self._handed_on(value, states, k), True))
         for k, index in enumerate(operator.outputs):
             for reader, operand in self.graph.consumers[index]:
                 if reader in self.chosen:
                     states, state = self.chosen[reader]
                     found.append((k, self.graph.values[index], states.inputs[operand][state], False))
         return found
+
+    def _handed_on(self, value: Value, states: States, k: int) -> Layout:
+        """The layout in which a decided operator hands its result on."""
+        operator = self.graph.operators[value.producer or 0]
+        fixed = None if value.output else configured_result(operator, states.strategies[k])
+        return states.outputs[value.output][k].reduced if fixed is None else fixed
 
     def _score(
         self, operator: Operator, states: States, k: int, links: list[tuple[int, Value, Layout, bool]]
@@ -204,10 +210,7 @@ class _Spread:
                 if value.producer is None or value.producer not in self.chosen:
                     continue
                 made, k = self.chosen[value.producer]
-                src, dst = (
-                    made.outputs[value.output][k].reduced,
-                    self.chosen[operator.index][0].inputs[slot][0],
-                )
+                src, dst = self._handed_on(value, made, k), self.chosen[operator.index][0].inputs[slot][0]
                 if src.mesh != dst.mesh or src != dst:
                     producer = self.graph.operators[value.producer].name
                     self.remarks.append(

@@ -13,6 +13,7 @@ from spmdsim.auto_parallel.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.layers import mark_layers
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import BoundRule
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Mapping_, Op, ShardedOp
 from spmdsim.tensor.watch import Watcher, watching
@@ -78,10 +79,11 @@ class _Notes(Watcher):
             inputs,
             self.build.unique(self._name(op, tensors)),
             op.name,
-            _configured(sharding),
+            _configured(sharding, bound, self.ranks),
             recorder.source_line() or "",
             results[0].dtype.itemsize,
             differentiable=results[0].requires_grad,
+            out=None if sharding is None else sharding.out_strategy,
         )
         for result, value in zip(results, outputs):
             self.know(result, value)
@@ -99,8 +101,10 @@ class _Notes(Watcher):
             self.know(result, self._values[id(tensor.shards)])
 
 
-def _configured(sharding: ShardedOp | None) -> Any:
+def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
     given = None if sharding is None else sharding.in_strategy
+    if sharding is not None and sharding.repeat != "right" and not isinstance(given, Mapping_):
+        return sharding.strategy(bound, ranks)
     return dict(given) if isinstance(given, Mapping_) else given
 
 

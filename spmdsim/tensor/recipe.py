@@ -144,23 +144,23 @@ def _conversion(meta: Meta, layout: Layout, world: World) -> Plan | None:
 def _final(op: Op, sharding: ShardedOp | None, strategy: Strategy, meta: Meta, world: World) -> Plan | None:
     target = meta.layout
     if sharding is not None:
-        target = _out_layout(sharding.out_strategy, meta, strategy)
+        target = result_layout(sharding.out_strategy, meta.layout, meta.shape)
     elif op.finish:
         target = meta.layout.reduced
     return _conversion(meta, target, world)
 
 
-def _out_layout(out: Any, meta: Meta, strategy: Strategy) -> Layout:
+def result_layout(out: Any, computed: Layout, shape: Sequence[int]) -> Layout:
     """The layout of a result with a given out_strategy; without one, pending reductions are done."""
     if out is None:
-        return meta.layout.reduced
+        return computed.reduced
     if isinstance(out, OwnedRows):
         return out.layout
     if isinstance(out, tuple) and len(out) == 1 and isinstance(out[0], (tuple, Layout)):
         out = out[0]
     if isinstance(out, Layout):
         return out
-    return layout_from_cuts(out, meta.layout, meta.shape)
+    return layout_from_cuts(out, computed, shape)
 
 
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
