@@ -58,15 +58,21 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
           | ranks 0,2 | ranks 1,3 |
           +-----------+-----------+
     """
+    from rich.text import Text
+
     from spmdsim.cli.output import console
 
     if shape is not None and not isinstance(what, Layout):
         raise InputError(f"a shape goes with a layout, but {type(what).__name__} was given with {shape}")
     out = console()
+    coloured = out.is_terminal or out.is_jupyter
+    texts = []
     for part in _pictures(what, shape, min(out.width, WIDTH)):
         if isinstance(part, Picture):
-            part = part.rich() if out.is_terminal or out.is_jupyter else part.plain()
-        out.print(part, markup=False, soft_wrap=True)
+            part = part.rich() if coloured else part.plain()
+        texts.append(Text(part) if isinstance(part, str) else part)
+    # In one piece: a notebook sets a gap around each.
+    out.print(Text("\n").join(texts), soft_wrap=True)
 
 
 def _pictures(what: object, shape: Sequence[int] | None, width: int) -> Iterator[Part]:
