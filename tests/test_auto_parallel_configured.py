@@ -1,0 +1,78 @@
+"""What the user configured is kept by every search, and runs as predicted beside what was found."""
+
+from __future__ import annotations
+
+import pytest
+
+from spmdsim import ops
+from spmdsim.auto_parallel.proof import arguments, prove
+from spmdsim.auto_parallel.search import search
+from spmdsim.errors import RuleError
+from spmdsim.layout import Mesh
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("method", ["exact", "sharding_propagation", "recursive_programming"])
+def test_two_device_matrices_in_one_program(world, method):
+    """The tutorial's layouts on (2,2,2) and (8,), and cuts, in one network; only the last product is free."""
+    three, flat = Mesh((2, 2, 2), ("dp", "sp", "mp")), Mesh((8,), ("tp",))
+
+    def program(x, w1, w2, w3):
+        x = ops.matmul.op.shard((three("mp", ("sp", "dp")), three(("sp", "dp"), None)))(x, w1)
+        x = ops.relu.op.shard(((4, 1),))(x)
+        x = ops.matmul.op.shard((flat(None, "tp"), flat("tp", None)))(x, w2)
+        y = ops.matmul(ops.relu.op.shard(((8, 1),))(x), w3)
+        return ops.sum(ops.multiply(y, y))
+
+    inputs, parameters = {"x": (32, 784)}, {"w1": (784, 512), "w2": (512, 512), "w3": (512, 16)}
+    found = search(program, 8, inputs=inputs, parameters=parameters, method=method)
+    assert found.strategy("matmul.w1").mesh == three and found.strategy("matmul.w2").mesh == flat
+    assert len(found.remarks) == (3 if method == "sharding_propagation" else 0)
+    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    assert proof.holds and len(proof.rows) > 5, str(proof)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("method", ["exact", "sharding_propagation", "recursive_programming"])
+@pytest.mark.parametrize("out, collective", [(((2, 1),), "all_reduce"), (((4, 1),), "reduce_scatter")])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective, readers):
+    """MindSpore's out_strategy: rows as computed, or rows cut further by what is summed."""
+
+    def program(x, w, v):
+        h = ops.matmul.op.shard(((2, 2), (2, 1)), out)(x, w)
+        y = ops.relu(h)
+        y = ops.add(ops.exp(ops.multiply(h, 0.1)), y) if readers == 2 else y
+        return ops.sum(ops.matmul(y, v))
+
+    inputs, parameters = {"x": (16, 32)}, {"w": (32, 16), "v": (16, 8)}
+    found = search(program, world.size, inputs=inputs, parameters=parameters, method=method)
+    assert found.layout("matmul.w").parts == out[0] and not found.layout("matmul.w").partial
+    assert found.strategy("matmul.w").parts("k") == 2
+    moved = [m for m, _ in found.evaluation.moves if m.value.name == "matmul.w" and m.src.partial]
+    assert found.pricer(moved[0]).collectives == (collective,)
+    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    assert proof.holds and proof.rows, str(proof)
+
+
+@pytest.mark.ranks(4)
+def test_a_configured_side_of_repeated_calculation_is_kept(world):
+    """Two pieces on four ranks: 0,1,0,1 instead of 0,0,1,1."""
+
+    def program(x):
+        return ops.sum(ops.exp(ops.relu.op.shard(((2, 1),), repeat="left")(x)))
+
+    found = search(program, world.size, inputs={"x": (8, 8)})
+    strategy = found.strategy("relu")
+    (layout,) = found.graph.operator("relu").bound.input_layouts(strategy)
+    assert [layout.shard_number(rank) for rank in range(4)] == [0, 1, 0, 1]
+    proof = prove(program, found, world, arguments({"x": (8, 8)}))
+    assert proof.holds, str(proof)
+
+
+def test_a_layout_that_does_not_follow_is_refused():
+    def program(x, w):
+        return ops.sum(ops.matmul.op.shard(((2, 2), (2, 1)), ((1, 4),))(x, w))
+
+    with pytest.raises(RuleError, match=r"out_strategy \(1, 4\) does not follow.*matmul.w; at: .*configured.py"):
+        search(program, 4, inputs={"x": (16, 32)}, parameters={"w": (32, 16)})
