@@ -23,7 +23,6 @@ from spmdsim.dialects.oneflow.signatures import (
     product,
     signatures,
 )
-from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 
@@ -223,68 +222,6 @@ def test_signatures_are_sorted_as_oneflow_sorts_them():
     assert [str(s).replace("(", "").replace(")", "") for s in found] == order
     keys = [s.inputs for s in signatures("matmul", [(8, 8), (8, 8)], (2, 2))]
     assert keys == sorted(keys) and len(set(keys)) == len(keys)
-
-
-@pytest.mark.parametrize("case", cases(V, "reshape_sbp_pairs"))
-def test_reshapes_on_one_axis(case):
-    found = signatures("reshape", [case["in_shape"]], (case["p"],), shape=case["out_shape"])
-    assert {(s.inputs[0], s.outputs[0]) for s in found} == {parsed(*pair) for pair in case["allowed"]}
-
-
-@pytest.mark.parametrize("case", cases(V, "reshape_nd_sbp"))
-def test_reshapes_on_several_axes(case):
-    found = signatures("reshape", [case["in_shape"]], case["mesh"], shape=case["out_shape"])
-    assert {(s.inputs[0], s.outputs[0]) for s in found} == {
-        parsed(*pair) for pair in case["signatures_in_out"]
-    }
-
-
-@pytest.mark.parametrize("case", cases(V, "reshape_sbp"))
-def test_reshapes_of_one_placement(case):
-    found = signatures("reshape", [case["in_shape"]], case["mesh"], shape=case["out_shape"])
-    given = parsed(case["in_sbp"])
-    outputs = [s.outputs for s in found if s.inputs == given]
-    if "out_sbp" in case:
-        assert outputs == [parsed(case["out_sbp"])]
-    else:
-        assert parsed(case["out_sbp_must_not_be"]) not in outputs
-
-
-def test_empty_and_scalar_reshapes_are_broadcast_only():
-    for shape, new in (((), (1,)), ((0, 4), (4, 0))):
-        found = signatures("reshape", [shape], (2,), shape=new)
-        assert {sbp.text(s.inputs[0]) for s in found} <= {"B", "P"}
-
-
-@pytest.mark.parametrize("mesh", [(2,), (3,), (2, 2), (2, 3)], ids=str)
-@pytest.mark.parametrize(
-    ("p", "q"), [((6, 4), (4, 6)), ((12,), (3, 4)), ((4, 9), (36,)), ((2, 3, 4), (6, 4))]
-)
-def test_reshapes_move_nothing_and_none_is_missed(p, q, mesh):
-    """Brute force over all pairs of placements with equal parts: listed exactly if each rank holds the same elements."""
-    size = int(np.prod(mesh))
-    axes = Mesh(mesh, [f"d{i}" for i in range(len(mesh))])
-    listed_pairs = {(s.inputs[0], s.outputs[0]) for s in signatures("reshape", [p], mesh, shape=q)}
-    index = np.arange(np.prod(p))
-
-    def pieces(shape, entry):
-        layout = Layout.from_placements(axes, [e.placement for e in entry], len(shape))
-        if not layout.is_even(shape):
-            return None
-        return [index.reshape(shape)[layout.slices(shape, r)].ravel().tolist() for r in range(size)]
-
-    def entries(shape):
-        return itertools.product([sbp.broadcast, *map(sbp.split, range(len(shape)))], repeat=len(mesh))
-
-    for before, after in itertools.product(entries(p), entries(q)):
-        a, b = pieces(p, before), pieces(q, after)
-        if (
-            a is None
-            or b is None
-            or any((x == sbp.broadcast) != (y == sbp.broadcast) for x, y in zip(before, after))
-        ):
-            continue
-        assert (a == b) == ((before, after) in listed_pairs), (before, after)
 
 
 # -- choices, gradients, errors -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import spmdsim.ops as ops
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
+from spmdsim.redistribution.oneflow.reshape import broadcast_only
 from spmdsim.rules import BoundRule
 from spmdsim.tensor.operator import Op
 
@@ -38,7 +39,7 @@ class Row:
         whole: operands that are only ever broadcast.
         even: whether unequal parts are left out on several mesh axes (reshape).
         shapes: shapes that our rule takes, from those given and OneFlow's attributes.
-        unsplit: whether the attributes leave the row with everything broadcast only.
+        unsplit: whether shapes and attributes leave the row with everything broadcast only.
     """
 
     op: Op
@@ -49,7 +50,7 @@ class Row:
     whole: tuple[int, ...] = ()
     even: bool = False
     shapes: Callable[[Sequence[Shape], Attrs], Sequence[Shape]] = lambda shapes, _attrs: shapes
-    unsplit: Callable[[Attrs], bool] = lambda _attrs: False
+    unsplit: Callable[[Sequence[Shape], Attrs], bool] = lambda _shapes, _attrs: False
 
     def bind(self, shapes: Sequence[Shape], attrs: Attrs) -> BoundRule:
         """Our operator's rule for operands of these shapes."""
@@ -161,7 +162,7 @@ def table() -> dict[str, Row]:
         ("out",),
         partial=False,
         whole=(1,),
-        unsplit=lambda attrs: bool(attrs.get("scale_grad_by_freq")),
+        unsplit=lambda _s, attrs: bool(attrs.get("scale_grad_by_freq")),
     )
     rows["sparse_softmax_cross_entropy"] = Row(
         _op(ops.sparse_softmax_cross_entropy), ("prediction", "label"), ("prob", "out"), partial=False
@@ -172,7 +173,10 @@ def table() -> dict[str, Row]:
     )
     rows["transpose"] = Row(_op(ops.transpose), params=lambda _s, a: {"perm": tuple(a["perm"])})
     rows["reshape"] = Row(
-        _op(ops.reshape), params=lambda s, a: {"shape": full_shape(s[0], a["shape"])}, even=True
+        _op(ops.reshape),
+        params=lambda s, a: {"shape": full_shape(s[0], a["shape"])},
+        even=True,
+        unsplit=lambda s, _a: broadcast_only(s[0]),
     )
     rows["expand"] = Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])})
     rows["concat"] = Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0))

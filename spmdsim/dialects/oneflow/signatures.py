@@ -78,7 +78,7 @@ def _signatures(name: str, shapes: tuple[Shape, ...], mesh: Shape, attrs: tuple[
     row = find(name)
     bound = row.bind(shapes, dict(attrs))
     found = sorted({_signature(bound, s) for s in listed(row, bound, mesh)})
-    return tuple(s for s in found if not row.unsplit(dict(attrs)) or _is_broadcast(s))
+    return tuple(s for s in found if not row.unsplit(shapes, dict(attrs)) or _is_broadcast(s))
 
 
 def _is_broadcast(signature: Signature) -> bool:

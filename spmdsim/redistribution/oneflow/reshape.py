@@ -36,6 +36,11 @@ def group_starts(in_shape: Sequence[int], out_shape: Sequence[int]) -> list[tupl
     return found
 
 
+def broadcast_only(in_shape: Sequence[int]) -> bool:
+    """Whether an input is reshaped whole only: one number, or nothing at all."""
+    return not in_shape or 0 in in_shape
+
+
 def reshape_pairs(
     in_shape: Sequence[int], out_shape: Sequence[int], parts: int
 ) -> list[tuple[Placement, Placement]]:
@@ -45,7 +50,7 @@ def reshape_pairs(
     ['S(0)->S(0)', 'S(1)->S(1)', 'P(sum)->P(sum)', 'R->R']
     """
     found: list[tuple[Placement, Placement]] = []
-    if 0 not in in_shape:
+    if not broadcast_only(in_shape):
         for one, other in group_starts(in_shape, out_shape):
             a, b = in_shape[one], out_shape[other]
             if a == b or not (a % parts or b % parts):
@@ -59,6 +64,8 @@ def reshape_signatures(
 ) -> list[tuple[Sbp, Sbp]]:
     """All pairs of sbp tuples between which a reshape of evenly split tensors moves nothing."""
     found = []
+    if broadcast_only(in_shape):
+        return [((Replicate(),) * len(mesh),) * 2]
     for pending in product((Partial(), Replicate(), None), repeat=len(mesh)):
         found += _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), pending, (), ())
     return list(dict.fromkeys(found))
@@ -74,6 +81,8 @@ def reshape_sbp(
     >>> reshape_sbp((9, 9, 8), (81, 8), (2,), (Shard(0),)) is None
     True
     """
+    if broadcast_only(in_shape):
+        return tuple(in_sbp) if set(in_sbp) <= {Replicate()} else None
     known = tuple(None if isinstance(one, Shard) else one for one in in_sbp)
     for one, other in _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), known, (), ()):
         if one == tuple(in_sbp):
