@@ -1,5 +1,8 @@
 """Vocabulary-parallel embedding beside the same by hand, and its gradient beside np.add.at.
 
+By hand is the usual way: zeros where another rank holds the row, and a reduction. "Owned rows" exchanges only the
+rows that the ids name, "one copy" is one result in memory that the ranks share.
+
 Run: mpirun -n 2 python scripts/bench/bench_embedding.py [--rows 50304] [--width 512] [--tokens 8192]
 All ways run interleaved in one job; the ratio to the hand-written way is what counts.
 """
@@ -22,11 +25,9 @@ from spmdsim.ops.index import add_rows
 Ways = dict[str, Callable[[], object]]
 
 
-def lookups(here: MPIWorld, rows: int, width: int, tokens: int) -> Ways:
-    """Every rank holds a part of the table and all ids; every rank wants all rows."""
-    comm, rank, size = here.comm, here.rank, here.size
-    mesh = Mesh((size,), ("tp",))
-    ids = np.random.default_rng(0).integers(0, rows, tokens)
+def tensors(here: MPIWorld, rows: int, width: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """All ids on every rank, and a table split by rows."""
+    mesh = Mesh((here.size,), ("tp",))
     table = Tensor.from_global(
         lambda index: np.random.default_rng(index[0].start).random(
             (index[0].stop - index[0].start, width), np.float32
@@ -36,43 +37,62 @@ def lookups(here: MPIWorld, rows: int, width: int, tokens: int) -> Ways:
         shape=(rows, width),
         dtype="float32",
     )
-    wanted = Tensor.from_global(ids, mesh(None), here)
-    part, (start, stop) = table.local(), table.layout.bounds(table.shape, rank)[0]
-    mine, summed = (np.empty((tokens, width), np.float32) for _ in range(2))
+    ids = np.random.default_rng(0).integers(0, rows, tokens)
+    return Tensor.from_global(ids, mesh(None), here), table
+
+
+def lookups(here: MPIWorld, ids: Tensor, table: Tensor, scattered: bool) -> Ways:
+    """Every rank holds a part of the table and all ids; it wants all rows, or those of its part of the ids."""
+    comm, rank, size, width = here.comm, here.rank, here.size, table.shape[1]
+    mesh, numbers, part = table.layout.mesh, ids.local(), table.local()
+    tokens, (start, stop) = len(numbers), table.layout.bounds(table.shape, rank)[0]
+    out = mesh("tp" if scattered else None, None)
+    mine, summed = (
+        np.empty((tokens, width), np.float32),
+        np.empty(out.local_shape((tokens, width), rank), np.float32),
+    )
+    counts = [width * out.local_shape((tokens, width), r)[0] for r in range(size)]
+
+    def add_up(found: np.ndarray, total: np.ndarray) -> np.ndarray:
+        if scattered:
+            comm.Reduce_scatter(found, total, counts)
+        else:
+            comm.Allreduce(found, total)
+        return total
 
     def by_hand() -> np.ndarray:
-        """Zeros where another rank holds the row, and one all_reduce."""
-        held = (ids >= start) & (ids < stop)
+        """Zeros where another rank holds the row, and one reduction."""
+        held = (numbers >= start) & (numbers < stop)
         found = np.zeros((tokens, width), np.float32)
-        found[held] = part[ids[held] - start]
-        total = np.empty_like(found)
-        comm.Allreduce(found, total)
-        return total
+        found[held] = part[numbers[held] - start]
+        return add_up(found, np.empty_like(summed))
 
     def carefully() -> np.ndarray:
         """The same into buffers that are kept."""
-        held = (ids >= start) & (ids < stop)
+        held = (numbers >= start) & (numbers < stop)
         mine.fill(0)
-        mine[held] = part[ids[held] - start]
-        comm.Allreduce(mine, summed)
-        return summed
+        mine[held] = part[numbers[held] - start]
+        return add_up(mine, summed)
 
-    def ours() -> np.ndarray:
-        found: np.ndarray = ops.embedding(wanted, table).to(mesh(None, None)).local()
+    def ours(rows: str = "all") -> np.ndarray:
+        found: np.ndarray = ops.embedding(ids, table, out, rows=rows).local()
         return found
 
-    def shared() -> np.ndarray:
+    def shared(rows: str = "all") -> np.ndarray:
         with here.use(replicated="shared"):
-            return ours()
+            return ours(rows)
 
-    for way in (ours, shared):
-        np.testing.assert_array_equal(way(), by_hand())
-    return {
+    ways: Ways = {
         "by hand": by_hand,
         "by hand, buffers kept": carefully,
         "spmdsim": ours,
-        "spmdsim, one copy": shared,
+        "spmdsim, owned rows": lambda: ours("owned"),
     }
+    if not scattered:
+        ways |= {"spmdsim, one copy": shared, "spmdsim, owned rows, one copy": lambda: shared("owned")}
+    for way in ways.values():
+        np.testing.assert_array_equal(way(), carefully())
+    return ways
 
 
 def gradients(rows: int, width: int, tokens: int) -> Ways:
@@ -87,9 +107,11 @@ def gradients(rows: int, width: int, tokens: int) -> Ways:
 
 
 def show(title: str, times: dict[str, float]) -> None:
+    """Milliseconds, and how many times as fast as the first way."""
     print(title)
+    first = next(iter(times.values()))
     for way, seconds in times.items():
-        print(f"  {way:22s} {seconds * 1e3:8.2f} ms   spmdsim {seconds / times['spmdsim']:.2f} times as fast")
+        print(f"  {way:30s} {seconds * 1e3:8.2f} ms {first / seconds:6.2f} times as fast as the first")
 
 
 def main() -> None:
@@ -104,11 +126,14 @@ def main() -> None:
     args = parser.parse_args()
     sizes = (args.rows, args.width, args.tokens)
     here = MPIWorld()
-    forward = paired(here.comm, lookups(here, *sizes), args.seconds)
+    ids, table = tensors(here, *sizes)
+    whole = paired(here.comm, lookups(here, ids, table, False), args.seconds)
+    parts = paired(here.comm, lookups(here, ids, table, True), args.seconds)
     backward = paired(here.comm, gradients(*sizes), args.seconds)
     if here.rank == 0:
         print(f"{args.tokens} ids, table {args.rows} x {args.width} float32 over {here.size} ranks")
-        show("lookup, result on every rank", forward)
+        show("lookup, all rows to every rank", whole)
+        show("lookup, rows split over the ranks", parts)
         show("gradient of the table, all rows on one rank", backward)
 
 
