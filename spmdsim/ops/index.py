@@ -140,7 +140,9 @@ def embedding(
         found: Tensor = _owned(ids.layout, table.layout, layout)(ids, table, **params)
         return found
     found = _embedding_op(ids, table, **params)
-    return found if layout is None else found.to(layout)
+    if layout is None:
+        return found if rows == "all" else found.to(found.layout.reduced)
+    return found.to(layout)
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,276 @@
+"""Embeddings that exchange only owned rows: values, gradients, counts and bytes, in LockStep and under mpirun."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import spmdsim.ops as ops
+from spmdsim import nn
+from spmdsim.errors import InputError, PlanError, RuleError, SpmdError
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.guard import forbid_redistribution
+from spmdsim.tensor import Tensor
+from spmdsim.trace import record
+from spmdsim.worlds import LockStep, ShapeOnly
+
+ROWS, WIDTH, SHAPE = 37, 6, (6, 7)
+
+
+def numbers(shape, seed=0, high=ROWS):
+    return np.random.default_rng(seed).integers(0, high, shape)
+
+
+def values(shape, dtype="float64", seed=1):
+    return np.random.default_rng(seed).integers(-50, 50, shape).astype(dtype)
+
+
+def given(array, layout, world, requires_grad=False):
+    return Tensor.from_global(array, layout, world, requires_grad=requires_grad)
+
+
+def received(ids, part, held, width, itemsize):
+    """Bytes of the distinct rows that a part of the ids names and a rank does not hold."""
+    return len(set(ids[part].flat) - set(range(*held))) * width * itemsize
+
+
+def layouts(mesh):
+    """Tables split by rows over one axis or both, columns too; ids anywhere; results anywhere."""
+    tables = [mesh("tp", None), mesh("tp", "dp"), mesh(("dp", "tp"), None), mesh(("tp", "dp"), None)]
+    ids = [mesh(None, None), mesh("dp", None), mesh("tp", None), mesh(("dp", "tp"), None), mesh("tp", "dp")]
+    outs = [
+        (None, None, None),
+        ("tp", None, None),
+        ("dp", "tp", None),
+        (("dp", "tp"), None, None),
+        (None, None, "tp"),
+    ]
+    return [(t, i, o) for t in tables for i in ids for o in [None, *(mesh(*entries) for entries in outs)]]
+
+
+@pytest.mark.ranks(4, 8)
+def test_every_layout_forward_and_backward(world):
+    """Against the lookup in the whole table, and np.add.at."""
+    mesh = Mesh((2, world.size // 2), ("dp", "tp"))
+    table, ids, dy = values((ROWS, WIDTH)), numbers(SHAPE), values((*SHAPE, WIDTH), seed=2)
+    gradient = np.zeros_like(table)
+    np.add.at(gradient, ids, dy)
+    for table_layout, ids_layout, out in layouts(mesh):
+        t, i = given(table, table_layout, world, True), given(ids, ids_layout, world)
+        y = ops.embedding(i, t, out, rows="owned")
+        assert not y.layout.partial and (out is None or y.layout == out)
+        for rank, shard in zip(world.ranks, y.shards):
+            np.testing.assert_array_equal(shard, table[ids][y.layout.slices(y.shape, rank)])
+        y.backward(given(dy, y.layout, world))
+        assert t.grad.layout == t.layout
+        for rank, shard in zip(world.ranks, t.grad.shards):
+            np.testing.assert_allclose(shard, gradient[t.layout.slices(table.shape, rank)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [64, 37, 3])
+def test_the_same_gradient_as_the_ordinary_lookup(world, dtype, rows):
+    """To the last bit: both add the same rows up in the same order."""
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = values((rows, WIDTH), dtype), numbers((40,), high=rows)
+    dy = values((40, WIDTH), dtype, seed=5)
+    for out in (mesh(None, None), mesh("tp", None), mesh(None, "tp")):
+        found = []
+        for way in ("all", "owned"):
+            t = given(table, mesh("tp", None), world, True)
+            y = ops.embedding(given(ids, mesh(None), world), t, out, rows=way)
+            y.backward(given(dy, out, world))
+            found.append([*y.shards, *t.grad.shards])
+        for one, other in zip(*found):
+            assert one.dtype == other.dtype == np.dtype(dtype)
+            np.testing.assert_array_equal(one, other)
+
+
+def test_gradient_by_finite_differences(world):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids, weight = (np.random.default_rng(3).normal(size=s) for s in ((9, 2), (5,), (5, 2)))
+    ids = numbers((5,), high=9)
+
+    def loss(array):
+        t = given(array, mesh("tp", None), world, True)
+        y = ops.embedding(given(ids, mesh(None), world), t, mesh("tp", None), rows="owned")
+        return t, ops.sum(ops.multiply(ops.multiply(y, y), given(weight, mesh("tp", None), world)))
+
+    t, total = loss(table)
+    total.backward()
+    gradient, step = t.grad.full(), 1e-6
+    for index in np.ndindex(table.shape):
+        bump = np.zeros_like(table)
+        bump[index] = step
+        wanted = (loss(table + bump)[1].item() - loss(table - bump)[1].item()) / (2 * step)
+        assert gradient[index] == pytest.approx(wanted, abs=1e-7)
+
+
+@pytest.mark.ranks(2, 4, 8)
+def test_collectives_and_bytes(world):
+    """One collective forward; none backward for a replicated result, one all_gather for a scattered one."""
+    mesh, n = Mesh((world.size,), ("tp",)), world.size
+    table, ids = values((ROWS, WIDTH), "float32"), numbers((48,))
+    for out, name, back in (
+        (mesh(None, None), "gather_rows", {}),
+        (mesh("tp", None), "exchange_rows", {"all_gather": 1}),
+    ):
+        t = given(table, mesh("tp", None), world, True)
+        with record() as forward:
+            y = ops.embedding(given(ids, mesh(None), world), t, out, rows="owned")
+        with record() as backward:
+            y.backward(given(values((48, WIDTH), "float32"), out, world))
+        assert forward.counts() == {name: 1} and backward.counts() == back
+        (event,) = forward.collectives
+        assert (event.operator, event.axes, event.group_size) == ("embedding", ("tp",), n)
+        for rank, nbytes in zip(world.ranks, event.nbytes):
+            part = out.slices((48, WIDTH), rank)[0]
+            assert nbytes == received(ids, part, t.layout.bounds(table.shape, rank)[0], WIDTH, 4)
+        (operator,) = forward.operators
+        assert operator.outputs == (out.short(),)
+
+
+@pytest.mark.ranks(2, 4)
+def test_traces_of_all_worlds_agree(world):
+    mesh, ids = Mesh((world.size,), ("tp",)), numbers((30,))
+
+    def program(here):
+        with record() as trace:
+            t = given(values((ROWS, WIDTH)), mesh("tp", None), here, True)
+            y = ops.embedding(given(ids, mesh(None), here), t, mesh("tp", None), rows="owned")
+            ops.sum(y).backward()
+        return trace
+
+    assert program(world).difference(program(LockStep(world.size))) == []
+
+
+def test_where_rows_lie_by_default(world):
+    """Beside their ids: whole where those are, split where those are."""
+    mesh = Mesh((world.size,), ("tp",))
+    table = given(values((ROWS, WIDTH)), mesh("tp", None), world)
+    for entry in (None, "tp"):
+        y = ops.embedding(given(numbers(SHAPE), mesh(entry, None), world), table, rows="owned")
+        assert y.layout.canonical == mesh(entry, None, None).canonical
+    columns = given(values((ROWS, WIDTH)), mesh(None, "tp"), world)
+    y = ops.embedding(given(numbers(SHAPE), mesh(None, None), world), columns, rows="owned")
+    assert y.layout.canonical == mesh(None, None, "tp").canonical
+
+
+def test_a_table_that_is_not_split_by_rows_moves_nothing(world):
+    mesh = Mesh((world.size,), ("tp",))
+    for layout in (mesh(None, None), mesh(None, "tp")):
+        table, ids = (
+            given(values((ROWS, WIDTH)), layout, world),
+            given(numbers(SHAPE), mesh(None, None), world),
+        )
+        with record() as trace:
+            y = ops.embedding(ids, table, rows="owned")
+        assert trace.counts() == {} and not y.layout.partial
+        np.testing.assert_array_equal(y.full(), values((ROWS, WIDTH))[numbers(SHAPE)])
+
+
+@pytest.mark.ranks(2, 4)
+def test_ids_that_are_split_along_the_tables_axis_are_gathered_first(world):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = (
+        given(values((ROWS, WIDTH)), mesh("tp", None), world),
+        given(numbers((16,)), mesh("tp"), world),
+    )
+    with record() as trace:
+        y = ops.embedding(ids, table, rows="owned")
+    assert [e.collective for e in trace.collectives] == ["all_gather", "exchange_rows"]
+    assert y.layout == mesh("tp", None)
+    with forbid_redistribution(), pytest.raises(PlanError, match="embedding would move an operand"):
+        ops.embedding(ids, table, rows="owned")
+
+
+def test_pending_tables_are_reduced_first(world):
+    mesh = (
+        Mesh((2, world.size // 2), ("a", "b")) if world.size % 2 == 0 else Mesh((1, world.size), ("a", "b"))
+    )
+    table = given(values((ROWS, WIDTH)), mesh("b", None).with_partial("a"), world)
+    y = ops.embedding(given(numbers((9,)), mesh(None), world), table, rows="owned")
+    np.testing.assert_array_equal(y.full(), values((ROWS, WIDTH))[numbers((9,))])
+
+
+@pytest.mark.parametrize("padding", [-1, 11, 10**6])
+@pytest.mark.parametrize("rows", ["all", "owned"])
+def test_padding(world, rows, padding):
+    """Zeros and no gradient, whether the table is split or not."""
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = values((ROWS, WIDTH)), np.where(numbers((20,)) % 3 == 0, padding, numbers((20,)))
+    dy, real = values((20, WIDTH), seed=7), ids != padding
+    wanted, gradient = np.zeros((20, WIDTH)), np.zeros_like(table)
+    wanted[real] = table[ids[real]]
+    np.add.at(gradient, ids[real], dy[real])
+    for layout in (mesh("tp", None), mesh(None, "tp"), mesh(None, None)):
+        t = given(table, layout, world, True)
+        y = ops.embedding(given(ids, mesh(None), world), t, rows=rows, padding=padding)
+        np.testing.assert_array_equal(y.full(), wanted)
+        y.backward(given(dy, y.layout.reduced, world))
+        np.testing.assert_allclose(t.grad.full(), gradient)
+
+
+@pytest.mark.parametrize("rows", ["all", "owned"])
+@pytest.mark.parametrize("bad", [-1, ROWS])
+def test_ids_outside_the_table(world, rows, bad):
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = (
+        given(values((ROWS, WIDTH)), mesh("tp", None), world),
+        given(np.array([0, bad]), mesh(None), world),
+    )
+    with pytest.raises(InputError, match=f"id {bad} is outside 0..{ROWS - 1}"):
+        ops.embedding(ids, table, rows=rows, padding=12)
+
+
+def test_what_is_refused(world):
+    mesh, other = Mesh((world.size,), ("tp",)), Mesh((world.size,), ("x",))
+    table, ids = (
+        given(values((ROWS, WIDTH)), mesh("tp", None), world),
+        given(numbers((4,)), mesh(None), world),
+    )
+    with pytest.raises(RuleError, match="rows is 'all' or 'owned', but got 'some'"):
+        ops.embedding(ids, table, rows="some")
+    if world.size > 1:
+        with pytest.raises(RuleError, match="different meshes"):
+            ops.embedding(given(numbers((4,)), other(None), world), table, rows="owned")
+        with pytest.raises(SpmdError, match=r"pending|partial"):
+            ops.embedding(ids, table, mesh(None, None).with_partial("tp"), rows="owned")
+        with pytest.raises(SpmdError, match="dims"):
+            ops.embedding(ids, table, mesh(None), rows="owned")
+
+
+def test_shapes_only():
+    mesh = Mesh((512, 8), ("dp", "tp"))
+    here = ShapeOnly(mesh.size)
+    ids = Tensor.from_global(lambda index: None, mesh("dp", None), here, shape=(1024, 2048), dtype="int32")
+    table = Tensor.from_global(
+        lambda index: None, mesh("tp", None), here, shape=(50304, 512), dtype="float32"
+    )
+    with record() as trace:
+        y = ops.embedding(ids, table, rows="owned")
+    (event,) = trace.collectives
+    assert y.layout == mesh("dp", None, None) and event.expected
+    # 4,096 ids at random name 3,934 different rows, of which seven eighths are held by others.
+    assert event.nbytes[0] == pytest.approx(3934 * 7 / 8 * 2048, rel=1e-3)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_learns_the_same(world, tied):
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    ids, losses = numbers((4, 9), high=31), []
+    for rows in ("all", "owned"):
+        for stream in (mesh("dp", None, None), mesh("dp", "tp", None)):
+            model = nn.GPT(31, 8, 2, 1, 8, stream, "tp", tied=tied, rows=rows, dtype=np.float64)
+            model.materialise(world)
+            optimiser = nn.SGD(model.parameters(), 0.1)
+            for _ in range(3):
+                loss = model.loss(
+                    given(ids[:, :-1], mesh("dp", None), world), given(ids[:, 1:], mesh("dp", None), world)
+                )
+                nn.backward(loss)
+                optimiser.step()
+            losses.append(loss.item())
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-12)
