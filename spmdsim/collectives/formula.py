@@ -17,7 +17,7 @@ NAMES: dict[str, str] = {
     "qp": "(p-1)/p",
     "s": "segments",
     "g": "ranks per group",
-    "h": "number of groups, n/g",
+    "h": "number of groups, n/g rounded up",
     "cg": "ceiling of log2 g",
     "fh": "floor of log2 h",
     "xh": "1 when h is not a power of two, else 0",
@@ -33,7 +33,7 @@ def _compiled(expression: str) -> CodeType:
 
 @lru_cache(maxsize=1024)
 def _values(size: int, segments: int, group: int) -> dict[str, Fraction]:
-    floor, groups = size.bit_length() - 1, max(1, size // group)
+    floor, groups = size.bit_length() - 1, -(-size // group)
     power = 1 << floor
     floor_groups = groups.bit_length() - 1
     numbers: dict[str, int | Fraction] = {

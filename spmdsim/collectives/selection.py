@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from spmdsim.collectives.algorithm import Algorithm, library_algorithm
+from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.promises import collective
 from spmdsim.errors import InputError
 
@@ -141,11 +142,11 @@ def _holds(wanted: object, value: int | bool) -> bool:
 
 
 def _choice(
-    library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, str]
+    library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, Mapping[str, str]]
 ) -> Choice:
-    found = library_algorithm(library, name, rule["use"])
-    if not found.fits(size) and rule["use"] in instead:
-        found = library_algorithm(library, name, instead[rule["use"]])
+    other = instead.get(rule["use"])
+    used = rule["use"] if other is None or evaluate(other["unless"], size) else other["use"]
+    found = library_algorithm(library, name, used)
     why = ", ".join(_words(key, value) for key, value in rule.items() if key != "use")
     return Choice(library, rule["use"], found, why or "always")
 

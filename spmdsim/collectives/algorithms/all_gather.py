@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.common import around, doublings
+from spmdsim.collectives.algorithms.common import Fold, around, doublings
 from spmdsim.collectives.moves import Rounds, recv, send
 
 
@@ -28,20 +28,46 @@ def ring(rank: int, size: int) -> Rounds:
     "recursive_doubling",
     chunks="n",
     about="exchange all blocks gathered so far with partners at distance 1, 2, 4, ...",
-    formula=Formula("f", "q"),
-    condition="n == p",
-    condition_words="a power of two",
-    symmetry="xor",
+    formula=Formula("f", "q", only="n == p"),
+    symmetry="n == p: xor",
     libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursive_doubling 3")),
 )
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Partner r^k; both own the aligned group of k blocks around them."""
-    for k in doublings(size):
-        mine, theirs = rank & -k, (rank ^ k) & -k
-        yield [
-            send(rank ^ k, range(mine, mine + k)),
-            recv(rank ^ k, range(theirs, theirs + k)),
-        ]
+    """Partner r^k; both own the aligned group of k blocks around them. Beyond a power of two ranks pair up."""
+    fold = Fold.of(size)
+    yield from _before(rank, fold)
+    for k in doublings(fold.power):
+        if not fold.survives(rank):
+            yield []
+            continue
+        new = fold.new(rank)
+        mine, theirs, peer = new & -k, (new ^ k) & -k, fold.old(new ^ k)
+        yield [send(peer, fold.blocks(mine, mine + k)), recv(peer, fold.blocks(theirs, theirs + k))]
+    yield from _after(rank, size, fold)
+
+
+def _before(rank: int, fold: Fold) -> Rounds:
+    """Blocks of the ranks that drop out go to their partners."""
+    if not fold.extra:
+        return
+    if not fold.paired(rank):
+        yield []
+    elif fold.survives(rank):
+        yield [recv(rank ^ 1, rank ^ 1)]
+    else:
+        yield [send(rank ^ 1, rank)]
+
+
+def _after(rank: int, size: int, fold: Fold) -> Rounds:
+    """Ranks that dropped out get everybody else's blocks from their partners."""
+    if not fold.extra:
+        return
+    if not fold.paired(rank):
+        yield []
+    elif fold.survives(rank):
+        yield [send(rank ^ 1, [block for block in range(size) if block != rank ^ 1])]
+    else:
+        yield [recv(rank ^ 1, [block for block in range(size) if block != rank])]
 
 
 @declare(
@@ -68,25 +94,41 @@ def bruck(rank: int, size: int) -> Rounds:
     "neighbor_exchange",
     chunks="n",
     about="two blocks per round to alternating neighbours",
-    formula=Formula("n/2", "q"),
-    condition="n % 2 == 0 or n == 1",
-    condition_words="an even rank count",
+    formula=Formula("n/2", "q", only="n % 2 == 0"),
     libraries=(("openmpi", "neighbor 5"),),
 )
 def neighbor_exchange(rank: int, size: int) -> Rounds:
-    """Swap blocks with the pair partner, then hand the newest two blocks to the other side each round."""
+    """Swap blocks with the pair partner, then hand the newest two blocks to the other side each round.
+
+    Of an odd number of ranks the first one leaves its block to the second, which takes part for both.
+    """
     if size == 1:
         return
-    sign = 1 if rank % 2 == 0 else -1
-    neighbours = ((rank + sign) % size, (rank - sign) % size)
-    yield [send(neighbours[0], rank), recv(neighbours[0], neighbours[0])]
-    pair = rank - rank % 2
+    fold = Fold(size - size % 2, size % 2)
+    yield from _before(rank, fold)
+    if fold.survives(rank):
+        yield from _swaps(fold.new(rank), fold)
+    else:
+        yield from ([] for _ in range(fold.power // 2))
+    yield from _after(rank, size, fold)
+
+
+def _swaps(new: int, fold: Fold) -> Rounds:
+    """The rounds of an even number of ranks."""
+    size, sign = fold.power, 1 if new % 2 == 0 else -1
+    neighbours = ((new + sign) % size, (new - sign) % size)
+    peers = [fold.old(one) for one in neighbours]
+    yield [send(peers[0], fold.blocks(new)), recv(peers[0], fold.blocks(neighbours[0]))]
+    pair = new - new % 2
     newest, arriving = pair, [pair, pair]
     for i in range(1, size // 2):
         side = i % 2
         arriving[side] = (arriving[side] + (2 * sign if side == 0 else -2 * sign)) % size
-        peer, start = neighbours[side], arriving[side]
-        yield [send(peer, range(newest, newest + 2)), recv(peer, range(start, start + 2))]
+        start = arriving[side]
+        yield [
+            send(peers[side], fold.blocks(newest, newest + 2)),
+            recv(peers[side], fold.blocks(start, start + 2)),
+        ]
         newest = start
 
 

@@ -55,35 +55,62 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     "two_level_ring",
     chunks=("g", "h"),
     about="ring reduce_scatter in the group, ring all_reduce between groups on each shard, ring all_gather in the group",
-    formula=Formula("2*(g-1) + 2*(h-1)", "2*(g-1)/g + 2*(h-1)/(h*g)", "(g-1)/g + (h-1)/(h*g)", "g-1 + h-1"),
-    condition="n % g == 0",
-    condition_words="a rank count divisible by the group size",
+    formula=Formula(
+        "2*(g-1) + 2*(h-1)",
+        "2*(g-1)/g + 2*(h-1)/(h*g)",
+        "(g-1)/g + (h-1)/(h*g)",
+        "g-1 + h-1",
+        only="n % g == 0",
+    ),
     libraries=(("astra-sim", "hierarchical"),),
     in_order=False,
 )
 def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
-    """Also called rail rings; local rank i of each group works on shard i."""
-    groups, base, local, mine = size // group, rank - rank % group, rank % group, rank // group
-    right, left = base + (local + 1) % group, base + (local - 1) % group
+    """Also called rail rings; local rank i of each group works on shard i.
 
-    def shard(i: int) -> range:
-        return range(i % group * groups, (i % group + 1) * groups)
+    If the last group is smaller, its ranks work on several shards each, and serve the rings of these shards one
+    after the other.
+    """
+    groups, mine = -(-size // group), rank // group
+    local, base = rank % group, rank - rank % group
+    members, fewest = min(group, size - base), size - (groups - 1) * group
 
-    for i in range(group - 1):
-        yield [send(right, shard(local - 1 - i)), recv_reduce(left, shard(local - 2 - i), left=True)]
-    yield from _between(rank, size, group, mine, local * groups)
-    for i in range(group - 1):
-        yield [send(right, shard(local - i)), recv(left, shard(local - 1 - i))]
+    def shards(i: int) -> range:
+        """The shards that a local rank works on."""
+        return range(i % members * group // members, (i % members + 1) * group // members)
+
+    def chunks(i: int) -> range:
+        return range(shards(i).start * groups, shards(i).stop * groups)
+
+    right, left = base + (local + 1) % members, base + (local - 1) % members
+    inside: list[list[Move]] = [
+        [send(right, chunks(local - 1 - i)), recv_reduce(left, chunks(local - 2 - i), left=True)]
+        for i in range(members - 1)
+    ]
+    yield from _padded(iter(inside), group - 1)
+    owners = [range(i * group // fewest, (i + 1) * group // fewest) for i in range(fewest)]
+    for turn in range(max(len(owned) for owned in owners)):
+        served = [(last, owned[turn]) for last, owned in enumerate(owners) if turn < len(owned)]
+        for last, shard in served:
+            if shard in shards(local):
+                ring = [*(g * group + shard for g in range(groups - 1)), (groups - 1) * group + last]
+                yield from _ring(ring, mine, shard * groups)
+                break
+        else:
+            yield from ([] for _ in range(2 * (groups - 1)))
+    outside: list[list[Move]] = [
+        [send(right, chunks(local - i)), recv(left, chunks(local - 1 - i))] for i in range(members - 1)
+    ]
+    yield from _padded(iter(outside), group - 1)
 
 
-def _between(rank: int, size: int, group: int, mine: int, first: int) -> Rounds:
-    """Ring all_reduce among the ranks with the same local number, on the chunks from ``first`` on."""
-    groups = size // group
-    right, left = (rank + group) % size, (rank - group) % size
-    for i in range(groups - 1):
-        sent, got = (mine - 1 - i) % groups, (mine - 2 - i) % groups
-        moves: list[Move] = [send(right, first + sent), recv_reduce(left, first + got, left=True)]
-        yield moves
-    for i in range(groups - 1):
-        sent, got = (mine - i) % groups, (mine - 1 - i) % groups
+def _ring(ranks: list[int], mine: int, first: int) -> Rounds:
+    """Ring all_reduce among the given ranks, of which this is number ``mine``, on the chunks from ``first`` on."""
+    size = len(ranks)
+    right, left = ranks[(mine + 1) % size], ranks[(mine - 1) % size]
+    for i in range(size - 1):
+        sent, got = (mine - 1 - i) % size, (mine - 2 - i) % size
+        yield [send(right, first + sent), recv_reduce(left, first + got, left=True)]
+    for i in range(size - 1):
+        sent, got = (mine - i) % size, (mine - 1 - i) % size
         yield [send(right, first + sent), recv(left, first + got)]

@@ -178,9 +178,7 @@ def scatter_ring(rank: int, size: int, root: int = 0) -> Rounds:
     "scatter_recursive_doubling",
     chunks="n",
     about="binomial scatter of n blocks, then a recursive doubling all_gather",
-    formula=Formula("2*f", "2*q"),
-    condition="n == p",
-    condition_words="a power of two",
+    formula=Formula("2*f", "2*q", only="n == p"),
     libraries=(
         ("mpich", "scatter_recursive_doubling_allgather"),
         ("openmpi", "scatter_allgather 8"),

@@ -19,7 +19,7 @@ def doublings(size: int) -> Iterable[int]:
 
 
 class Fold(NamedTuple):
-    """Ranks paired up so that a power of two survives.
+    """Ranks paired up so that a power of two, or another number, survives.
 
     Of the first ``2 * extra`` ranks every second one drops out; the survivors are renumbered in rank order.
 
