@@ -257,8 +257,8 @@ def test_a_wrong_operator_is_found(monkeypatch, capsys):
 def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
     """A few rows are wrong, on one rank: only a text with such bytes shows it."""
 
-    def wrong(ids, table):
-        return ops.embedding(ops.minimum(ids, 200), table)
+    def wrong(ids, table, *more, **options):
+        return ops.embedding(ops.minimum(ids, 200), table, *more, **options)
 
     monkeypatch.setattr(spmdsim.cases.layers, "embedding", wrong)
     (tmp_path / "low").write_bytes(bytes(range(201)))

@@ -11,6 +11,7 @@ import numpy as np
 
 from spmdsim.cases.inputs import parse_dtype
 from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.rows import RowStep
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.check import Verdict, check
 from spmdsim.trace import record
@@ -31,6 +32,7 @@ class Program:
         reference: gives any block of the right result, in one process, with plain numpy.
         depth: how many terms each element of the result is a sum of.
         magnitude: a bound on the sum of the terms' absolute values, for the tolerance.
+        ids: gives any block of the ids on which it depends what is received, if it does.
     """
 
     operands: tuple[Tensor, ...]
@@ -38,6 +40,7 @@ class Program:
     reference: Block
     depth: int
     magnitude: float | None = None
+    ids: Block | None = None
 
 
 @dataclass(frozen=True)
@@ -146,14 +149,18 @@ def run_case(case: Case, world: World, verbose: bool = False) -> Outcome:
 
 
 def predict(case: Case, size: int) -> tuple[int, ...]:
-    """Bytes each rank will receive: the program followed by shapes only, without data or messages."""
+    """Bytes each rank will receive: the program followed by shapes only, without data (but ids) or messages."""
     with record() as trace:
-        case.build(ShapeOnly(size)).run()
+        program = case.build(ShapeOnly(size))
+        program.run()
     return tuple(
-        sum(
-            event.step.nbytes(rank, parse_dtype(event.dtype).itemsize)
-            for event in trace.collectives
-            if rank in event.step.dst.mesh
-        )
+        sum(_nbytes(event, rank, program.ids) for event in trace.collectives if rank in event.step.dst.mesh)
         for rank in range(size)
     )
+
+
+def _nbytes(event: CollectiveEvent, rank: int, ids: Block | None) -> int:
+    step, itemsize = event.step, parse_dtype(event.dtype).itemsize
+    if ids is None or not isinstance(step, RowStep):
+        return step.nbytes(rank, itemsize)
+    return itemsize * step.received(rank, ids(step.src.slices(step.shape, rank)[:-1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from spmdsim.worlds.base import World
 
 
 def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """The table split by rows (with masks, with padding rows), by columns, and ids split beside it."""
+    """The table split by rows (zeros and a reduction, owned rows, padding rows), by columns, and ids beside it."""
     axis, others = mesh.axes[-1], mesh.axes[:-1]
     ids = mesh(others or None)
     out = mesh(others or None, None)
@@ -24,16 +25,26 @@ def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
     if not others:
         scattered = mesh(axis, None)
         yield _lookup("vocabulary-split, reduce_scatter", mesh, ids, mesh(axis, None), scattered, inputs)
+    yield _lookup("vocabulary-split, owned rows", mesh, ids, mesh(axis, None), out, inputs, owned=True)
+    split = mesh((*others, axis), None)
+    yield _lookup(
+        "vocabulary-split, owned rows, scattered", mesh, ids, mesh(axis, None), split, inputs, owned=True
+    )
     yield _padded(mesh, ids, mesh(axis, None), out, inputs)
     column = mesh(None, axis)
     yield _lookup("column-split", mesh, ids, column, mesh(others or None, axis), inputs)
     yield _lookup("column-split, gather_out", mesh, ids, column, out, inputs)
 
 
-def _lookup(label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs) -> Case:
+def _lookup(
+    label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs, owned: bool = False
+) -> Case:
     def build(world: World) -> Program:
         tokens = Tensor.from_global(inputs.ids, ids, world)
         rows = Tensor.from_global(inputs.table, table, world)
+        if owned:
+            run = partial(embedding, tokens, rows, out, rows="owned")
+            return Program((tokens, rows), run, _rows(inputs), 1, ids=inputs.ids.__getitem__)
         return Program((tokens, rows), lambda: embedding(tokens, rows).to(out), _rows(inputs), 1)
 
     return Case("embedding", mesh, label, build)

@@ -50,6 +50,11 @@ class RowStep(Step):
         """Bytes ``rank`` receives where ids are spread evenly and at random over the table: an expectation."""
         return itemsize * sum(count for peer, count in self.expected(rank) if peer != rank)
 
+    def received(self, rank: int, ids: np.ndarray) -> int:
+        """Elements that ``rank`` receives for given ids, those of its group."""
+        frame = row_frame(self, rank)
+        return sum(count for _, count in frame.elements(frame.wants(ids), frame.members.index(rank)))
+
     def expected(self, rank: int) -> list[tuple[int, int]]:
         """For each member of the group, the elements that ``rank`` expects from it for evenly spread ids."""
         if rank not in self.src.mesh:
