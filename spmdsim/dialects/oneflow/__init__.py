@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from spmdsim.dialects import lazy
+from spmdsim.dialects.missing import not_covered
 
 #: Public name -> the submodule that has it.
 EXPORTS: dict[str, str] = {
@@ -28,15 +30,36 @@ EXPORTS: dict[str, str] = {
     "GlobalTensor": "local",
     "LocalTensor": "local",
     "Size": "local",
-    **dict.fromkeys(
-        ("Tensor", "add", "arange", "manual_seed", "matmul", "mul", "randn", "relu", "tensor"), "functions"
-    ),
+    **dict.fromkeys(("Tensor", "manual_seed", "tensor"), "functions"),
+    **dict.fromkeys(("arange", "full", "ones", "rand", "randn", "zeros"), "creation"),
+    **dict.fromkeys(("cast", "cat", "concat"), "operators"),
+    **dict.fromkeys(("bool", "float16", "float32", "float64", "int8", "int32", "int64"), "dtypes"),
 }
+
+#: What to use instead of a name that resembles none here.
+NEAREST = {
+    **dict.fromkeys(("save", "load"), "spmdsim.tensor.checkpoint"),
+    "autograd": "GlobalTensor.backward",
+    "boxing": "to_global",
+    "no_grad": "GlobalTensor.detach",
+    "comm": "to_global, which inserts the collectives",
+    "from_numpy": "tensor",
+    "distributed": "spmdsim launch",
+}
+SUBMODULES = ("env", "nn", "optim")
 
 __all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
+    if name in SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    if not name.startswith("_") and name not in EXPORTS:
+        from spmdsim.dialects.oneflow.operators import FUNCTIONS
+
+        if name in FUNCTIONS:
+            return FUNCTIONS[name]
+        raise not_covered(__name__, name, [*EXPORTS, *FUNCTIONS, *SUBMODULES], NEAREST)
     return lazy(__name__, EXPORTS, name)
 
 

@@ -1,25 +1,28 @@
-"""``flow.tensor``, ``flow.randn``, products and functions of global tensors."""
+"""``flow.tensor``: data that every rank has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as core
-from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code
+from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
+from spmdsim.dialects.oneflow.operators import install
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import current_world
 
+install()
 _calls = [0]
 
 
 def manual_seed(seed: int) -> None:
-    """Where the ranks' own random numbers begin."""
+    """Where random numbers begin, and the first values of parameters."""
+    from spmdsim.dialects.oneflow.nn.module import seed_parameters
+
     _calls[0] = seed
+    seed_parameters(seed)
 
 
 def tensor(
@@ -49,42 +52,14 @@ def tensor(
     return GlobalTensor(CoreTensor.from_global(array, layout, world), placement)
 
 
-Tensor = tensor
+def Tensor(*data: Any, placement: Placement | None = None, sbp: Any = None) -> LocalTensor | GlobalTensor:
+    """Data as float32, or zeros of the sizes given."""
+    if data and all(isinstance(n, int) for n in data):
+        return tensor(np.zeros(data, np.float32), placement, sbp)
+    return tensor(data[0] if data else (), placement, sbp, dtype=np.float32)
 
 
-def randn(*shape: int) -> LocalTensor:
-    """Normal numbers, different on every rank, as each process's own generator would give them."""
-    world = current_world()
+def next_seed() -> int:
+    """Another seed at every call, the same on every rank."""
     _calls[0] += 1
-    made = [np.random.default_rng([_calls[0], rank]).normal(size=shape) for rank in world.ranks]
-    return LocalTensor([block.astype(np.float32) for block in made], world)
-
-
-def arange(*bounds: int) -> LocalTensor:
-    """Whole numbers, the same on every rank."""
-    world = current_world()
-    return LocalTensor([np.arange(*bounds) for _ in world.ranks], world)
-
-
-def _binary(function: Callable[..., Any]) -> Callable[[GlobalTensor, GlobalTensor], GlobalTensor]:
-    def call(a: GlobalTensor, b: GlobalTensor) -> GlobalTensor:
-        if a.placement != b.placement:
-            raise OneFlowError(
-                "Expected all tensors to be on the same placement, but found at least two placements, "
-                f"{a.placement} and {b.placement}!"
-            )
-        with same_code():
-            return GlobalTensor(function(a.value, b.value), a.placement)
-
-    call.__doc__ = f"``{function.__name__}`` of two global tensors on one placement."
-    return call
-
-
-matmul = _binary(core.matmul)
-add = _binary(core.add)
-mul = _binary(core.multiply)
-
-
-def relu(x: GlobalTensor) -> GlobalTensor:
-    """Rectified linear unit."""
-    return GlobalTensor(core.relu(x.value), x.placement)
+    return _calls[0]

@@ -121,7 +121,15 @@ class LocalTensor:
         return logical_shape_of(placement, sbp, [facts[rank][0] for rank in members])
 
     def __repr__(self) -> str:
-        return "\n".join(f"tensor({np.array2string(x, precision=4, separator=', ')})" for x in self.shards)
+        if len(self.shards) == 1:
+            return _shown(self.shards[0])
+        return "\n".join(f"cpu:{rank}: {_shown(x)}" for rank, x in zip(self.world.ranks, self.shards))
+
+
+def _shown(array: np.ndarray) -> str:
+    """One rank's array as OneFlow prints it."""
+    text = np.array2string(array, precision=4, separator=", ", prefix="tensor(", max_line_width=120)
+    return f"tensor({text}, dtype=oneflow.{array.dtype.name})"
 
 
 def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -206,6 +214,7 @@ class GlobalTensor:
             raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")
         where = placement or self.placement
         entries = self.sbp if sbp is None else sbp
+        check_same(self.value.world, [facts_of(where, entries)] * len(self.value.world.ranks))
         layout = layout_of(where, entries, self.value.ndim)
         if layout == self.value.layout and where == self.placement and grad_sbp is None and not copy:
             return self

@@ -66,9 +66,9 @@ class placement:
     def all(cls, type: str, world_size: int | None = None) -> placement:
         """All ranks of the world as one axis; ``world_size`` is the running world's when left out."""
         if world_size is None:
-            from spmdsim.worlds import world
+            from spmdsim.dialects.session import current_world
 
-            world_size = world().size
+            world_size = current_world().size
         return cls(type, range(world_size))
 
     @property

@@ -1,0 +1,18 @@
+"""``oneflow.env``: who takes part."""
+
+from spmdsim.dialects.session import current_world
+
+
+def get_rank() -> int:
+    """This process's (first) rank."""
+    return current_world().ranks[0]
+
+
+def get_world_size() -> int:
+    """Number of ranks."""
+    return current_world().size
+
+
+get_local_rank = get_rank
+
+__all__ = ["get_local_rank", "get_rank", "get_world_size"]

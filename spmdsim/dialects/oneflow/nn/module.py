@@ -1,0 +1,182 @@
+"""``oneflow.nn.Module`` and ``Parameter``: parameters take no memory until they are global."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
+from spmdsim.dialects.oneflow.placements import placement as Placement
+from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.tensors import layout as layout_of
+from spmdsim.dialects.oneflow.tensors import sbp_of
+from spmdsim.dialects.session import current_world
+from spmdsim.layout import Layout, Mesh
+from spmdsim.nn import Module as CoreModule
+from spmdsim.nn import Parameter as CoreParameter
+from spmdsim.tensor import Tensor
+
+_seed = [0]
+
+
+def seed_parameters(seed: int) -> None:
+    """The seed of parameters that become global afterwards."""
+    _seed[0] = seed
+
+
+class Parameter(CoreParameter):
+    """A trained tensor: ``Parameter(global_tensor)``, or a shape with first values to come.
+
+    Raises:
+        RuntimeError: a local tensor.
+    """
+
+    placement: Placement | None = None
+
+    def __init__(self, data: Any, initialiser: Any = None, requires_grad: bool = True) -> None:
+        if isinstance(data, LocalTensor):
+            raise OneFlowError("a parameter is global here; nearest: Parameter(x.to_global(placement, sbp))")
+        if isinstance(data, GlobalTensor):
+            given = data.value.detach()
+            super().__init__(given.shape, given.layout, dtype=given.dtype)
+            self.tensor = Tensor(given.world, given.meta, given.shards, requires_grad=requires_grad)
+            self.placement = data.placement
+            return
+        nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))
+        super().__init__(tuple(data), nowhere, initialiser)
+
+    def to_global(self, placement: Placement, sbp: Any) -> None:
+        """Live there: filled if it has no values yet, else moved."""
+        layout = layout_of(placement, sbp, len(self.shape))
+        self.placement = placement
+        if self.tensor is None:
+            self.layout = layout
+            self.materialise(current_world(), _seed[0])
+        elif layout != self.layout:
+            self.layout = layout
+            self.assign(self.tensor)
+
+    @property
+    def sbp(self) -> Any:
+        """One entry per axis of the placement."""
+        return sbp_of(self.layout)
+
+    def numpy(self) -> Any:
+        """The whole parameter, on every process."""
+        return self.value.full()
+
+
+class Module(CoreModule):
+    """A module. Its parameters take no memory until :meth:`to_global` says where they live."""
+
+    training = True
+
+    def __init__(self) -> None:
+        """Nothing to do: attributes that are parameters or modules are found."""
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Run :meth:`forward` on global tensors.
+
+        Raises:
+            RuntimeError: local tensors, parameters that are not global yet, or another placement.
+        """
+        passed = (*inputs, *options.values())
+        given = [x for x in passed if isinstance(x, GlobalTensor)]
+        for x in passed:
+            if isinstance(x, LocalTensor):
+                raise OneFlowError(
+                    f"{type(self).__name__} computes on global tensors here; nearest: x.to_global(placement, sbp)"
+                )
+        for path, parameter in self.named_parameters():
+            if parameter.tensor is None:
+                raise OneFlowError(
+                    f"parameter {path} is not global yet; call to_global(placement, sbp) on the module"
+                )
+            where = getattr(parameter, "placement", None)
+            if given and where is not None and where != given[0].placement:
+                raise OneFlowError(
+                    "Expected all tensors to be on the same placement, but found at least two placements, "
+                    f"{given[0].placement} and {where} (parameter {path})!"
+                )
+        return self.forward(*inputs, **options)
+
+    def to_global(self, placement: Placement | None = None, sbp: Any = None) -> Module:
+        """Lay all parameters out; the same global values on any placement, and trained ones are moved.
+
+        Raises:
+            RuntimeError: no placement or no sbp.
+        """
+        if placement is None or sbp is None:
+            raise OneFlowError("Converting a local module to global must have placement and sbp parameters.")
+        for path, parameter in self.named_parameters():
+            parameter.name = parameter.name or path
+            parameter.to_global(placement, sbp)  # type: ignore[attr-defined]
+        return self
+
+    def train(self, mode: bool = True) -> Module:
+        """Training or not, for this module and all inside: dropout asks."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Module:
+        """Not training."""
+        return self.train(False)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all inside."""
+        yield self
+        for value in vars(self).values():
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(item, Module):
+                    yield from item.modules()
+
+    def state_dict(self) -> dict[str, GlobalTensor]:
+        """All parameters by path."""
+        return {
+            path: GlobalTensor(p.value.detach(), p.placement)  # type: ignore[attr-defined]
+            for path, p in self.named_parameters()
+        }
+
+
+class Sequential(Module):
+    """Modules one after the other."""
+
+    def __init__(self, *steps: Module) -> None:
+        self.steps = list(steps)
+
+    def forward(self, x: GlobalTensor) -> GlobalTensor:
+        """The last module's result."""
+        for module in self.steps:
+            x = module(x)
+        return x
+
+    def __getitem__(self, index: int) -> Module:
+        return self.steps[index]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+class ModuleList(Module):
+    """A list of modules whose parameters are found."""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        self.steps = list(modules)
+
+    def append(self, module: Module) -> ModuleList:
+        """One more at the end."""
+        self.steps.append(module)
+        return self
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.steps)
+
+    def __getitem__(self, index: int) -> Module:
+        return self.steps[index]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+__all__ = ["Module", "ModuleList", "Parameter", "Sequential"]
