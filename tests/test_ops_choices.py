@@ -103,3 +103,18 @@ def test_a_choice_that_only_looks_at_the_operands_loses():
     layouts = [mesh("d0", None), mesh("d0", None)]
     strategy = chosen(bound, layouts, ("float32", "float32"))
     assert bound.output_layouts(strategy)[0] == mesh("d0", None)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name", ["max", "min", "prod", "sum", "mean"])
+@pytest.mark.parametrize("pending", ["sum", "max", "min"])
+def test_a_reduction_of_pending_values_reduces_them_first(world, name, pending):
+    """No choice pretends that a pending sum is a pending maximum, which would cost nothing."""
+    from spmdsim.tensor import Tensor
+
+    mesh, x = Mesh((2, 2), ("a", "b")), np.random.default_rng(0).normal(size=(8, 4)) - 2
+    for dims in (("b", None), (None, "b"), (None, None)):
+        given = Tensor.from_global(x, Layout(mesh, dims, {"a": pending}), world)
+        for dim in (0, 1, None):
+            found = getattr(ops, name)(given, dim).full()
+            np.testing.assert_allclose(found, getattr(np, name)(x, axis=dim), rtol=1e-12)

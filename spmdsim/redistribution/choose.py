@@ -55,8 +55,18 @@ def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
     for mesh in dict.fromkeys(layout.mesh for layout in layouts):
         partial = {op for layout in layouts for op in dict(layout.partial).values()}
         for strategy in bound.strategies(mesh, partial=bool(partial), empty=True):
-            found += _orders(strategy, layouts)
+            if _pending_already(strategy, layouts):
+                found += _orders(strategy, layouts)
     return found
+
+
+def _pending_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
+    """Whether what the strategy passes on is pending in the operands, by the same reduction: nothing makes it so."""
+    return all(
+        layouts[i].mesh == strategy.mesh and dict(layouts[i].partial).get(axis) == op
+        for axis, operands, op in strategy.passed
+        for i in operands
+    )
 
 
 def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:

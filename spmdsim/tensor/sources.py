@@ -106,9 +106,19 @@ def assemble(
                 f"rank {rank} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
                 f"{found} gives it {wanted}"
             )
-    own = np.dtype(arrays[0].dtype) if world.ranks[0] in layout.mesh else None
-    dtype = own or next(a.dtype for r, a in zip(world.ranks, arrays) if r in layout.mesh)
-    return Meta.of(layout, found, dtype), [np.asarray(array, order="C") for array in arrays]
+    held = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
+    # A process outside the mesh learns the type from the others; types of packages are known by name only.
+    dtype = held[0] if held else _dtype_of(*facts[members[0]][1:])
+    outside = np.zeros((0,) * layout.ndim, dtype)
+    pieces = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
+    return Meta.of(layout, found, dtype), [np.asarray(piece, order="C") for piece in pieces]
+
+
+def _dtype_of(code: str, name: str) -> np.dtype:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(code)
 
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:

@@ -274,7 +274,13 @@ class MPIWorld(World):
         self.comm.Barrier()
 
     def gather_objects(self, values: list[Any]) -> list[Any]:
-        """All ranks' values on every process, pickled. Not traced."""
+        """All ranks' values on every process, pickled. Not traced.
+
+        Raises:
+            WorldError: some ranks do not come before the deadline.
+        """
+        if self._checker is not None:
+            self._checker.meet(self.comm)
         return self.comm.allgather(values[0])
 
     def close(self) -> None:

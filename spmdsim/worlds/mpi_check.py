@@ -87,6 +87,26 @@ class Checker:
         self.given_up: list[object] = []
         self._numbers: dict[tuple[int, ...], list[int]] = {}
 
+    def meet(self, comm: MPI.Comm) -> None:
+        """Wait until all ranks of a communicator are there.
+
+        Raises:
+            WorldError: they are not before the deadline.
+        """
+        request, begin = comm.Ibarrier(), time.monotonic()
+        while not request.Test():
+            waited = time.monotonic() - begin
+            if waited > self.deadline:
+                self.given_up.append(request)
+                raise WorldError(
+                    f"some ranks did not come within {self.deadline:g} s to where rank {comm.rank} is, at "
+                    f"{source_line() or 'an unknown place'}; do all ranks run the same program?"
+                )
+            if waited > 0.005:
+                time.sleep(0.0005)
+            else:
+                os.sched_yield()
+
     def of(self, call: Call) -> Check:
         """The check of a call; calls of the same members are numbered together."""
         return Check(self, call, self._numbers.setdefault(call.members, [0]))
