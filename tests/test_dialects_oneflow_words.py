@@ -1,0 +1,212 @@
+"""What OneFlow programs commonly use beside the document's words: functions, symbols, modules, optimisers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.oneflow as flow
+import spmdsim.dialects.oneflow.nn as nn
+from spmdsim import LockStep, record
+from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.session import current_world, use_world
+from spmdsim.tensor import Tensor
+
+RNG = np.random.default_rng(0)
+X, Y, W = RNG.normal(size=(8, 4)), RNG.normal(size=(8, 4)), RNG.normal(size=(4, 6))
+B, S0, S1, P = flow.sbp.broadcast, flow.sbp.split(0), flow.sbp.split(1), flow.sbp.partial_sum
+E = np.exp(X - X.max(1, keepdims=True))
+SOFTMAX = E / E.sum(1, keepdims=True)
+
+CASES = {
+    "symbols": (lambda x, y: (x + y) * 2 - 1 / (y * y + 1), (X + Y) * 2 - 1 / (Y * Y + 1)),
+    "product": (lambda x, y: x @ y.T, X @ Y.T),
+    "matmul": (lambda x, y: flow.matmul(x, y.transpose(0, 1)), X @ Y.T),
+    "negative power": (lambda x, y: -(x**2), -(X**2)),
+    "softmax": (lambda x, y: x.softmax(-1), SOFTMAX),
+    "log_softmax": (lambda x, y: nn.functional.log_softmax(x, -1), np.log(SOFTMAX)),
+    "sum": (lambda x, y: flow.sum(x, dim=1, keepdim=True), X.sum(1, keepdims=True)),
+    "mean": (lambda x, y: x.mean(), X.mean()),
+    "amax": (lambda x, y: x.amax(dim=0), X.max(0)),
+    "argmax": (lambda x, y: x.argmax(dim=1), X.argmax(1)),
+    "reshape": (lambda x, y: x.reshape(4, 8).view((2, -1)), X.reshape(2, 16)),
+    "permute": (lambda x, y: x.unsqueeze(1).permute(2, 0, 1), X[:, None].transpose(2, 0, 1)),
+    "squeeze": (lambda x, y: x.unsqueeze(0).squeeze(0), X),
+    "flatten": (lambda x, y: x.reshape(2, 2, 8).flatten(1), X.reshape(2, 16)),
+    "cat": (lambda x, y: flow.cat([x, y], dim=1), np.concatenate([X, Y], 1)),
+    "cut": (lambda x, y: x[:, 1:3], X[:, 1:3]),
+    "gelu and relu": (lambda x, y: flow.relu(x) + flow.tanh(y), np.maximum(X, 0) + np.tanh(Y)),
+}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("sbp", [(B, S0), (S0, S1), (S1, B), (P, S0)], ids=str)
+def test_functions_against_numpy(world, case, sbp):
+    call, expected = CASES[case]
+    with use_world(world):
+        placement = flow.placement("cpu", [[0, 1], [2, 3]])
+        x, y = (flow.tensor(a, placement, sbp, dtype=np.float64) for a in (X, Y))
+        np.testing.assert_allclose(call(x, y).numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_what_is_made_global_is_the_same_on_every_placement(world):
+    def drawn(where, ranks, sbp):
+        flow.manual_seed(3)
+        with use_world(where):
+            placement = flow.placement("cpu", ranks)
+            made = [
+                f(4, 6, placement=placement, sbp=sbp) for f in (flow.randn, flow.rand, flow.ones, flow.zeros)
+            ]
+            made.append(flow.full((4, 6), 2.5, placement=placement, sbp=sbp))
+            assert all(x.is_global and x.sbp == (sbp,) for x in made)
+            return [x.numpy() for x in made]
+
+    one = drawn(LockStep(1), [0], S0)
+    for sbp in (S0, S1, B, P):
+        for a, b in zip(drawn(world, [0, 1], sbp), one):
+            np.testing.assert_array_equal(a, b)
+    assert one[0].std() > 0.5 and 0 <= one[1].min() < one[1].max() < 1 and one[4][0, 0] == 2.5
+
+
+@pytest.mark.ranks(2)
+def test_local_tensors_are_each_ranks_own(world):
+    with use_world(world):
+        x = flow.randn(2, 3)
+        y = 2 * x + 1 - x / 2 @ flow.ones(3, 3)
+        for a, b in zip(x.shards, y.shards):
+            np.testing.assert_allclose(b, 2 * a + 1 - a / 2 @ np.ones((3, 3)), rtol=1e-6)
+        assert flow.Tensor([[1, 2]]).dtype == flow.float32 and flow.tensor([1, 2]).dtype == flow.int64
+        assert str(flow.tensor([1.5])).endswith("tensor([1.5], dtype=oneflow.float32)")
+        placement = flow.placement("cpu", [0, 1])
+        with pytest.raises(OneFlowError, match="cannot be combined"):
+            x + x.to_global(placement, S0)
+        with pytest.raises(OneFlowError, match=r"nearest: x\.to_global"):
+            flow.softmax(x)
+        with pytest.raises(OneFlowError, match="at least two placements"):
+            flow.ones(2, placement=placement, sbp=B) + flow.ones(
+                2, placement=flow.placement("cpu", [0]), sbp=B
+            )
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 8)
+        self.body = nn.Sequential(
+            nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.25), nn.Linear(16, 10)
+        )
+
+    def forward(self, ids):
+        return self.body(self.words(ids))
+
+
+def losses(where, ranks, sbp_of_weights, sbp_of_ids, optimiser):
+    flow.manual_seed(1)
+    with use_world(where):
+        placement = flow.placement("cpu", ranks)
+        net = Net().to_global(placement, sbp_of_weights)
+        ids = flow.tensor(np.arange(8) % 10, placement, sbp_of_ids)
+        optimizer, loss_fn, found = optimiser(net.parameters()), nn.CrossEntropyLoss(), []
+        for _ in range(4):
+            loss = loss_fn(net(ids), ids)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        quiet = net.eval()(ids).numpy()
+        np.testing.assert_array_equal(net(ids).numpy(), quiet)
+        return found
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("sbps", [(B, S0), (S0, B)], ids=["data parallel", "split weights"])
+def test_training_equals_one_process(world, sbps):
+    """Dropout's masks, too, are the same."""
+    for optimiser in (
+        lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: flow.optim.AdamW(p, lr=0.01),
+    ):
+        one = losses(LockStep(1), [0], B, B, optimiser)
+        assert one[-1] < one[0]
+        np.testing.assert_allclose(losses(world, [0, 1], *sbps, optimiser), one, rtol=2e-5)
+
+
+@pytest.mark.ranks(4)
+def test_modules_live_where_they_are_told(world):
+    with use_world(world):
+        line, grid = flow.placement("cpu", range(4)), flow.placement("cpu", [[0, 1], [2, 3]])
+        model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+        x = flow.randn(2, 8)
+        with pytest.raises(OneFlowError, match="is not global yet; call to_global"):
+            model(flow.ones(4, 8, placement=line, sbp=B))
+        model[0].to_global(line, S0)
+        model[2].to_global(line, B)
+        assert model[0].weight.sbp == (S0,) and model[2].weight.sbp == (B,)
+        before = model[0].weight.numpy()
+        with pytest.raises(OneFlowError, match=r"nearest: x\.to_global"):
+            model(x)
+        with pytest.raises(OneFlowError, match="at least two placements"):
+            model(x.to_global(grid, (B, S0)))
+        model.to_global(grid, (B, B))
+        np.testing.assert_array_equal(model[0].weight.numpy(), before)
+        assert model(x.to_global(grid, (B, S0))).shape == (4, 2)
+        assert list(model.state_dict()) == [
+            "steps.0.weight",
+            "steps.0.bias",
+            "steps.2.weight",
+            "steps.2.bias",
+        ]
+        with pytest.raises(OneFlowError, match="out of range"):
+            nn.Linear(8, 4).to_global(line, S1)
+
+
+@pytest.mark.ranks(2)
+def test_parameters_of_ones_own(world):
+    with use_world(world):
+        placement = flow.placement("cpu", [0, 1])
+        w = nn.Parameter(flow.tensor(W, placement, S1, dtype=np.float64))
+        x = flow.tensor(X, placement, B, dtype=np.float64)
+        with record() as trace:
+            flow.matmul(x, w).sum().backward()
+        assert trace.counts() == {}
+        np.testing.assert_allclose(w.grad.full(), np.repeat(X.sum(0)[:, None], 6, 1))
+        with pytest.raises(OneFlowError, match="a parameter is global here"):
+            nn.Parameter(flow.randn(2, 2))
+
+
+@pytest.mark.ranks(2)
+def test_ranks_outside_a_placement_hold_nothing(world):
+    with use_world(world):
+        x = flow.ones(4, 4).to_global(flow.placement("cpu", [0]), B)
+        held = dict(zip(world.ranks, x.to_local().shards))
+        assert [held[rank].shape for rank in world.ranks] == [((4, 4), (0, 0))[rank] for rank in world.ranks]
+        np.testing.assert_array_equal(x.numpy(), np.ones((4, 4)))
+        pieces = [np.ones((4, 4), np.float32)] * len(world.ranks)
+        made = Tensor.from_local(pieces, flow.placement("cpu", [1]).mesh(None, None), world)
+        assert made.dtype == np.float32 and made.full().sum() == 16
+
+
+def test_a_world_may_be_set_for_the_rest_of_a_notebook():
+    before = current_world()
+    held = use_world(LockStep(3))
+    try:
+        assert flow.env.get_world_size() == 3 and flow.placement.all("cpu").shape == (3,)
+    finally:
+        held.__exit__(None, None, None)
+    assert current_world() is before
+
+
+@pytest.mark.parametrize(
+    "module, name, nearest",
+    [(flow, "sofmax", "softmax"), (flow, "load", "checkpoint"), (nn, "Graph", "calling the module"),
+     (nn, "Conv2d", "Linear"), (flow.optim, "SDG", "SGD"), (nn.functional, "reluu", "relu")],
+)  # fmt: skip
+def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
+    for ask in (lambda: getattr(module, name), lambda: exec(f"from {module.__name__} import {name}")):
+        with pytest.raises(
+            (AttributeError, ImportError), match="is not covered by this dialect; nearest: "
+        ) as said:
+            ask()
+        assert nearest in str(said.value) and "\n" not in str(said.value)
