@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError
@@ -11,7 +10,6 @@ from spmdsim.errors import InputError
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
     from spmdsim.cost.loggops import LogGOPS
-    from spmdsim.draw.plot import Plot
 
 EXAMPLES = """\
 examples:
@@ -25,6 +23,7 @@ topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=
 dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
   spmdsim collective predict all_reduce -n 64 --topology ring --links recursive_doubling   busiest link per round
   spmdsim collective predict all_reduce -n 8 --model loggops             event simulation, eager and rendezvous
+  spmdsim collective predict all_reduce -n 8 --algorithms ring --trace ring.json    open it in ui.perfetto.dev
 
 machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
 """
@@ -76,6 +75,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="ALGORITHM",
         help="show the busiest link of each round on the topology, for the largest size",
     )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline for ui.perfetto.dev: the fastest algorithm, most ranks, largest size",
+    )
     parser.add_argument("--no-plot", action="store_true", help="the table only")
     parser.add_argument("--svg", metavar="FILE", help="write the plot as SVG")
     parser.add_argument("--png", metavar="FILE", help="write the plot as PNG (needs matplotlib)")
@@ -85,6 +89,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
+    from spmdsim.cli.collective_predict_files import write_pictures, write_timeline
     from spmdsim.cli.output import console, emit_json, remark, say, table
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
@@ -110,7 +115,9 @@ def run(args: argparse.Namespace) -> int:
     if args.links:
         return _print_links(args, machine, what.name, ranks[-1], sizes[-1], options)
     if args.svg or args.png:
-        _write_pictures(prediction_plot(found), args)
+        write_pictures(prediction_plot(found), args.svg, args.png)
+    if args.trace:
+        write_timeline(args.trace, found, args.itemsize, options, events)
     if args.json:
         emit_json(found.to_dict())
         return 0
@@ -248,20 +255,3 @@ def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
     return growing_sizes(begin, end, args.factor)
-
-
-def _write_pictures(plot: Plot, args: argparse.Namespace) -> None:
-    from spmdsim.cli.output import is_speaker, remark
-    from spmdsim.draw.plot import save_png, svg_plot
-
-    if not is_speaker():
-        return
-    if args.svg:
-        try:
-            Path(args.svg).write_text(svg_plot(plot), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {args.svg}: {error.strerror}") from None
-        remark(f"wrote {args.svg}")
-    if args.png:
-        save_png(plot, args.png)
-        remark(f"wrote {args.png}")

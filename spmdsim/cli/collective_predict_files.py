@@ -1,0 +1,62 @@
+"""The files that ``spmdsim collective predict`` writes: the plot as a picture, one predicted run as a timeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.cost.loggops import LogGOPS
+    from spmdsim.cost.prediction import Prediction
+    from spmdsim.draw.plot import Plot
+
+
+def write_pictures(plot: Plot, svg: str | None, png: str | None) -> None:
+    """Write a plot as SVG, as PNG, or both."""
+    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.draw.plot import save_png, svg_plot
+
+    if not is_speaker():
+        return
+    if svg:
+        _write(svg, svg_plot(plot))
+        remark(f"wrote {svg}")
+    if png:
+        save_png(plot, png)
+        remark(f"wrote {png}")
+
+
+def write_timeline(
+    path: str, found: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
+) -> None:
+    """Write the timeline of the fastest algorithm at the last point of a prediction."""
+    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.collectives import make_schedule
+    from spmdsim.collectives.algorithm import algorithm
+    from spmdsim.cost.topology_spec import parse_topology
+    from spmdsim.draw.predicted_timeline import predicted_timeline
+
+    point = found.points[-1]
+    priced = {name: took for name, took in point.seconds.items() if name != "native"}
+    if not priced:
+        raise InputError(
+            "--trace draws an algorithm's messages; the library's own call has none that are known"
+        )
+    chosen = algorithm(found.collective, min(priced, key=priced.__getitem__))
+    mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
+    schedule = make_schedule(chosen, point.ranks, **mine)
+    network = parse_topology(found.topology, point.ranks, found.machine) if found.topology else None
+    if is_speaker():
+        timeline = predicted_timeline(schedule, found.machine, point.nbytes, network, itemsize, events)
+        _write(path, json.dumps(timeline))
+        remark(f"wrote {path}: {chosen.name} on {point.ranks} ranks, {point.nbytes:,} bytes")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
