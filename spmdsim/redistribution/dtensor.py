@@ -2,7 +2,8 @@
 
 The rule (PyTorch 2.13, ``_redistribute.py``): if the source is split at all, every axis, the innermost first, takes
 the target's placement at once, unless that splits a dim which other outer axes split now than in the target; then it
-goes through Replicate. What is left is finished from the outermost axis inwards. Volumes play no part.
+goes through Replicate. What is left is finished from the outermost axis inwards. Volumes play no part. Layouts whose
+axes split a dim in another than the mesh's order take another planner (``dtensor_orders``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from spmdsim.errors import PlanError
 from spmdsim.layout import Layout, Partial, Placement, Replicate, Shard
+from spmdsim.redistribution.dtensor_orders import OrderedStep, in_mesh_order, ordered_steps, short
 from spmdsim.redistribution.table import bytes_text
 
 Placements = tuple[Placement, ...]
@@ -91,16 +93,22 @@ class DTensorPlan:
     ours: Any
 
     @property
-    def steps(self) -> list[GreedyStep]:
+    def planner(self) -> str:
+        """``greedy``, or ``graph`` where axes split a dim in another than the mesh's order."""
+        return "greedy" if in_mesh_order(self.src) and in_mesh_order(self.dst) else "graph"
+
+    @property
+    def steps(self) -> Sequence[GreedyStep | OrderedStep]:
         """Its transitions."""
+        if self.planner == "graph":
+            return ordered_steps(self.src, self.dst, math.prod(self.shape) * self.itemsize)
         return greedy_steps(self.src.placements, self.dst.placements)
 
     @property
     def trace(self) -> str:
         """The states in DTensor's short form, such as ``S(0)R->S(0)S(1)``."""
-        return "->".join(
-            _short(state) for state in (self.src.placements, *(step.state for step in self.steps))
-        )
+        states = [short(s.layout) if isinstance(s, OrderedStep) else _short(s.state) for s in self.steps]
+        return "->".join([short(self.src), *states])
 
     @property
     def received(self) -> float:
@@ -131,6 +139,7 @@ class DTensorPlan:
         mesh = self.src.mesh
         return {
             "style": "dtensor",
+            "planner": self.planner,
             "trace": self.trace,
             "steps": [{"collective": step.collective, "axis": mesh.axes[step.axis]} for step in self.steps],
             "nbytes": self.nbytes,
@@ -144,7 +153,7 @@ class DTensorPlan:
         much = f", {self.nbytes / ours:.3g} times less" if 0 < ours < self.nbytes else ""
         return "\n".join(
             [
-                f"DTensor's default planner: {', '.join(names)}",
+                f"DTensor's {'default' if self.planner == 'greedy' else 'graph'} planner: {', '.join(names)}",
                 f"  {self.trace}",
                 f"  received {bytes_text(self.nbytes)}",
                 f"this package receives {bytes_text(ours)}{much}:",
@@ -163,15 +172,13 @@ def _short(state: Placements) -> str:
 
 
 def dtensor_plan(src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, ours: Any) -> DTensorPlan:
-    """The plan of DTensor's default planner.
+    """The plan of DTensor's planners.
 
     Raises:
-        PlanError: two meshes, or axes that split a dim in another than the mesh's order.
+        PlanError: two meshes, or a target that is pending where the source is not.
     """
     if src.mesh != dst.mesh:
         raise PlanError(f"DTensor redistributes within one mesh only, not from {src} to {dst}")
-    for layout in (src, dst):
-        if Layout.from_placements(layout.mesh, layout.placements, layout.ndim) != layout:
-            raise PlanError(f"DTensor's default order of axes is the mesh's, but {layout} has another one")
-    _ = greedy_steps(src.placements, dst.placements)
-    return DTensorPlan(src, dst, shape, itemsize, ours)
+    found = DTensorPlan(src, dst, shape, itemsize, ours)
+    _ = found.steps
+    return found
