@@ -1,6 +1,6 @@
 """A small GPT learns the characters of a text, on dp x tp ranks, and equals the single process.
 
-mpirun -n 8 python examples/gpt_on_text.py [--text FILE] [--sequence-parallel] [--zero] [--compare]
+mpirun -n 8 python examples/gpt_on_text.py [--text FILE] [--sequence-parallel] [--zero] [--owned-rows] [--compare]
 python examples/gpt_on_text.py --compare            eight ranks in lock step, no MPI
 """
 
@@ -14,10 +14,10 @@ from spmdsim.launch import launched
 from spmdsim.tensor.files import open_tokens
 
 
-def train(here, mesh, args, *, sequence_parallel=False, zero=False):
+def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all"):
     """Losses of all steps, and the collectives of the last one."""
     stream = mesh("dp", "tp" if sequence_parallel else None, None)
-    model = nn.GPT(256, args.width, 4, args.blocks, args.length, stream, "tp", dtype=np.float32)
+    model = nn.GPT(256, args.width, 4, args.blocks, args.length, stream, "tp", rows=rows, dtype=np.float32)
     model.materialise(here, seed=1)
     state = nn.sharded_over("dp") if zero else None
     optimiser = nn.Adam(model.parameters(), 3e-3, state_layout=state)
@@ -65,6 +65,9 @@ def parse():
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--sequence-parallel", action="store_true")
     parser.add_argument("--zero", action="store_true", help="split the optimiser's state over dp")
+    parser.add_argument(
+        "--owned-rows", action="store_true", help="the embedding exchanges only the rows it needs"
+    )
     parser.add_argument("--compare", action="store_true", help="train in a single process beside it")
     return parser.parse_args()
 
@@ -73,7 +76,8 @@ def main():
     args = parse()
     here = world() if launched() else LockStep(8)
     mesh = Mesh((max(1, here.size // 4), min(4, here.size)), ("dp", "tp"))
-    losses, counts = train(here, mesh, args, sequence_parallel=args.sequence_parallel, zero=args.zero)
+    options = {"sequence_parallel": args.sequence_parallel, "zero": args.zero}
+    losses, counts = train(here, mesh, args, rows="owned" if args.owned_rows else "all", **options)
     if here.ranks[0] == 0:
         print(f"{mesh}, {counts} per step")
         for step, loss in list(enumerate(losses))[:: max(1, args.steps // 5)]:

@@ -104,8 +104,9 @@ def test_first_steps_on_ranks(mpi):
         ((), {"all_reduce"}),
         (("--sequence-parallel",), {"all_gather", "reduce_scatter", "all_reduce"}),
         (("--zero",), {"all_reduce"}),
+        (("--owned-rows",), {"gather_rows", "all_reduce"}),
     ],
-    ids=["plain", "sequence parallel", "zero"],
+    ids=["plain", "sequence parallel", "zero", "owned rows"],
 )
 def test_gpt_on_text(options, collectives):
     told = run("gpt_on_text.py", *GPT, *options)

@@ -224,6 +224,23 @@ def test_ids_outside_the_table(world, rows, bad):
         ops.embedding(ids, table, rows=rows, padding=12)
 
 
+@pytest.mark.parametrize("rows", ["all", "owned"])
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint64"])
+def test_ids_of_small_types_in_large_tables(world, rows, kind):
+    """The numbers of a rank's first rows need not fit in them."""
+    mesh = Mesh((world.size,), ("tp",))
+    table, ids = values((1000, 2)), numbers((30,), high=120).astype(kind)
+    for shared in ("own", "shared"):
+        with world.use(replicated=shared):
+            t = given(table, mesh("tp", None), world, True)
+            y = ops.embedding(given(ids, mesh(None), world), t, mesh(None, None), rows=rows)
+            for shard in y.shards:
+                np.testing.assert_array_equal(shard, table[ids])
+            y.backward(given(np.ones((30, 2)), mesh(None, None), world))
+            counted = np.bincount(ids.astype(int), minlength=1000)
+            np.testing.assert_array_equal(t.grad.full()[:, 0], counted)
+
+
 def test_what_is_refused(world):
     mesh, other = Mesh((world.size,), ("tp",)), Mesh((world.size,), ("x",))
     table, ids = (

@@ -15,6 +15,7 @@ from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, ShardedOp, Tensor
 from spmdsim.tensor.operator import OwnedRows
 from spmdsim.worlds.pool import empty
+from spmdsim.worlds.rows import place_rows
 
 
 def check_ids(ids: np.ndarray, size: int, what: str) -> None:
@@ -35,10 +36,11 @@ def _embedding(
     out = empty((*ids.shape, table.shape[1]), table.dtype)
     if stop - start == context.size("v") and padding is None:
         return _rows(table, ids, out)
-    mine = (ids >= start) & (ids < stop)
-    own = ids[mine] - start
-    out[~mine] = 0
-    out[mine] = _rows(table, own, empty((len(own), table.shape[1]), table.dtype))
+    flat = ids.reshape(-1)
+    mine = np.flatnonzero((flat >= start) & (flat < stop))
+    if len(mine) < len(flat):
+        out.fill(0)
+    place_rows(table, flat[mine].astype(np.intp) - start, out.reshape(len(flat), table.shape[1]), mine)
     return out
 
 
@@ -61,7 +63,7 @@ def _embedding_vjp(
     mine = (ids >= start) & (ids < stop)
     if padding is not None:
         mine &= ids != padding
-    add_rows(gradient, ids[mine] - start, dy[mine])
+    add_rows(gradient, ids[mine].astype(np.intp) - start, dy[mine])
     return None, gradient
 
 

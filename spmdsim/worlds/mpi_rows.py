@@ -24,7 +24,7 @@ from spmdsim.worlds.mpi_comms import Comms
 from spmdsim.worlds.mpi_shared import Shared, Windows
 from spmdsim.worlds.mpi_types import element, mover
 from spmdsim.worlds.pool import allocator
-from spmdsim.worlds.rows import check_shards
+from spmdsim.worlds.rows import check_shards, place_rows
 
 Counts = tuple[list[int], list[int]]
 Peers = tuple[tuple[int, int], ...]
@@ -81,10 +81,10 @@ class RowPrograms:
         members = tuple(sorted(step.group(self.rank)))
         comm = self.comms.of(members) if len(members) > 1 else MPI.COMM_SELF
         alike, target = step.collective == ROW_COLLECTIVES[0], step.dst.local_shape(step.shape, self.rank)
-        windows = None
-        if shared and alike and len(members) > 1 and 0 not in target and self.shared.possible(members, comm):
+        windows, near = None, alike and len(members) > 1 and self.shared.possible(members, comm)
+        if shared and near and 0 not in target:
             windows = self.shared.windows(members, comm, math.prod(target) * dtype.itemsize)
-        return RowExchange(step, self.rank, comm, dtype, windows)
+        return RowExchange(step, self.rank, comm, dtype, near, windows)
 
     def clear(self) -> None:
         """Free MPI's types."""
@@ -102,14 +102,21 @@ class RowExchange:
         rank: this rank.
         comm: the communicator of its group, sorted by rank.
         dtype: element type of the table.
+        near: whether all ranks of the group are on one node.
         windows: shared memory for the result, if all ranks of the group are to share one copy of it.
     """
 
     def __init__(
-        self, step: RowStep, rank: int, comm: MPI.Comm, dtype: np.dtype, windows: Windows | None = None
+        self,
+        step: RowStep,
+        rank: int,
+        comm: MPI.Comm,
+        dtype: np.dtype,
+        near: bool,
+        windows: Windows | None = None,
     ) -> None:
         self.frame = frame = row_frame(step, rank)
-        self.comm, self.dtype, self.windows = comm, dtype, windows
+        self.comm, self.dtype, self.near, self.windows = comm, dtype, near, windows
         self.me = frame.members.index(rank)
         order = sorted(frame.members)
         #: The place in the group of each rank of the communicator.
@@ -190,8 +197,30 @@ class RowExchange:
         want = wants[self.me]
         counts, starts = self._incoming(want)
         if max(want.counts) and self.width:
-            self.comm.Allgatherv(MPI.IN_PLACE, [self._moved(rows), (counts, starts), self._kind])
+            if self.near:
+                self._to_each(rows, counts, starts)
+            else:
+                self.comm.Allgatherv(MPI.IN_PLACE, [self._moved(rows), (counts, starts), self._kind])
         return self._received(counts)
+
+    def _to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
+        """The same as Allgatherv in place, which passes rows on around a ring, by messages between all pairs.
+
+        On one node, where no message is farther than another, that takes half of the time or less.
+        """
+        here, unit = self.places.index(self.me), self._unit(self.width)
+        first, count = starts[here] // unit, counts[here]
+        given = [count if k != here else 0 for k in range(len(counts))]
+        taken = [0 if k == here else part for k, part in enumerate(counts)]
+        # The two sides may not begin at the same address: who holds the first rows receives from behind them, and
+        # who holds none sends nothing from the end.
+        skip = count // unit if first == 0 else 0
+        first = first if count else len(rows) - 1
+        places = [start - skip * unit if part else 0 for start, part in zip(starts, taken)]
+        self.comm.Alltoallv(
+            [self._moved(rows[first:]), (given, [0] * len(given)), self._kind],
+            [self._moved(rows[skip:]), (taken, places), self._kind],
+        )
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
         """Each rank gets the rows it wants itself."""
@@ -227,7 +256,7 @@ class RowExchange:
             mine = mine[~empty[mine]]
             if self.me == 0:
                 out[empty] = 0
-        out[mine] = table[flat[mine] - self.first]
+        place_rows(table, flat[mine].astype(np.intp) - self.first, out, mine)
         self.comm.Barrier()
         shared: np.ndarray = out.reshape(self.target)
         shared.flags.writeable = False
