@@ -209,6 +209,10 @@ def test_one_copy_for_all_ranks_of_a_node(world):
         for ids, results in kept:
             for result in results:
                 np.testing.assert_array_equal(result, looked_up(ids, table, -1))
+        del result, results
+        kept.clear()
+        for seed in range(3):  # memory that was used before
+            check(world, step, some_ids((64, 64), 4096, seed + 7, least=-1), table)
         for _, target in targets(mesh, 2):
             step = step_of(mesh, [None, None], mesh("tp", None), target, 4096, 32, -1)((64, 64))
             check(world, step, ids, table)
