@@ -265,6 +265,15 @@ def test_placements(case):
     assert partial == expected.get("partial", [None] * len(partial))
 
 
+def test_placements_of_dims_that_are_not_there():
+    for dim in (5, -3):
+        with pytest.raises(ValueError, match="out of bounds"):
+            mindspore.from_placements((2, 2), ("dp", "mp"), [Shard(dim), Replicate()], 2)
+    for op in ("min", "max", "avg"):
+        found = mindspore.from_placements((2,), ("dp",), [Partial(op)], 1)
+        assert found.to_dict()["tensor_map"] == (-1,) and found.placements == (Partial(op),)
+
+
 @pytest.mark.parametrize(
     "case", [c for c in cases(V, "strategy_slice") if "strategy" in c.values[0]["given"]]
 )

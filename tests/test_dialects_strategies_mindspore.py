@@ -214,6 +214,7 @@ def test_sources_of_data_repeat_on_the_left():
     assert found.dev_matrix == (8, 1) and found.output_slices == ((2, 4), (2,)) and found.inputs == ()
     again = shard("GetNext", [], [(8, 1), (8,)], devices=8, attrs={"shapes": [(16, 4), (16,)]})
     assert again.outputs == found.outputs
+    assert shard("GetNext", [(16, 4), (16,)], [(), ()], devices=8).outputs == found.outputs
     with pytest.raises(RuntimeError, match="of the others"):
         shard("VirtualDataset", [(16, 4), (16,)], [(2, 1), (4,)], devices=8)
 

@@ -84,6 +84,8 @@ def data_source(
         for i, (whole, shape) in enumerate(zip(given, shapes)):
             check_even(whole, shape, f"tensor {i}")
         return _source(name, shapes, tuple(given), 1, repeat)
+    if given is not None and not any(given):
+        given = None
     cuts = [tuple(entry) for entry in given] if given is not None else None
     ranks = _members(devices, math.prod(_longest(cuts)) if cuts else 1)
     if cuts is None:

@@ -219,13 +219,17 @@ def from_placements(
     (Placements cannot say in which order two axes split one dim; alias tuples can.)
 
     Raises:
-        ValueError: a dim that has been sharded already, or a tensor of a negative number of dims.
+        ValueError: a dim that has been sharded already or does not exist, or a tensor of a negative number of dims.
     """
     if ndim < 0:
         raise LayoutError(f"the number of tensor dims must be positive, but got {ndim}")
     seen: dict[int, str] = {}
     for axis, placement in zip(alias_name, placements):
-        if isinstance(placement, Shard) and -ndim <= placement.dim < ndim:
+        if isinstance(placement, Shard):
+            if not -ndim <= placement.dim < ndim:
+                raise LayoutError(
+                    f"{placement} on axis {axis!r} is out of bounds: the tensor has {ndim} dims, -{ndim}..{ndim - 1}"
+                )
             first = seen.setdefault(placement.dim % ndim, axis)
             if first != axis:
                 raise LayoutError(
