@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from spmdsim.dialects import lazy
+from spmdsim.dialects.missing import not_covered
 
 #: Public name -> the submodule that has it.
 EXPORTS: dict[str, str] = {
@@ -27,20 +28,43 @@ EXPORTS: dict[str, str] = {
     "SplitLayout": "splitting",
     "split_layout": "splitting",
     **dict.fromkeys(
-        ("disable_static", "enable_static", "in_dynamic_mode", "randint", "seed", "set_device"), "static"
+        (
+            "arange", "disable_static", "enable_static", "full", "get_device", "in_dynamic_mode", "ones", "rand",
+            "randint", "randn", "seed", "set_device", "to_tensor", "zeros",
+        ),
+        "static",
     ),
+    "ParamAttr": "attributes",
     **dict.fromkeys(
         ("ColumnParallelLinear", "ParallelCrossEntropy", "RowParallelLinear", "VocabParallelEmbedding"),
         "layers",
     ),
+}  # fmt: skip
+
+#: What to use instead of a name that resembles none here.
+NEAREST = {
+    "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
+    "Model": "a loop over loss.backward() and optimizer.step()",
+    "jit": "calling the function: programs run eagerly",
+    "static": "calling the function: programs run eagerly",
+    **dict.fromkeys(("save", "load"), "spmdsim.tensor.checkpoint"),
+    "no_grad": "Tensor.detach",
+    "incubate": "VocabParallelEmbedding and its neighbours",
 }
+SUBMODULES = ("distributed", "nn", "optimizer")
 
 __all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":
-        return import_module(f"{__name__}.distributed")
+    if name in SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    if not name.startswith("_") and name not in EXPORTS:
+        from spmdsim.dialects.paddle.functions import FUNCTIONS
+
+        if name in FUNCTIONS:
+            return FUNCTIONS[name]
+        raise not_covered(__name__, name, [*EXPORTS, *FUNCTIONS, *SUBMODULES], NEAREST)
     return lazy(__name__, EXPORTS, name)
 
 

@@ -1,4 +1,4 @@
-"""The words around a Paddle program that have no meaning here, and random numbers."""
+"""The words around a Paddle program that have little meaning here, whole arrays, and random numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.host import HostTensor, host, install
+from spmdsim.dialects.session import current_world
+from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor import Tensor
+
+install()
 _seed = [0]
 _dynamic = [False]
 
@@ -31,16 +37,75 @@ def set_device(device: str) -> str:
     return device
 
 
+def get_device() -> str:
+    """``cpu``."""
+    return "cpu"
+
+
 def seed(value: int) -> None:
-    """Where random numbers begin."""
+    """Where random numbers and the first values of parameters begin."""
     _seed[0] = value
 
 
-def randint(
-    low: int, high: int | None = None, shape: Sequence[int] = (1,), dtype: Any = "int64"
-) -> np.ndarray:
-    """Whole numbers in ``[low, high)``, the same on every rank."""
+def next_seed() -> int:
+    """Another seed at every call, the same on every rank."""
     _seed[0] += 1
+    return _seed[0]
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def randint(
+    low: int = 0, high: int | None = None, shape: Sequence[int] = (1,), dtype: Any = "int64"
+) -> HostTensor:
+    """Whole numbers in ``[low, high)``, the same on every rank."""
     if high is None:
         low, high = 0, low
-    return np.random.default_rng(_seed[0]).integers(low, high, size=tuple(shape)).astype(dtype)
+    return host(np.random.default_rng(next_seed()).integers(low, high, size=_shape(shape)).astype(dtype))
+
+
+def randn(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
+    """Normal numbers, the same on every rank."""
+    return host(np.random.default_rng(next_seed()).normal(size=_shape(shape)).astype(dtype))
+
+
+def rand(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
+    """Numbers uniform in [0, 1), the same on every rank."""
+    return host(np.random.default_rng(next_seed()).random(_shape(shape)).astype(dtype))
+
+
+def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Any:
+    """Data as a whole array on every rank; a leaf that gathers a gradient without ``stop_gradient``."""
+    array = host(data, dtype)
+    return array if stop_gradient else everywhere(array, requires_grad=True)
+
+
+def ones(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
+    """Ones."""
+    return host(np.ones(_shape(shape), dtype))
+
+
+def zeros(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
+    """Zeros."""
+    return host(np.zeros(_shape(shape), dtype))
+
+
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = "float32") -> HostTensor:
+    """One value everywhere."""
+    return host(np.full(_shape(shape), fill_value, dtype))
+
+
+def arange(*bounds: Any, dtype: Any = None) -> HostTensor:
+    """Numbers at equal distances."""
+    return host(np.arange(*bounds, dtype=dtype))
+
+
+def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Tensor:
+    """A tensor as it is; an array as one that every rank has whole."""
+    if isinstance(x, Tensor):
+        return x
+    array, world = np.asarray(x), current_world()
+    layout = Layout.replicated(mesh or Mesh((world.size,), ("rank",)), array.ndim)
+    return Tensor.from_global(array, layout, world, requires_grad=requires_grad)

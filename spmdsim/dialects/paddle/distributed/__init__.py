@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.paddle.attributes import initial
 from spmdsim.dialects.paddle.distributed import fleet
+from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, Replicate, Shard
+from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
-from spmdsim.dialects.paddle.static import in_dynamic_mode
+from spmdsim.dialects.paddle.static import everywhere, in_dynamic_mode
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, LayoutError
+from spmdsim.errors import LayoutError
 from spmdsim.layout import Layout
 from spmdsim.nn import Uniform, zeros
 from spmdsim.nn.module import Initialiser, Parameter
@@ -72,7 +75,7 @@ def split(
         num_partitions: into how many parts; several groups of ranks may do the same.
         gather_out: whether the full result ends on every rank. A row-parallel linear without it gives the
             partial products, without bias, as Paddle does.
-        weight_attr: first values of the weight: a function of an index, shape, dtype and seed, or an array.
+        weight_attr: first values of the weight: a ``ParamAttr``, an initializer, or an array.
         bias_attr: first values of the bias; False for none.
         name: the parameter's name; it decides its first values.
         padding_row: keep a zero row at the end of every part of an embedding's table, as the document
@@ -93,7 +96,7 @@ def split(
         raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
-    given = x if isinstance(x, Tensor) else _everywhere(np.asarray(x), where)
+    given = x if isinstance(x, Tensor) else everywhere(x, where.mesh)
     _made[0] += name is None
     name = name or f"split_{_made[0] - 1}"
     if operation == "embedding":
@@ -101,23 +104,12 @@ def split(
     return _linear(given, where, weight_attr, bias_attr, name)
 
 
-def _everywhere(array: np.ndarray, where: SplitLayout) -> Tensor:
-    return Tensor.from_global(array, Layout.replicated(where.mesh, array.ndim), current_world())
-
-
 def _parameter(
     shape: tuple[int, ...], layout: Layout, attribute: Any, default: Initialiser, name: str
 ) -> Parameter:
-    initialiser, dtype = default, np.dtype(np.float32)
-    if callable(attribute):
-        initialiser = attribute
-    elif attribute is not None and attribute is not True:
-        array = np.asarray(attribute)
-        if array.shape != shape:
-            raise InputError(f"{name} has shape {shape}, but values of shape {array.shape} were given")
-        initialiser, dtype = (lambda index, *_: array[index]), array.dtype
-    parameter = Parameter(shape, layout, initialiser, dtype)
-    parameter.name = name
+    initialiser, dtype, called = initial(attribute, shape, default)
+    parameter = Parameter(shape, layout, initialiser, np.float32 if dtype is None else dtype)
+    parameter.name = called or name
     parameter.materialise(current_world())
     return parameter
 
@@ -154,4 +146,57 @@ def _linear(x: Tensor, where: SplitLayout, weight_attr: Any, bias_attr: Any, nam
     return y.to(mesh(*[None] * y.ndim)) if where.gather_out else y
 
 
-__all__ = ["ParallelEnv", "fleet", "get_rank", "get_world_size", "split", "with_padding_rows"]
+def init_parallel_env() -> ParallelEnv:
+    """Join the job; the world is there already."""
+    return ParallelEnv()
+
+
+def shard_tensor(data: Any, mesh: ProcessMesh, placements: Sequence[Any], **options: Any) -> Tensor:
+    """A whole array (the same on every rank), or a tensor, laid out on a mesh."""
+    where = layout_of(mesh, placements, len(data.shape) if hasattr(data, "shape") else np.ndim(data))
+    if isinstance(data, Tensor):
+        return data.to(where)
+    return Tensor.from_global(np.asarray(data), where, current_world())
+
+
+def reshard(dist_tensor: Tensor, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
+    """The same tensor laid out in another way."""
+    return dist_tensor.to(layout_of(mesh, placements, dist_tensor.ndim))
+
+
+def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
+    """A tensor put together from each rank's own piece (a list with one piece per rank in lock step)."""
+    pieces = local_tensor if isinstance(local_tensor, list) else [local_tensor] * len(current_world().ranks)
+    where = layout_of(mesh, placements, np.ndim(pieces[0]))
+    return Tensor.from_local([np.asarray(piece) for piece in pieces], where, current_world())
+
+
+def __getattr__(name: str) -> Any:
+    from spmdsim.dialects.missing import not_covered
+
+    nearest = dict.fromkeys(
+        (
+            "all_reduce",
+            "all_gather",
+            "reduce_scatter",
+            "alltoall",
+            "broadcast",
+            "scatter",
+            "reduce",
+            "send",
+            "recv",
+        ),
+        "reshard(tensor, mesh, placements), which inserts the collectives",
+    )
+    nearest |= {
+        "launch": "spmdsim launch",
+        "new_group": "ProcessMesh",
+        "shard_layer": "shard_tensor per parameter",
+    }
+    raise not_covered(__name__, name, __all__, nearest)
+
+
+__all__ = [
+    "ParallelEnv", "Partial", "ProcessMesh", "Replicate", "Shard", "dtensor_from_local", "fleet", "get_rank",
+    "get_world_size", "init_parallel_env", "reshard", "shard_tensor", "split", "with_padding_rows",
+]  # fmt: skip

@@ -1,0 +1,121 @@
+"""``paddle.distributed.fleet``: joining the job, and into how many parts models are split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spmdsim.dialects.session import alone, current_world
+from spmdsim.errors import InputError
+
+_joined = [False]
+_degrees = {"dp_degree": 0, "mp_degree": 0}
+#: Degrees of ``hybrid_configs`` that must be one.
+_OTHER = ("pp_degree", "sharding_degree", "sep_degree")
+
+
+class DistributedStrategy:
+    """What :func:`init` is told: ``hybrid_configs`` with ``dp_degree`` and ``mp_degree``.
+
+    Raises:
+        InputError: (at :func:`init`) degrees that do not fit the ranks, or other kinds of parallelism.
+    """
+
+    def __init__(self) -> None:
+        self.hybrid_configs: dict[str, Any] = {}
+        self.tensor_parallel_configs: dict[str, Any] = {}
+
+
+def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
+    """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says)."""
+    size = current_world().size
+    given = dict(getattr(strategy, "hybrid_configs", None) or {})
+    for name in _OTHER:
+        if given.get(name, 1) not in (1, -1):
+            raise InputError(
+                f"{name}={given[name]} is not covered by this dialect; nearest: {name}=1 with dp_degree and mp_degree"
+            )
+    model, data = int(given.get("mp_degree", 0)), int(given.get("dp_degree", 0))
+    model = model if model > 0 else size // data if data > 0 else size
+    data = data if data > 0 else size // model
+    if data * model != size:
+        raise InputError(f"dp_degree * mp_degree is {data} * {model}, but {size} ranks are running{alone()}")
+    _joined[0] = True
+    _degrees.update(dp_degree=data, mp_degree=model if given else 0)
+
+
+def initialised() -> bool:
+    """Whether :func:`init` was called."""
+    return _joined[0]
+
+
+def model_parts() -> int:
+    """Into how many parts layers are split."""
+    size = current_world().size
+    given = _degrees["mp_degree"]
+    return given if given and size % given == 0 else size
+
+
+class HybridCommunicateGroup:
+    """This process's (first) rank among the data- and the model-parallel ones."""
+
+    def get_model_parallel_world_size(self) -> int:
+        """Parts of a layer."""
+        return model_parts()
+
+    def get_model_parallel_rank(self) -> int:
+        """Which part is held here."""
+        return current_world().ranks[0] % model_parts()
+
+    def get_data_parallel_world_size(self) -> int:
+        """How many ranks hold each part."""
+        return current_world().size // model_parts()
+
+    def get_data_parallel_rank(self) -> int:
+        """Which of them this is."""
+        return current_world().ranks[0] // model_parts()
+
+
+def get_hybrid_communicate_group() -> HybridCommunicateGroup:
+    """Who this process is among the data- and the model-parallel ranks."""
+    return HybridCommunicateGroup()
+
+
+def distributed_model(model: Any) -> Any:
+    """The model itself: its layers know where they live."""
+    return model
+
+
+def distributed_optimizer(optimizer: Any, strategy: Any = None) -> Any:
+    """The optimiser itself: gradients are reduced as layouts demand."""
+    return optimizer
+
+
+def worker_index() -> int:
+    """This process's (first) rank."""
+    return current_world().ranks[0]
+
+
+def worker_num() -> int:
+    """Number of ranks."""
+    return current_world().size
+
+
+def is_first_worker() -> bool:
+    """Whether this process has rank 0."""
+    return worker_index() == 0
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("layers", "meta_parallel"):
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
+    from spmdsim.dialects.missing import not_covered
+
+    raise not_covered(__name__, name, __all__, {"utils": "layouts: Shard(0) over mp along the sequence"})
+
+
+__all__ = [
+    "DistributedStrategy", "HybridCommunicateGroup", "distributed_model", "distributed_optimizer",
+    "get_hybrid_communicate_group", "init", "is_first_worker", "meta_parallel", "worker_index", "worker_num",
+]  # fmt: skip

@@ -1,0 +1,5 @@
+"""``paddle.distributed.fleet.layers``."""
+
+from spmdsim.dialects.paddle.distributed.fleet.layers import mpu
+
+__all__ = ["mpu"]

@@ -1,0 +1,202 @@
+"""What Paddle programs commonly use beside the document's split: fleet, layers, attributes, placements, optimisers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.paddle as paddle
+from spmdsim import LockStep, record
+from spmdsim.dialects.paddle.distributed import fleet
+from spmdsim.dialects.paddle.distributed.fleet.layers import mpu
+from spmdsim.dialects.paddle.distributed.fleet.meta_parallel import ColumnParallelLinear, RowParallelLinear
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError
+
+RNG = np.random.default_rng(0)
+X, W, BIAS = RNG.normal(size=(8, 4)), RNG.normal(size=(4, 6)), RNG.normal(size=6)
+
+
+@pytest.fixture(autouse=True)
+def _as_at_first(monkeypatch):
+    monkeypatch.setattr(fleet, "_joined", [False])
+    monkeypatch.setattr(fleet, "_degrees", dict(fleet._degrees, dp_degree=0, mp_degree=0))
+
+
+def strategy(**degrees):
+    made = fleet.DistributedStrategy()
+    made.hybrid_configs = degrees
+    return made
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "degrees, parts", [({}, 4), (dict(mp_degree=2), 2), (dict(dp_degree=4, mp_degree=1), 1)]
+)
+def test_layers_are_split_as_fleet_was_told(world, degrees, parts):
+    with use_world(world):
+        fleet.init(is_collective=True, strategy=strategy(**degrees))
+        group = fleet.get_hybrid_communicate_group()
+        assert group.get_model_parallel_world_size() == parts
+        assert group.get_data_parallel_world_size() == 4 // parts
+        assert group.get_model_parallel_rank() == world.ranks[0] % parts
+        column = ColumnParallelLinear(4, 8, has_bias=True, gather_output=False)
+        assert column.weight.layout.parts == (1, parts) and column.bias.layout.parts == (parts,)
+        assert mpu.ColumnParallelLinear is ColumnParallelLinear
+
+
+@pytest.mark.ranks(4)
+def test_degrees_that_do_not_fit(world):
+    with use_world(world):
+        with pytest.raises(InputError, match=r"dp_degree \* mp_degree is 3 \* 2, but 4 ranks"):
+            fleet.init(strategy=strategy(dp_degree=3, mp_degree=2))
+        with pytest.raises(InputError, match=r"pp_degree=2 is not covered.*nearest: pp_degree=1"):
+            fleet.init(strategy=strategy(mp_degree=2, pp_degree=2))
+    with use_world(LockStep(1)), pytest.raises(InputError, match="spmdsim launch -n N"):
+        fleet.init(strategy=strategy(mp_degree=2))
+
+
+@pytest.mark.ranks(2)
+def test_layers_with_given_values(world):
+    """The third argument is weight_attr, and a column-parallel layer has no bias unless asked for, as in Paddle."""
+    values = paddle.nn.initializer.Assign(W)
+    with use_world(world):
+        fleet.init(is_collective=True)
+        column = ColumnParallelLinear(4, 6, paddle.ParamAttr("w", values))
+        assert column.bias is None and column.weight.name == "w"
+        np.testing.assert_allclose(column(X.astype("f4")).numpy(), X @ W, rtol=1e-4)
+        row = RowParallelLinear(4, 6, paddle.nn.initializer.Constant(0.5), True)
+        np.testing.assert_allclose(row(X.astype("f4")).numpy(), (X @ np.full((4, 6), 0.5)), rtol=1e-4)
+        words = paddle.VocabParallelEmbedding(4, 6, weight_attr=W)
+        np.testing.assert_array_equal(words(paddle.to_tensor([3, 0])).numpy(), W[[3, 0]])
+        with pytest.raises(InputError, match=r"shape \(4, 6\) was given values of shape \(6,\)"):
+            RowParallelLinear(4, 6, BIAS)
+        with pytest.raises(InputError, match="mp_group must be None"):
+            RowParallelLinear(4, 6, mp_group=object())
+        with pytest.raises(AssertionError, match="must be divisible"):
+            RowParallelLinear(5, 6)
+        first, second = (ColumnParallelLinear(4, 6).weight.numpy() for _ in range(2))
+        assert not np.array_equal(first, second)
+
+
+@pytest.mark.ranks(2)
+def test_split_takes_attributes(world):
+    with use_world(world):
+        fleet.init(is_collective=True)
+        paddle.enable_static()
+        y = paddle.distributed.split(
+            X, (4, 6), "linear", axis=1, num_partitions=2,
+            weight_attr=paddle.ParamAttr(initializer=paddle.nn.initializer.Assign(W)), bias_attr=BIAS,
+        )  # fmt: skip
+        np.testing.assert_allclose(y.numpy(), X @ W + BIAS, rtol=1e-4)
+
+
+@pytest.mark.ranks(4)
+def test_cross_entropy_of_split_classes(world):
+    """Labels to be ignored cost nothing; the losses have the labels' shape."""
+    logits = RNG.normal(size=(6, 8))
+    labels = np.array([0, 7, -100, 3, 4, 1])
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(6), labels.clip(0)]
+    losses[2] = 0
+    with use_world(world):
+        mesh = paddle.ProcessMesh([0, 1, 2, 3], dim_names=["mp"])
+        x = paddle.distributed.shard_tensor(logits, mesh, [paddle.Shard(1)])
+        loss = paddle.ParallelCrossEntropy(ignore_index=-100)
+        np.testing.assert_allclose(loss(x, labels).numpy(), losses, rtol=1e-12)
+        np.testing.assert_allclose(loss(x, labels[:, None]).numpy(), losses[:, None], rtol=1e-12)
+        with pytest.raises(
+            InputError, match="Expected input_dims - 1 = label_dims or input_dims == label_dims"
+        ):
+            loss(x, labels[:, None, None])
+
+
+@pytest.mark.ranks(4)
+def test_placements(world):
+    with use_world(world):
+        dist = paddle.distributed
+        mesh = dist.ProcessMesh([[0, 1], [2, 3]], dim_names=["x", "y"])
+        a = dist.shard_tensor(paddle.to_tensor(X), mesh, [dist.Shard(0), dist.Replicate()])
+        assert a.layout.parts == (2, 1)
+        b = dist.reshard(a, mesh, [dist.Replicate(), dist.Shard(1)])
+        assert b.layout.parts == (1, 2)
+        np.testing.assert_array_equal(b.numpy(), X)
+        pieces = [np.full((2, 2), rank // 2) for rank in world.ranks]
+        c = dist.dtensor_from_local(pieces, mesh, [dist.Shard(0), dist.Replicate()])
+        np.testing.assert_array_equal(c.numpy()[:, 0], [0, 0, 1, 1])
+
+
+class MLP(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.words = paddle.VocabParallelEmbedding(8, 8, name="words")
+        self.up = ColumnParallelLinear(8, 16, has_bias=True, gather_output=False, name="up")
+        self.act = paddle.nn.GELU()
+        self.down = RowParallelLinear(16, 8, input_is_parallel=True, name="down")
+
+    def forward(self, ids):
+        return self.down(self.act(self.up(self.words(ids))))
+
+
+def losses(where, make):
+    with use_world(where):
+        fleet.init(is_collective=True)
+        model = fleet.distributed_model(MLP())
+        optimizer = fleet.distributed_optimizer(make(parameters=model.parameters()))
+        loss_fn, found = paddle.nn.CrossEntropyLoss(), []
+        ids = paddle.to_tensor(np.arange(8))
+        for _ in range(4):
+            loss = loss_fn(model(ids), ids)
+            with record() as trace:
+                loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            found.append(float(loss.numpy()))
+        return found, trace.counts()
+
+
+@pytest.mark.ranks(4)
+def test_training_equals_one_process(world):
+    """Forward the embedding and the row-parallel layer each reduce once; backward Megatron's f reduces once."""
+    for make in (
+        lambda parameters: paddle.optimizer.Momentum(0.1, 0.9, parameters),
+        lambda parameters: paddle.optimizer.AdamW(0.01, parameters=parameters),
+    ):
+        (one, none), (many, counts) = losses(LockStep(1), make), losses(world, make)
+        assert one[-1] < one[0] and none == {}
+        np.testing.assert_allclose(many, one, rtol=1e-5)
+        assert counts == {"all_reduce": 1}
+
+
+@pytest.mark.ranks(2)
+def test_functions_against_numpy(world):
+    with use_world(world):
+        x = paddle.to_tensor(X)
+        cases = [
+            (paddle.matmul(x, X, transpose_y=True), X @ X.T),
+            (paddle.mean(x, axis=1, keepdim=True), X.mean(1, keepdims=True)),
+            (paddle.nn.functional.softmax(x, axis=0), np.exp(X) / np.exp(X).sum(0)),
+            (paddle.concat([x, x], axis=1), np.hstack([X, X])),
+            (paddle.flatten(paddle.reshape(x, [2, 2, 8]), 1), X.reshape(2, 16)),
+            (paddle.transpose(x, [1, 0]), X.T),
+            (paddle.add(paddle.ones([4]), x), X + 1),
+        ]
+        for got, expected in cases:
+            np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
+        w = paddle.to_tensor(X, stop_gradient=False)
+        paddle.sum(paddle.multiply(w, w)).backward()
+        np.testing.assert_allclose(w.grad.numpy(), 2 * X)
+
+
+@pytest.mark.parametrize(
+    "module, name, nearest",
+    [(paddle, "Shrd", "Shard"), (paddle, "DataParallel", "Shard"), (paddle.nn, "Linear", "ColumnParallelLinear"),
+     (paddle.distributed, "all_reduce", "reshard"), (fleet, "distributed_modl", "distributed_model"),
+     (paddle.optimizer, "AdmW", "AdamW"), (mpu, "PipelineLayer", "one stage")],
+)  # fmt: skip
+def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
+    for ask in (lambda: getattr(module, name), lambda: exec(f"from {module.__name__} import {name}")):
+        with pytest.raises(
+            (AttributeError, ImportError), match="is not covered by this dialect; nearest: "
+        ) as said:
+            ask()
+        assert nearest in str(said.value) and "\n" not in str(said.value)
