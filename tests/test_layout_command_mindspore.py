@@ -76,3 +76,13 @@ def test_operators_that_are_refused_in_one_line(command, words, capsys):
     assert main(["layout", *command.split()]) != 0
     text = capsys.readouterr().err
     assert words in text and "Traceback" not in text
+
+
+def test_virtual_ranks_of_devices(capsys):
+    command = "layout --device-matrix 2,2,2 --alias dp,sp,interleaved_parallel --shape 8,6".split()
+    command += ["--tensor-map", "(dp,interleaved_parallel),sp"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["devices"], found["micro_shards"]) == (4, 2) and len(found["ranks"]) == 8
+    assert main(command) == 0
+    assert "4 devices play 2 of these (virtual) ranks each: rank = device * 2 + i" in capsys.readouterr().out

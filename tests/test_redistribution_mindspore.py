@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,28 @@ def test_the_style_is_shown_beside_ours() -> None:
     assert json.loads(json.dumps(found.to_dict()))["style"] == "mindspore"
     other = plan(a("a", "b"), b("x", None), (4, 6), to_shape=(8, 3), style="mindspore")
     assert other.operators(0)[-1].name == "Reshape" or not is_expandable(other.before, other.after)
+
+
+@pytest.mark.parametrize("all2all", [False, True])
+def test_plans_begin_and_end_with_the_shards_themselves(all2all: bool) -> None:
+    """Multi-axis dims included: what the operators do to real shards."""
+    mesh, other = Mesh((2, 2, 2), ("a", "b", "c")), Mesh((4, 2), ("x", "y"))
+    sources = [mesh(("a", "c"), "b"), mesh(("c", "a"), None), mesh(None, ("b", "a", "c")), mesh("a", "b")]
+    targets = [*sources, other("y", None), other(("y", "x"), None), mesh(None, None)]
+    whole = np.arange(8 * 16).reshape(8, 16)
+    for src, dst in itertools.product(sources, targets):
+        found = replace(plan(src, dst, whole.shape, style="mindspore"), all2all=all2all)
+        ops = {rank: found.operators(rank) for rank in range(8)}
+        result = apply(ops, {rank: whole[src.slices(whole.shape, rank)] for rank in range(8)})
+        for rank in range(8):
+            np.testing.assert_array_equal(result[rank], whole[dst.slices(whole.shape, rank)])
+            names = [op.name for op in ops[rank]]
+            assert ("Reshape", "Reshape") not in itertools.pairwise(names)
+        assert (
+            ops[0]
+            or src.canonical == dst.canonical
+            or src.local_shape((8, 16), 0) == dst.local_shape((8, 16), 0)
+        )
 
 
 def test_what_mindspore_refuses() -> None:

@@ -42,6 +42,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
             f"{len(wanted)} ranks with {copies} replicas each are too many to list; choose some with --rank"
         )
     found = layout.to_dict()
+    virtual = {"devices": _devices(layout), "micro_shards": mesh.size // _devices(layout)}
     return {
         "device_matrix": list(mesh.shape),
         "alias_name": list(mesh.axes),
@@ -50,7 +51,15 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
         "ranks": [_rank_json(placed(layout, shape, rank), shape is not None) for rank in wanted],
+        **(virtual if found["interleaved_parallel"] else {}),
     }
+
+
+def _devices(layout: Layout) -> int:
+    """Real devices: MindSpore's virtual axis makes several ranks of each."""
+    from spmdsim.dialects.mindspore.interleaved import micro_shards
+
+    return layout.mesh.size // micro_shards(layout.mesh)
 
 
 def _rank_json(row: Placed, sized: bool) -> dict[str, Any]:
@@ -132,6 +141,11 @@ def show_layout(
     say(f"layout {layout}  ({layout.short()})")
     say(f"tensor map {layout.to_dict()['tensor_map']}, shape {shape if shape is not None else 'not given'}")
     say(f"{layout.mesh.size} ranks, {layout.shard_count} distinct shards")
+    if _devices(layout) < layout.mesh.size:
+        times = layout.mesh.size // _devices(layout)
+        say(
+            f"{_devices(layout)} devices play {times} of these (virtual) ranks each: rank = device * {times} + i"
+        )
     _show_derivation(layout, rows, names)
     _show_slices([("", layout, shape)], rows)
     _say_left_out(left_out)

@@ -53,8 +53,21 @@ class MindSporePlan:
         return MapLayout.of(self.dst, self.to_shape)
 
     def operators(self, rank: int = 0) -> list[MapOperator]:
-        """The operators of one rank."""
-        return operators(self.before, self.after, rank, self.src.mesh.rank_list, self.all2all)
+        """The operators of one rank, from the shard it has to the one it wants.
+
+        Several axes on one dim are dims of their own in between; the shards are reshaped to them and back.
+        """
+        found = operators(self.before, self.after, rank, self.src.mesh.rank_list, self.all2all)
+        given, wanted = (
+            list(a.local_shape(s, rank)) for a, s in ((self.src, self.shape), (self.dst, self.to_shape))
+        )
+        if list(self.before.slice_shape) != given and not (found and found[0].name == "Reshape"):
+            found.insert(0, MapOperator("Reshape", list(self.before.slice_shape)))
+        if list(self.after.slice_shape) != wanted:
+            if found and found[-1].name == "Reshape":
+                found.pop()
+            found.append(MapOperator("Reshape", wanted))
+        return [op for k, op in enumerate(found) if k or op != MapOperator("Reshape", given)]
 
     def operator_names(self, rank: int = 0) -> list[str]:
         """The operators that run, an AllConcat beyond dim 0 as AllGather, Split and Concat."""
