@@ -79,7 +79,15 @@ def test_operators_that_are_refused_in_one_line(command, words, capsys):
 
 
 def test_virtual_ranks_of_devices(capsys):
-    command = "layout --device-matrix 2,2,2 --alias dp,sp,interleaved_parallel --shape 8,6".split()
+    command = [
+        "layout",
+        "--device-matrix",
+        "2,2,2",
+        "--alias",
+        "dp,sp,interleaved_parallel",
+        "--shape",
+        "8,6",
+    ]
     command += ["--tensor-map", "(dp,interleaved_parallel),sp"]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
