@@ -143,3 +143,21 @@ def test_merged_gradients_are_one_call_and_the_same_values(world):
     assert single == {"all_reduce": 6}
     for a, b in zip(values, expected):
         np.testing.assert_array_equal(a, b)
+
+
+def test_what_training_refuses():
+    from spmdsim.errors import InputError, LayoutError
+
+    mesh, world = Mesh((2,), ("dp",)), LockStep(2)
+    layer = nn.Linear(4, 4, mesh(None, None)).materialise(world)
+    x = Tensor.from_global(np.ones((2, 4), np.float32), mesh("dp", None), world)
+    with pytest.raises(LayoutError, match=r"one element, but the loss has shape \(2, 4\)"):
+        nn.backward(layer(x))
+    for wrong in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="learning rate is a number from 0 on"):
+            nn.SGD(layer.parameters(), wrong)
+    with pytest.raises(InputError, match="betas are at least 0 and less than 1"):
+        nn.Adam(layer.parameters(), betas=(0.9, 1.0))
+    nn.backward(ops.sum(layer(x)))
+    with pytest.raises(LayoutError, match="'zz'"):
+        nn.Adam(layer.parameters(), state_layout=nn.sharded_over("zz")).step()

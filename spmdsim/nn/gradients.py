@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Parameter
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
 from spmdsim.tensor import Tensor
@@ -23,7 +24,12 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         loss: a tensor of one element.
         merge: reduce gradients that wait for the same reduction together (data parallelism: one call per
             bucket instead of one per parameter). The values are the same either way.
+
+    Raises:
+        LayoutError: a loss of more than one element.
     """
+    if loss.size != 1:
+        raise LayoutError(f"backward() starts from one element, but the loss has shape {loss.shape}; sum it first")
     leaves = pull_back(loss)
     merged = _bucketed(leaves) if merge else {}
     for leaf, pending in leaves:

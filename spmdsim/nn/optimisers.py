@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import InputError
 from spmdsim.layout import Layout
 from spmdsim.nn.module import Parameter
 from spmdsim.tensor import Tensor
@@ -21,10 +23,14 @@ def sharded_over(axis: str) -> StateLayout:
     """Split the state (and with it the update) over an axis that replicates the parameter, as ZeRO does.
 
     The first dim that divides is split further; parameters without such a dim keep their layout.
+
+    Raises:
+        LayoutError: (at the first step) a mesh without that axis.
     """
 
     def layout(parameter: Parameter) -> Layout:
         own = parameter.layout
+        own.mesh.axis_size(axis)
         if axis not in own.replicated_axes:
             return own
         for dim, (size, parts) in enumerate(zip(parameter.shape, own.parts)):
@@ -37,7 +43,11 @@ def sharded_over(axis: str) -> StateLayout:
 
 
 class Optimiser:
-    """Base: walks the parameters, brings gradient and value into the state's layout, updates each shard."""
+    """Base: walks the parameters, brings gradient and value into the state's layout, updates each shard.
+
+    Raises:
+        InputError: a rate, or other numbers, out of range.
+    """
 
     #: How many state tensors each parameter has.
     slots = 0
@@ -45,6 +55,8 @@ class Optimiser:
     def __init__(
         self, parameters: Sequence[Parameter], rate: float, state_layout: StateLayout | None = None
     ) -> None:
+        if not 0 <= rate < math.inf:
+            raise InputError(f"a learning rate is a number from 0 on, not {rate}")
         self.parameters = list(parameters)
         self.rate = rate
         self.state_layout = state_layout or (lambda parameter: parameter.layout)
@@ -144,6 +156,8 @@ class Adam(Optimiser):
         state_layout: StateLayout | None = None,
     ) -> None:
         super().__init__(parameters, rate, state_layout)
+        if not all(0 <= beta < 1 for beta in betas):
+            raise InputError(f"Adam's betas are at least 0 and less than 1, not {betas}")
         self.betas, self.epsilon, self.weight_decay = betas, epsilon, weight_decay
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
