@@ -87,6 +87,21 @@ def test_products_never_move_more(case):
     check(bound, mesh, layouts, ("float32",) * 2, layout(mesh, case["out"], 2))
 
 
+@pytest.mark.parametrize("case", cases("operators_peers", "xla_matmul_runs"))
+def test_products_with_a_wanted_result_never_receive_more(case):
+    """Among the strategies of the rule there is one, redistributions included, that XLA's program does not beat."""
+    mesh, shape = mesh_of(case), (case["size"], case["size"])
+    bound = ops.matmul.op.bind([shape, shape], {})
+    layouts, wanted = [layout(mesh, case[k], 2) for k in ("a", "b")], layout(mesh, case["out"], 2)
+
+    def moved(strategy):
+        arriving = zip(layouts, bound.input_layouts(strategy))
+        operands = sum(received(src, dst, shape, "float32") for src, dst in arriving)
+        return operands + received(bound.output_layouts(strategy)[0], wanted, shape, "float32")
+
+    assert min(moved(s) for s in bound.strategies(mesh, empty=True, partial=False)) <= 4 * case["elements"]
+
+
 @pytest.mark.parametrize("case", cases("operators_peers", "embedding_strategy_runs"))
 def test_embeddings_never_move_more(case):
     mesh = mesh_of(case)
