@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.tensor import checkpoint
 from spmdsim.tensor.files import open_array
 
@@ -159,3 +159,58 @@ def test_the_files_are_safetensors(tmp_path):
     found = safetensors.load_file(folder / "rank-00001.safetensors")
     np.testing.assert_array_equal(found["x"], [[3, 4, 5]])
     np.testing.assert_array_equal(open_array(folder / "rank-00000.safetensors", "x")[:], [[0, 1, 2]])
+
+
+ENTRY = ("tensors", "x")
+LIES = {
+    "a file elsewhere": ((*ENTRY, "shards", 0, "file"), "../../passwd"),
+    "an absolute file": ((*ENTRY, "shards", 0, "file"), "/etc/passwd"),
+    "a hidden file": ((*ENTRY, "shards", 0, "file"), ".rank"),
+    "more than there is memory": ((*ENTRY, "shape"), [10**9, 10**9]),
+    "a negative size": ((*ENTRY, "shape"), [-2, 3]),
+    "no shape": ((*ENTRY, "shape"), "abc"),
+    "an unknown type": ((*ENTRY, "dtype"), "Q8"),
+    "bounds that leave a gap": ((*ENTRY, "shards", 0, "bounds"), [[0, 0], [0, 3]]),
+    "bounds beyond the shape": ((*ENTRY, "shards", 1, "bounds"), [[1, 4], [0, 3]]),
+    "bounds of fewer dims": ((*ENTRY, "shards", 0, "bounds"), [[0, 1]]),
+    "no shards": ((*ENTRY, "shards"), []),
+    "a layout without axes": ((*ENTRY, "layout"), {"mesh": [2]}),
+    "another checksum's type": ((*ENTRY, "shards", 0, "crc32"), "1"),
+    "an entry that is none": (ENTRY, [1, 2]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_manifest_is_not_believed(lie, tmp_path):
+    """Nothing outside the folder is opened, and nothing is allocated, on the word of a manifest."""
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (*path, last), value = LIES[lie]
+    place = manifest
+    for key in path:
+        place = place[key]
+    place[last] = value
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    for verify in (True, False):
+        with pytest.raises(InputError, match="is not the manifest of a checkpoint"):
+            checkpoint.load(tmp_path, LockStep(2), lambda name, shape: x.layout, verify=verify)
+
+
+def test_what_cannot_be_loaded_or_saved_is_said(tmp_path):
+    mesh = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), mesh("a", None), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    with pytest.raises(InputError, match="has no 'y', but a layout is given for it"):
+        checkpoint.load(tmp_path, LockStep(2), {"y": mesh("a")})
+    with pytest.raises(
+        WorldError, match=r"saved on a=2, but 1 ranks are running; load\(\) takes other layouts"
+    ):
+        checkpoint.load(tmp_path, LockStep(1))
+    with pytest.raises(UsageTypeError, match="'x' is a ndarray"):
+        checkpoint.save(tmp_path, {"x": np.ones(3)})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["tensors"]["x"]["dtype"] = "F32"
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="elements of type float64, not F32"):
+        checkpoint.load(tmp_path, LockStep(2))

@@ -20,17 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.errors import InputError
-from spmdsim.layout import Bounds, Layout, Mesh
+from spmdsim.errors import InputError, UsageTypeError, WorldError
+from spmdsim.layout import Bounds, Layout
 from spmdsim.redistribution.step import overlap
 from spmdsim.tensor.files import open_array, safetensors_dtype, safetensors_name
+from spmdsim.tensor.manifest import MANIFEST, VERSION, read_manifest, saved_layout
 from spmdsim.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
-
-MANIFEST = "manifest.json"
-VERSION = 1
 
 LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] | None
 
@@ -47,6 +45,9 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """
     if not tensors:
         raise InputError("there are no tensors to save")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise UsageTypeError(f"save() takes tensors, but {name!r} is a {type(tensor).__name__}")
     reduced = {name: t.detach().to(t.layout.reduced) for name, t in tensors.items()}
     world = next(iter(reduced.values())).world
     place = Path(folder)
@@ -147,29 +148,6 @@ def _data_folder(place: Path) -> Path | None:
 # -- reading ----------------------------------------------------------------------------------------
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a checkpoint.
-
-    Raises:
-        InputError: no checkpoint there, a damaged one, or one of a later version.
-    """
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
-        raise InputError(f"there is no checkpoint in {str(folder)!r}: it has no {MANIFEST}")
-    try:
-        found = json.loads(path.read_text())
-        version, data, tensors = found["spmdsim_checkpoint"], found["data"], found["tensors"]
-        if not isinstance(data, str) or "/" in data or data.startswith(".") or not isinstance(tensors, dict):
-            raise ValueError("its entries have other types")
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{str(path)!r} is not the manifest of a checkpoint: {error}") from None
-    if version != VERSION:
-        raise InputError(
-            f"{str(path)!r} is a checkpoint of version {version}; this program reads version {VERSION}"
-        )
-    return dict(found)
-
-
 def load(
     folder: str | Path, world: World, layouts: LayoutChoice = None, *, verify: bool = True
 ) -> dict[str, Tensor]:
@@ -188,6 +166,12 @@ def load(
     manifest = read_manifest(place)
     entries = manifest["tensors"]
     files = place / manifest["data"]
+    if isinstance(layouts, Mapping):
+        unknown = [name for name in layouts if name not in entries]
+        if unknown:
+            raise InputError(
+                f"the checkpoint in {str(folder)!r} has no {unknown[0]!r}, but a layout is given for it"
+            )
     if verify:
         _verify(files, entries, world)
     loaded: dict[str, Tensor] = {}
@@ -209,6 +193,10 @@ def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layou
         layout = layouts(name, shape)
     else:
         layout = layouts[name] if name in layouts else saved_layout(entry)
+    if max(layout.mesh.rank_list) >= world.size:
+        raise WorldError(
+            f"{name!r} was saved on {layout.mesh}, but {world.size} ranks are running; load() takes other layouts"
+        )
     dtype = safetensors_dtype(entry["dtype"], files)
     return Tensor.from_global(
         lambda index: _block(name, entry, files, index, dtype),
@@ -218,12 +206,6 @@ def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layou
         dtype=dtype,
         name=name,
     )
-
-
-def saved_layout(entry: dict[str, Any]) -> Layout:
-    """The layout a tensor was saved in."""
-    saved = entry["layout"]
-    return Layout(Mesh(saved["mesh"], saved["axes"], saved["ranks"]), saved["dims"])
 
 
 def _block(
@@ -250,17 +232,17 @@ def _block(
 
 
 def _verify(files: Path, entries: dict[str, Any], world: World) -> None:
-    jobs = [(name, shard) for name, entry in entries.items() for shard in entry["shards"]]
+    jobs = [(name, s, entry["dtype"]) for name, entry in entries.items() for s in entry["shards"]]
     problems: list[str | None] = []
     for rank in world.ranks:
         problem = None
-        for name, shard in jobs[rank :: world.size]:
-            problem = problem or _damage(name, shard, files)
+        for name, shard, kind in jobs[rank :: world.size]:
+            problem = problem or _damage(name, shard, kind, files)
         problems.append(problem)
     _raise_first(world.gather_objects(problems))
 
 
-def _damage(name: str, shard: dict[str, Any], files: Path) -> str | None:
+def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | None:
     try:
         source = open_array(files / shard["file"], name)
         whole = np.asarray(source[tuple(slice(0, n) for n in source.shape)], order="C")
@@ -268,6 +250,8 @@ def _damage(name: str, shard: dict[str, Any], files: Path) -> str | None:
         return str(error)
     if tuple(b - a for a, b in shard["bounds"]) != source.shape:
         return f"{name!r} in {str(files / shard['file'])!r} has shape {source.shape}, not that of its bounds"
+    if whole.dtype != safetensors_dtype(kind, files):
+        return f"{name!r} in {str(files / shard['file'])!r} has elements of type {whole.dtype}, not {kind}"
     if zlib.crc32(_bytes(whole)) != shard["crc32"]:
         return (
             f"{name!r} in {str(files / shard['file'])!r} is damaged: its checksum differs from the manifest's"

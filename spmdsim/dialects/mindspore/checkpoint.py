@@ -13,6 +13,7 @@ from typing import Any
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
+from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import checkpoint
 
 
@@ -22,7 +23,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, **options: Any) -
 
 
 def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, Any]:
-    """The parameters of a checkpoint by name, in the layouts they were saved in where those fit the ranks.
+    """The parameters of a checkpoint by name, dim 0 over the ranks where it divides.
 
     Raises:
         InputError: no checkpoint, or a damaged or foreign one.
@@ -32,9 +33,13 @@ def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, An
             f"{ckpt_file_name} is a file of another program; checkpoints here are folders written by save_checkpoint"
         )
     world = current_world()
-    found = {}
-    for name, tensor in checkpoint.load(ckpt_file_name, world).items():
-        found[name] = tensor
+    everyone = Mesh((world.size,), ("rank",))
+
+    def spread(name: str, shape: tuple[int, ...]) -> Layout:
+        first = ["rank"] if shape and shape[0] % world.size == 0 else [None]
+        return Layout(everyone, [*first, *[None] * (len(shape) - 1)] if shape else [])
+
+    found = checkpoint.load(ckpt_file_name, world, spread)
     if net is not None:
         load_param_into_net(net, found)
     return found
