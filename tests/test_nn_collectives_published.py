@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -114,12 +115,16 @@ def test_norms_along_the_sequence_are_local(world):
 )
 def test_embeddings_of_any_size(world, kind):
     case = PEERS[kind]
-    for shape, count, width in case["cases"]:
+    padded = [*([*c, None] for c in case["cases"]), *case["padding_idx_cases"]]
+    for shape, count, width, padding in padded:
         table, ids = normal(count, width), np.random.default_rng(1).integers(0, count, shape)
+        if padding is not None:
+            table[padding] = 0
         where = TP(*S1) if kind.startswith("col") else TP(*S0)
         weight = given(table, where, world, True)
+        lookup = partial(ops.embedding, padding=padding)
         y, forward, backward = counted(
-            ops.embedding, None, (given(ids, Layout.replicated(TP, len(shape)), world), weight), world
+            lookup, None, (given(ids, Layout.replicated(TP, len(shape)), world), weight), world
         )
         assert forward == case["fwd"] and backward == case.get("bwd", {})
         with record() as trace:
@@ -128,7 +133,7 @@ def test_embeddings_of_any_size(world, kind):
             assert trace.counts() == case["full_tensor"]
         np.testing.assert_allclose(whole.full(), table[ids])
         expected = np.zeros_like(table)
-        np.add.at(expected, ids, 1.0)
+        np.add.at(expected, ids if padding is None else ids[ids != padding], 1.0)
         np.testing.assert_allclose(weight.grad.full(), expected)
 
 
