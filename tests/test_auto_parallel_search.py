@@ -395,10 +395,12 @@ def test_double_recursion_needs_memory_for_all_tensors() -> None:
 
 
 def test_more_axes_are_searched_when_asked() -> None:
-    two = search("mlp", 8, layers=2, hidden=256, batch=64)
+    two = search("mlp", 8, layers=2, hidden=256, batch=64, axes=2)
     three = search("mlp", 8, layers=2, hidden=256, batch=64, axes=3)
     assert len(three.considered) == len(two.considered) + 1
     assert min(s for _, s in three.considered) <= min(s for _, s in two.considered)
+    assert search("mlp", 8, layers=2, hidden=256, batch=64).considered == three.considered, "quick: three"
+    assert len(search("gpt", 8, layers=1).considered) == 3, "many strategies: two"
 
 
 def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> None:

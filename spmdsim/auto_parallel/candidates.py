@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from spmdsim.auto_parallel.graph import Operator
+from spmdsim.auto_parallel.graph import Graph, Operator
 from spmdsim.errors import InputError, RuleError, context
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
@@ -20,6 +20,8 @@ from spmdsim.tensor.recipe import result_layout
 
 #: Up to so many strategies of one operator are enumerated.
 MOST_STRATEGIES = 100_000
+#: Three axes are searched for up to so many ranks, where no operator has more strategies than this on them.
+THREE_AXES_RANKS, FEW_STRATEGIES = 64, 64
 
 Shape = tuple[int, ...]
 Cuts = tuple[tuple[int, ...], ...]
@@ -269,6 +271,13 @@ def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
 
     shapes = [shape for count in range(1, axes + 1) for shape in factorings(ranks, count)] or [(ranks,)]
     return tuple(Mesh(shape, names[: len(shape)]) for shape in shapes)
+
+
+def searched_axes(graph: Graph, ranks: int) -> int:
+    """How many axes the device matrices have that are searched: three where that is quick, else two."""
+    factors = {bound: len(bound.splittable) for bound in {o.bound for o in graph.operators}}
+    quick = all((count + 1) ** 3 <= FEW_STRATEGIES for count in factors.values())
+    return 3 if quick and ranks <= THREE_AXES_RANKS else 2
 
 
 def binary_mesh(ranks: int) -> Mesh:

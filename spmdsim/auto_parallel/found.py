@@ -33,6 +33,7 @@ class Found:
         remarks: what the user should know.
         optimal: whether they are the optimum under the model, on this mesh.
         considered: seconds of the best solution per mesh that was tried.
+        rivals: the meshes on which a heuristic's answer is compared with the optimum; its own one if left out.
     """
 
     choice: Choice
@@ -41,6 +42,7 @@ class Found:
     remarks: tuple[str, ...] = ()
     optimal: bool = False
     considered: tuple[tuple[str, float], ...] = ()
+    rivals: tuple[Mesh, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -140,19 +142,21 @@ class Found:
 
     @cached_property
     def gap(self) -> float | None:
-        """How far a heuristic's answer is from the optimum on the same mesh, 0.02 for 2 %; None where that is unknown.
+        """How far a heuristic's answer is from the optimum, 0.02 for 2 %; None where that is unknown.
 
-        Both are priced by their plans.
+        The optimum is the best one on the meshes that a search of it would try, and on this one. Both are priced by
+        their plans.
         """
-        from spmdsim.auto_parallel.search import search_mesh
+        from spmdsim.auto_parallel.search import optimum
 
         if self.optimal:
             return 0.0
-        if len(self.mesh.axes) > 3 or len(self.graph.operators) > 2000:
+        if len(self.graph.operators) > 2000:
             return None
-        tied = any(operator.layer is not None for operator in self.graph.operators)
-        best = search_mesh(self.graph, self.mesh, replace(self.settings, tie=tied))
-        return self.seconds / best.seconds - 1.0 if best.seconds else 0.0
+        meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
+        found = [optimum(self.graph, mesh, self.settings) for mesh in meshes]
+        best = min((one.seconds for one in found if one is not None), default=None)
+        return None if best is None else self.seconds / best - 1.0 if best else 0.0
 
     def why(self, operator: str, given: Any) -> WhyNot:
         """What the total would be with another strategy for one operator, all others chosen anew.

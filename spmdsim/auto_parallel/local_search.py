@@ -15,7 +15,7 @@ from spmdsim.auto_parallel.problem import Problem, Solution
 
 
 def improve(
-    problem: Problem, states: Sequence[int], *, windows: Sequence[int] = (16, 32, 64), rounds: int = 4
+    problem: Problem, states: Sequence[int], *, windows: Sequence[int] = (64,), rounds: int = 3
 ) -> Solution:
     """A solution that is at least as good as ``states``.
 
@@ -50,11 +50,15 @@ def _rounds(problem: Problem, states: list[int], window: int, rounds: int) -> li
     around, hubs = problem.neighbours(), set(problem.hubs)
     for _ in range(rounds):
         before = price
-        for centre in range(0, len(problem), max(1, window // 2)):
+        others = [v for v in range(len(problem)) if v not in hubs]
+        everything = len(others) <= window
+        if everything:
+            now = _decide(problem, around, now, others)
+        for centre in () if everything else range(0, len(problem), max(1, window // 2)):
             if centre not in hubs:
                 now = _decide(problem, around, now, _window(around, centre, window, hubs))
         price = problem.price(now)
-        if price >= before * (1 - 1e-12):
+        if everything or price >= before * (1 - 1e-12):
             break
     return now
 

@@ -316,18 +316,31 @@ class Model:
         layouts = tuple(self._layout(value, states) for value in graph.values)
         return Choice(graph, self.mesh, strategies, layouts)
 
-    def states_of_choice(self, choice: Choice) -> list[int]:
-        """The assignment nearest to a choice: a strategy or layout that is no state here becomes the first one."""
+    def states_of(self, strategies: Sequence[Strategy]) -> list[int]:
+        """An assignment with these strategies; one that is no state here becomes the first one.
+
+        Tensors get the layouts that suit them best.
+        """
         states = [0] * len(self.problem)
-        for operator, strategy in zip(self.graph.operators, choice.strategies):
+        for operator, strategy in zip(self.graph.operators, strategies):
             known = self.states[operator.index].strategies
             if strategy in known:
                 states[self.operator_variable[operator.index]] = known.index(strategy)
+        return self._with_layouts(states, {})
+
+    def states_of_choice(self, choice: Choice) -> list[int]:
+        """The assignment of a choice; a layout that is no state here becomes the best one."""
+        wanted = {}
         for index, variable in self.value_variable.items():
-            kept = self.kept[index]
-            same = [k for k, layout in enumerate(kept.layouts) if layout == choice.layouts[index].canonical]
-            column = self.problem.price_of_states
-            states[variable] = min(same, key=lambda k: column(states, variable, k), default=0)
+            layout, kept = choice.layouts[index].canonical, self.kept[index].layouts
+            wanted[variable] = [k for k, one in enumerate(kept) if one == layout]
+        return self._with_layouts(self.states_of(choice.strategies), wanted)
+
+    def _with_layouts(self, states: list[int], wanted: dict[int, list[int]]) -> list[int]:
+        price = self.problem.price_of_states
+        for index, variable in self.value_variable.items():
+            options = wanted.get(variable) or range(len(self.kept[index].layouts))
+            states[variable] = min(options, key=lambda k: price(states, variable, k))
         return self.problem.with_best_hubs(states)
 
     def _layout(self, value: Value, states: Sequence[int]) -> Layout:

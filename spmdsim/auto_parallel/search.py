@@ -7,18 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spmdsim.auto_parallel.baselines import complete
-from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices
-from spmdsim.auto_parallel.double_recursion import double_recursion
+from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices, searched_axes
 from spmdsim.auto_parallel.elimination import TooWideError, eliminate
-from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
 from spmdsim.auto_parallel.integer import solve_integer
-from spmdsim.auto_parallel.local_search import improve
 from spmdsim.auto_parallel.model import Model
 from spmdsim.auto_parallel.problem import Solution
-from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError
@@ -38,8 +34,6 @@ METHODS = {
 TIE_ABOVE = 400
 #: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
 MOST_BINARY_AXES = 4
-#: Up to so many ranks one axis per prime factor is polished by local search.
-POLISH_AXES = 3
 
 
 def search(
@@ -52,7 +46,7 @@ def search(
     version: str = "2.x",
     polish: bool = True,
     settings: Settings | None = None,
-    axes: int = 2,
+    axes: int | None = None,
     **sizes: Any,
 ) -> Found:
     """Find a strategy for every operator and a layout for every tensor of a program.
@@ -67,7 +61,8 @@ def search(
         version: which double recursion, ``"r1.0"`` or ``"2.x"``.
         polish: improve what a heuristic found by a local search.
         settings: all assumptions at once, instead of ``machine``.
-        axes: how many axes the device matrices may have that are searched for a number of ranks.
+        axes: how many axes the device matrices may have that are searched for a number of ranks; three where that is
+            quick and two otherwise, if left out.
         **sizes: sizes of a built-in program, or ``inputs=...`` of a recorded one.
 
     Raises:
@@ -91,10 +86,10 @@ def search(
         settings = replace(settings, tie=True)
     kind = METHODS[method]
     if kind == "double_recursion":
-        return _by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish)
+        return by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish)
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)
     if kind == "propagation":
-        return _by_propagation(graph, meshes[0], settings, polish)
+        return by_propagation(graph, meshes, settings, polish)
     return _best_mesh(graph, meshes, settings, memory)
 
 
@@ -122,7 +117,7 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
 
 
 def candidate_meshes(
-    graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh], axes: int = 2
+    graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh], axes: int | None = None
 ) -> tuple[Mesh, ...]:
     """The meshes a search tries: the given ones, or those of a number of ranks."""
     if isinstance(mesh_or_ranks, Mesh):
@@ -131,13 +126,16 @@ def candidate_meshes(
         return tuple(mesh_or_ranks)
     ranks = _ranks(mesh_or_ranks)
     if any(operator.configured is not None for operator in graph.operators):
-        # Cuts of different operators meet on the mesh with one axis per prime factor.
         own = [o.configured.mesh for o in graph.operators if isinstance(o.configured, Strategy)]
         if own:
             return (own[0],)
+        # Cuts of different operators meet on some device matrix, or else on that with one axis per prime factor.
+        found = expressing(graph, ranks)
+        if found:
+            return found
         binary = binary_mesh(ranks)
         return (binary if len(binary.axes) <= MOST_BINARY_AXES else _coarse_mesh(graph, binary),)
-    return device_matrices(ranks, axes)
+    return device_matrices(ranks, axes or searched_axes(graph, ranks))
 
 
 def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
@@ -160,6 +158,14 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
     _check_usable(model)
     solution = solve(model, memory)
     return Found(model.choice(solution.states), settings, solution.method, optimal=solution.optimal)
+
+
+def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> Found | None:
+    """The optimum on one mesh by elimination; None where its tables would be too large."""
+    tie = settings.tie or len(graph.operators) > TIE_ABOVE
+    model = Model(graph, mesh, replace(settings, tie=tie))
+    solution = _eliminate(model)
+    return None if solution is None else Found(model.choice(solution.states), settings, solution.method)
 
 
 def solve(model: Model, memory: float | None = None) -> Solution:
@@ -214,40 +220,3 @@ def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory:
     _, model, solution = best
     choice = model.choice(solution.states)
     return Found(choice, settings, solution.method, (), solution.optimal, tuple(considered))
-
-
-def _by_propagation(graph: Graph, mesh: Mesh, settings: Settings, polish: bool) -> Found:
-    found = propagate(graph, mesh, settings)
-    return _finish(graph, mesh, settings, found.strategies, "sharding propagation", found.remarks, polish)
-
-
-def _by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> Found:
-    found = double_recursion(graph, ranks, version)
-    mesh = binary_mesh(ranks)
-    method = f"double recursion {version}"
-    return _finish(
-        graph, mesh, settings, found.strategies(), method, (), polish and len(mesh.axes) <= POLISH_AXES
-    )
-
-
-def _finish(
-    graph: Graph,
-    mesh: Mesh,
-    settings: Settings,
-    strategies: tuple[Strategy, ...],
-    method: str,
-    remarks: tuple[str, ...],
-    polish: bool,
-) -> Found:
-    """Layouts for the tensors between given strategies, and the local search."""
-    start = complete(graph, mesh, strategies, settings)
-    if not polish:
-        return Found(start, settings, method, remarks)
-    tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
-    model = Model(graph, mesh, tied)
-    solution = improve(model.problem, model.states_of_choice(start))
-    better = model.choice(solution.states)
-    prices = QuickPrices(model.moves)
-    if evaluate(better, settings, prices).seconds >= evaluate(start, settings, prices).seconds:
-        better = start
-    return Found(better, settings, f"{method}, then local search", remarks)

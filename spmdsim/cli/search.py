@@ -82,7 +82,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--load", metavar="FILE", help="strategies saved before, instead of a search")
     parser.add_argument(
-        "--axes", type=int, default=2, help="axes of the device matrices that are searched (default 2)"
+        "--axes", type=int, help="axes of the device matrices that are searched (2, or 3 where that is quick)"
     )
     parser.add_argument("--save", metavar="FILE", help="write the strategies to a JSON file")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,0 +1,109 @@
+"""The two heuristic searches from start to end: what they find, and the local search that improves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spmdsim.auto_parallel.baselines import complete
+from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices, searched_axes
+from spmdsim.auto_parallel.double_recursion import double_recursion
+from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.found import Found
+from spmdsim.auto_parallel.graph import Graph, Operator
+from spmdsim.auto_parallel.local_search import improve
+from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.moves import Moves
+from spmdsim.auto_parallel.propagation import propagate
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.layout import Mesh
+from spmdsim.rules import Strategy
+
+#: Meshes of more axes have too many strategies to improve them.
+POLISH_AXES = 3
+#: So many operators that differ are not improved on several meshes.
+MOST_OPERATORS = 2000
+
+
+def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, polish: bool) -> Found:
+    """The sharding propagation on each of some meshes; the best answer."""
+    answers = []
+    for mesh in meshes:
+        found = propagate(graph, mesh, settings)
+        start = complete(graph, mesh, found.strategies, settings)
+        answer = Found(start, settings, "sharding propagation", found.remarks, rivals=tuple(meshes))
+        answers.append(_improved(answer, mesh, found.strategies) if polish else answer)
+    return min(answers, key=_seconds)
+
+
+def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> Found:
+    """The double recursion.
+
+    Its mesh has one axis per prime factor. The local search goes on from the same cuts on the device matrices that a
+    search for the optimum would try.
+    """
+    strategies = double_recursion(graph, ranks, version).strategies()
+    mesh = binary_mesh(ranks)
+    start = complete(graph, mesh, strategies, settings)
+    rivals = expressing(graph, ranks, searched_axes(graph, ranks))
+    found = Found(start, settings, f"double recursion {version}", rivals=rivals)
+    if not polish or _different(graph) > MOST_OPERATORS:
+        return found
+    if not rivals and len(mesh.axes) <= POLISH_AXES:
+        return _improved(found, mesh, strategies)
+    coarse = [
+        _improved(found, m, tuple(_on_coarse(o, s, m) for o, s in zip(graph.operators, strategies)))
+        for m in rivals
+    ]
+    return min([found, *coarse], key=_seconds)
+
+
+def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
+    """The device matrices of as few axes as it takes to write every configured strategy on, at least ``least``."""
+    for axes in range(least, POLISH_AXES + 1):
+        found = tuple(mesh for mesh in device_matrices(ranks, axes) if _expresses(graph, mesh))
+        if found:
+            return found
+    return ()
+
+
+def _expresses(graph: Graph, mesh: Mesh) -> bool:
+    configured = (o for o in graph.operators if o.configured is not None)
+    return all(configured_strategy(o, mesh).mesh == mesh for o in configured)
+
+
+def _different(graph: Graph) -> int:
+    """Operators, those of a repeated layer counted once."""
+    return sum(o.layer is None or o.layer[1] == 0 for o in graph.operators)
+
+
+def _improved(found: Found, mesh: Mesh, strategies: Sequence[Strategy]) -> Found:
+    """What the local search makes of strategies on a mesh; ``found`` itself if that is better."""
+    graph, settings = found.graph, found.settings
+    tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
+    model = Model(graph, mesh, tied)
+    solution = improve(model.problem, model.states_of(strategies))
+    better = replace(found, choice=model.choice(solution.states), method=f"{found.method}, then local search")
+    return min(better, found, key=_seconds)
+
+
+def _seconds(found: Found) -> float:
+    """Modelled time by the prices that searches use."""
+    prices = QuickPrices(Moves.under(found.settings, found.mesh))
+    return evaluate(found.choice, found.settings, prices).seconds
+
+
+def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:
+    """The strategy on a mesh of larger axes that cuts an operator most nearly as a finer one does."""
+    if operator.configured is not None:
+        return configured_strategy(operator, mesh)
+    wanted = {factor: fine.parts(factor) for factor, _ in fine.splits}
+    done: dict[str, tuple[str, ...]] = {}
+    for axis, size in sorted(zip(mesh.axes, mesh.shape), key=lambda pair: -pair[1]):
+        fitting = [f for f, parts in wanted.items() if parts % size == 0]
+        if fitting:
+            factor = max(fitting, key=lambda f: wanted[f])
+            wanted[factor] //= size
+            done[factor] = tuple(a for a in mesh.axes if a in (*done.get(factor, ()), axis))
+    strategy = Strategy.of(mesh, done)
+    return strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {})
