@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from layout_cases import cases, tuples
 
+from spmdsim import LockStep
 from spmdsim.dialects import mindspore, paddle
 from spmdsim.dialects import oneflow as flow
+from spmdsim.dialects.session import use_world
 from spmdsim.layout import Layout, Mesh
 from spmdsim.layout.explain import explain
 from spmdsim.redistribution import plan
@@ -39,6 +41,25 @@ def test_000_the_first_example_gives_every_rank_one_element():
     for rank in range(8):
         assert layout.mesh.coords(rank) == (rank // 4, rank % 4)
         assert tensor[layout.slices((2, 4), rank)].tolist() == [[rank]]
+
+
+def test_000_the_template_as_it_is_written():
+    """The map of a tensor as one tuple; the same words mean one dim where the tensor has one."""
+    device_matrix = (2, 4)
+    alias_name = ("axis_0", "axis_1")
+    tensor_map = ("axis_0", "axis_1")
+    layout = mindspore.Layout(device_matrix, alias_name)
+    shard_strategy = layout(tensor_map)
+    tensor = np.arange(8).reshape(2, 4)
+    assert [tensor[shard_strategy.slices((2, 4), rank)].item() for rank in range(8)] == list(range(8))
+    assert shard_strategy.local_shape((16,), 0) == (2,) and shard_strategy.local_shape((2, 4), 0) == (1, 1)
+    nested = mindspore.Layout((2, 2, 2), name=("dp", "sp", "mp"))(("mp", ("sp", "dp")))
+    assert nested == mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
+    with pytest.raises(ValueError, match="for tensors of 1 dims"):
+        shard_strategy.bounds((2, 4, 8), 0)
+    with use_world(LockStep(8)):
+        y = mindspore.ops.ReLU().shard((shard_strategy,))(tensor.astype(np.float32))
+        assert y.layout.parts == (2, 4)
 
 
 @pytest.mark.parametrize(

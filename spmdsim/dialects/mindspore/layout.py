@@ -44,6 +44,33 @@ class MindSporeLayout(CoreLayout):
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return (MindSporeLayout, (self.mesh, self.dims, self.tensor_map, self.devices))
 
+    def of(self, ndim: int) -> MindSporeLayout:
+        """The layout of a tensor of so many dims.
+
+        ``layout(("a", "b"))`` is one dim split by two axes. In the layout tutorial's template
+        (``tensor_map = ("a", "b")``, then ``layout(tensor_map)``) it is a tensor of two dims. The tensor tells
+        which is meant: a layout of one dim fits no tensor of two.
+
+        >>> layout = Layout((2, 4), ("axis_0", "axis_1"))(("axis_0", "axis_1"))
+        >>> layout.bounds((16,), rank=5), layout.bounds((2, 4), rank=5)
+        (((10, 12),), ((1, 2), (1, 2)))
+        """
+        if self.ndim != 1 or ndim == 1 or not isinstance(self.tensor_map[0], tuple):
+            return self
+        entries, axes = self.tensor_map[0], self.mesh.axes
+        if len(entries) != ndim:
+            return self
+        dims = [() if n == -1 else (axes[len(axes) - 1 - n],) for n in entries]
+        return MindSporeLayout(self.mesh, dims, entries, self.devices)
+
+    def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
+        """As :meth:`spmdsim.Layout.bounds`; the shape tells what a single tuple means, see :meth:`of`."""
+        return super(MindSporeLayout, self.of(len(shape))).bounds(shape, rank)
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """As :meth:`spmdsim.Layout.check_shape`."""
+        super(MindSporeLayout, self.of(len(shape))).check_shape(shape)
+
     @property
     def interleaved_parallel(self) -> bool:
         """Whether the last axis is virtual."""
@@ -91,6 +118,7 @@ class Layout:
             devices are those of the axes before it, and each holds that many micro-shards.
         rank_list: the device at each position, row-major; ``0 .. n-1`` when left out. Any order.
         tuple_order: ``"tuple"`` (first is major) or ``"mesh"``.
+        name: ``alias_name``, as the text of the operator-level parallel tutorial calls it.
 
     Raises:
         TypeError: something is not a tuple, list, int or str where it has to be.
@@ -109,18 +137,20 @@ class Layout:
     def __init__(
         self,
         device_matrix: tuple[int, ...],
-        alias_name: tuple[str, ...],
+        alias_name: tuple[str, ...] | None = None,
         rank_list: list[int] | None = None,
         *,
         tuple_order: str = "tuple",
+        name: tuple[str, ...] | None = None,
     ) -> None:
+        alias_name = name if alias_name is None else alias_name
         _check_arguments(device_matrix, alias_name)
         _check_ranks(rank_list, device_matrix)
         if tuple_order not in TUPLE_ORDERS:
             raise LayoutError(f"tuple_order is 'tuple' or 'mesh', but got {tuple_order!r}")
-        self.mesh = Mesh(device_matrix, alias_name, rank_list)
+        self.mesh = Mesh(device_matrix, alias_name or (), rank_list)
         self.device_matrix = device_matrix
-        self.alias_name = alias_name
+        self.alias_name: tuple[str, ...] = self.mesh.axes
         self.rank_list = list(self.mesh.rank_list) if rank_list is None else list(rank_list)
         self.tuple_order = tuple_order
 
@@ -130,6 +160,9 @@ class Layout:
         Raises:
             ValueError: an alias that is not found, or that has been set more than once.
         """
+        only = tensor_map[0] if len(tensor_map) == 1 else None
+        if isinstance(only, tuple | list) and any(isinstance(entry, tuple | list) for entry in only):
+            tensor_map = tuple(only)  # entries of entries: this can only be the map of a whole tensor
         entries = [self._ordered(_names(entry)) for entry in tensor_map]
         used: set[str] = set()
         for name in (name for entry in entries for name in entry if name != "None"):

@@ -105,7 +105,14 @@ class Parameter(CoreParameter):
 
     _count = 0
 
-    def __init__(self, default_input: Any, name: str | None = None, requires_grad: bool = True) -> None:
+    def __init__(
+        self,
+        default_input: Any,
+        name: str | None = None,
+        requires_grad: bool = True,
+        layerwise_parallel: bool = False,
+        parallel_optimizer: bool = True,
+    ) -> None:
         if not isinstance(default_input, Initializer):
             array = default_input.full() if isinstance(default_input, Tensor) else np.asarray(default_input)
             if array.dtype == np.float64 and not isinstance(default_input, (np.ndarray, Tensor)):

@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.dialects.host import install
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.interleaved import device_layout
+from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.strategies import configured, default_cuts
 from spmdsim.dialects.session import alone, current_world
@@ -76,10 +77,20 @@ class Primitive:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece."""
         given = _typed(operands)
         bound = self.op.bind([shape_of(x) for x in given], self.params)
+        self._fit([len(shape) for shape in bound.shapes])
         strategy = self._strategy(bound, current_world().size)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
         applied = self._applied(strategy)
         return self.op(*tensors, **self.params) if applied is None else applied(*tensors, **self.params)
+
+    def _fit(self, ndims: Sequence[int]) -> None:
+        """Take layouts that were written as one tuple for the operands' numbers of dims."""
+        given = None if self._sharding is None else self._sharding.in_strategy
+        if given is None or not any(isinstance(entry, MindSporeLayout) for entry in given):
+            return
+        fitted = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(given, ndims))
+        if len(given) == len(ndims) and any(a is not b for a, b in zip(given, fitted)):
+            self.shard(fitted, self._strategies[1])
 
     def _applied(self, strategy: Strategy) -> ShardedOp | None:
         """The operator as configured. A search for strategies must not take data parallel for configured."""
