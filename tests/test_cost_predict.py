@@ -97,6 +97,9 @@ def test_emulated_time_of_input_that_rests_is_less() -> None:
     ring = schedule_of("all_reduce", "ring", 2)
     assert emulated_seconds(ring, machine, 2000, 1) == pytest.approx(2e-6 + 1e-7 + 1e-6)
     assert emulated_seconds(ring, Machine("c", 1e-6, 1e-9), 2000, 1) == pytest.approx(2e-6 + 2e-6)
+    # After the scatter the root sends input on, but its partner what it has just received.
+    scatter = schedule_of("broadcast", "scatter_ring", 2)
+    assert emulated_seconds(scatter, machine, 2000, 1) == pytest.approx(2e-6 + 1e-7 + 1e-6)
 
 
 def test_growing_numbers() -> None:

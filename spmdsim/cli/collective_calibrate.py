@@ -84,11 +84,12 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
     outer = far or near
     if outer is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
+    rounds = samples.round_samples(comm, outer, largest)
     found = calibrate(
         args.name,
-        samples.exchanges(comm, outer, largest),
-        samples.exchanges(comm, outer, largest, fresh=False),
-        samples.local_times(comm, largest, "reduce"),
+        rounds.fresh,
+        rounds.still,
+        rounds.reductions,
         samples.local_times(comm, largest, "copy"),
         min(comm.allgather(samples.flops_per_second())),
         [] if args.no_native else samples.native_table(comm, largest),
@@ -96,7 +97,7 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
     machine = replace(found.machine, call_seconds=max(comm.allgather(samples.call_seconds(comm))))
     if far is None or near is None:
         return replace(found, machine=machine), None
-    inside = fit_pieces(lower_envelope(samples.exchanges(comm, near, largest)))
+    inside = fit_pieces(lower_envelope(samples.round_samples(comm, near, largest).fresh))
     link = Link(inside.pieces[0].alpha, inside.pieces[-1].beta)
     return replace(found, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -21,7 +22,7 @@ from spmdsim.cost.calibration import Sample
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 #: Reductions or copies in one run, likewise.
 ACTIONS = 8
-#: Rounds in one run of the exchange, so that the cost of a call does not hide that of a round.
+#: Rounds of each kind in one run, so that the cost of a call does not hide that of a short round.
 ROUNDS = 4
 
 
@@ -40,7 +41,7 @@ def loops(nbytes: int) -> tuple[int, int]:
     Loops are short, so that some of them run undisturbed on a machine that does other work too.
     """
     calls = max(1, min(8, (256 << 10) // max(nbytes, 1)))
-    return max(5, min(30, (96 << 20) // max(nbytes * calls, 1))), calls
+    return max(5, min(60, (96 << 20) // max(nbytes * calls, 1))), calls
 
 
 def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
@@ -51,35 +52,68 @@ def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, in
     return (0, near[1]) if len(near) > 1 else None, (0, far[0]) if far else None, len(near)
 
 
-def exchanges(comm: Any, pair: tuple[int, int], largest: int, fresh: bool = True) -> list[Sample]:
-    """Bytes and seconds of a round in which two ranks send to each other, as emulated algorithms do.
+@dataclass(frozen=True)
+class RoundSamples:
+    """What rounds of an emulated algorithm take, as bytes and seconds.
+
+    Attributes:
+        still: two ranks send each other bytes that have not been written since they were last sent.
+        fresh: the same of bytes that the sender has just reduced, into memory that the receiver has not read.
+        reductions: what a round takes longer when what arrives is reduced.
+    """
+
+    still: list[Sample]
+    fresh: list[Sample]
+    reductions: list[Sample]
+
+
+def round_samples(comm: Any, pair: tuple[int, int], largest: int) -> RoundSamples:
+    """Time rounds just as emulated algorithms do them; all ranks call it.
+
+    Where bytes lie decides what a message and a reduction cost, and that depends on the rounds before. So the rounds
+    of recursive doubling (sends input, reduces) and of a ring (then sends on what it reduced) are timed whole,
+    and what is wanted are their differences.
 
     Args:
-        comm: all ranks; the others wait.
+        comm: all ranks; those not in the pair wait, then reduce all at once, since they share the memory.
         pair: the two ranks.
         largest: bytes of the largest message.
-        fresh: send what was just received, as a ring does; otherwise the same bytes again and again.
     """
-    samples: list[Sample] = []
+    found = RoundSamples([], [], [])
+    alone = dict(local_times(comm, largest, "reduce"))
     for nbytes in sample_sizes(largest):
-        seconds = 0.0
+        seconds = (0.0, 0.0, 0.0)
         comm.Barrier()
         if comm.Get_rank() in pair:
-            seconds = _exchange_seconds(comm, sum(pair) - comm.Get_rank(), nbytes, fresh)
-        samples.append((nbytes, max(comm.allgather(seconds))))
-    return samples
+            seconds = _round_seconds(comm, sum(pair) - comm.Get_rank(), nbytes // 4)
+        still, reducing, both = (max(one) for one in zip(*comm.allgather(seconds)))
+        found.still.append((nbytes, still))
+        found.fresh.append((nbytes, max(both - reducing, still)))
+        if nbytes:
+            found.reductions.append((nbytes, max(reducing - still, alone[nbytes])))
+    return found
 
 
-def _exchange_seconds(comm: Any, peer: int, nbytes: int, fresh: bool) -> float:
+def _round_seconds(comm: Any, peer: int, count: int) -> tuple[float, float, float]:
+    """Seconds of a round that sends input, of one that also reduces, and of the latter with one that sends on."""
     from spmdsim.worlds.mpi_messages import Messages
 
-    here, there = Place(INPUT, 0, nbytes), Place(OUTPUT, 0, nbytes)
-    step = Step((), ((peer, there),), ((peer, here),), ())
-    back = Step((), ((peer, here),), ((peer, there),), ()) if fresh else step
-    program = Program((step, back) * (ROUNDS // 2), (), nbytes, nbytes, 0, False, 0)
-    given, result = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
-    transport = Messages(comm)
-    return _per_call(lambda: execute(program, transport, given, result), nbytes) / ROUNDS
+    given, first, second = Place(INPUT, 0, count), Place(OUTPUT, 0, count), Place(OUTPUT, count, 2 * count)
+    arrived = Place(WORK, 0, count)
+    plain = Step((), ((peer, first),), ((peer, given),), ())
+    reducing = Step((), ((peer, arrived),), ((peer, given),), (Action(first, arrived, given),))
+    sent_on = Step((), ((peer, second),), ((peer, first),), ())
+    arrays = [np.ones(size, np.float32) for size in (count, 2 * count, count)]
+    transport, rounds = Messages(comm), max(1, min(ROUNDS, (1 << 18) // max(count, 1)))
+    call = _empty_call_seconds(transport)
+
+    def seconds(*steps: Step) -> float:
+        program = Program(steps * rounds, (), count, 2 * count, count, False, 0)
+        given, result, work = arrays
+        run = partial(execute, program, transport, given, result, work=work)
+        return max(_per_call(run, 4 * count * rounds * len(steps)) - call, 1e-9) / rounds
+
+    return seconds(plain), seconds(reducing), seconds(reducing, sent_on)
 
 
 def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
@@ -107,10 +141,13 @@ def _run_locally(program: Program, arrays: list[np.ndarray]) -> None:
 
 def call_seconds(comm: Any) -> float:
     """What an emulated collective costs besides its rounds: binding its arrays."""
-    nothing = Program((), (), 0, 0, 0, False, 0)
     from spmdsim.worlds.mpi_messages import Messages
 
-    transport, empty = Messages(comm), np.empty(0, np.float32)
+    return _empty_call_seconds(Messages(comm))
+
+
+def _empty_call_seconds(transport: Any) -> float:
+    nothing, empty = Program((), (), 0, 0, 0, False, 0), np.empty(0, np.float32)
     return _per_call(lambda: execute(nothing, transport, empty, empty), 0)
 
 

@@ -41,10 +41,18 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
 
 @lru_cache(maxsize=1024)
 def _sent_as_given(schedule: Schedule, count: int) -> tuple[int, ...]:
-    """Elements of rank 0's messages in rounds that send input only: bytes nobody has written in between."""
-    steps = [step.sends for step in program_for(schedule, 0, count).steps if len(step.sends) == 1]
-    places = [sends[0][1] for sends in steps]
-    return tuple(place.stop - place.start for place in places if place.array == INPUT)
+    """Elements of the messages in rounds in which all ranks send input only: bytes nobody has written in between."""
+    resting: dict[int, int] = {}
+    written: set[int] = set()
+    for rank in range(min(schedule.size, _LOOKED_AT)):
+        numbers = (number for number, moves in enumerate(schedule.rounds(rank)) if moves)
+        for number, step in zip(numbers, program_for(schedule, rank, count).steps):
+            places = [place for _, place in step.sends]
+            if len(places) > 1 or any(place.array != INPUT for place in places):
+                written.add(number)
+            for place in places:
+                resting[number] = max(resting.get(number, 0), place.stop - place.start)
+    return tuple(items for number, items in resting.items() if number not in written)
 
 
 @lru_cache(maxsize=1024)
