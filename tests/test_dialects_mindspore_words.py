@@ -188,6 +188,25 @@ def test_gradients_of_inputs_and_weights(world):
             ms.value_and_grad(loss, None)
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("cuts", [(4, 1), (1, 4), (2, 2)])
+def test_reductions_have_gradients_in_every_strategy(world, cuts):
+    top, low = X == X.max(1, keepdims=True), X == X.min(1, keepdims=True)
+    cases = {
+        ops.ReduceSum: np.ones_like(X), ops.ReduceMean: np.full_like(X, 0.25), ops.ReduceMax: top, ops.ReduceMin: low,
+        ops.ReduceProd: X.prod(1, keepdims=True) / X,
+    }  # fmt: skip
+    with use_world(world):
+        for primitive, slope in cases.items():
+            w = ms.Parameter(X, name="w")
+            reduced = primitive(keep_dims=True).shard((cuts,))
+            got = ms.grad(lambda reduced=reduced, w=w: ops.sum(ops.mul(reduced(w, 1), Y[:, :1])), None, w)()
+            np.testing.assert_allclose(got.asnumpy(), slope * Y[:, :1], rtol=1e-9, err_msg=primitive.__name__)
+        norm = ops.LayerNorm(1, 1, 1e-5).shard(((cuts[0], 1), (1,), (1,)))
+        w = ms.Parameter(X, name="w")
+        assert ms.grad(lambda: ops.sum(norm(w, V, V)[0]), None, w)().shape == X.shape
+
+
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()

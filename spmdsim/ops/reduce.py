@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.ops.elementwise import cast, divide, equal, multiply
+from spmdsim.ops.elementwise import cast, divide, equal, multiply, where
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 
@@ -125,7 +125,12 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     mask = cast(equal(x.detach(), top), x.dtype)
     count = sum(mask, found, keepdims=True)
     weight = divide(mask, count.to(count.layout.reduced))
-    path = sum(multiply(x, weight), found, keepdims).to(result.layout)
+    return _with_slope(result, x, weight, found, keepdims)
+
+
+def _with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...], keepdims: bool) -> Tensor:
+    """The result with the gradient of a sum of the elements, each with its slope."""
+    path = sum(multiply(x, slope), dims, keepdims).to(result.layout)
     result.requires_grad, result.node, result.output = True, path.node, path.output
     return result
 
@@ -141,8 +146,22 @@ def min(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
 
 
 def prod(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
-    """Product over dims (without gradient)."""
-    return _prod_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+    """Product over dims; an element's slope is the product of the others, also where some are zero."""
+    found = normal_dims(dims, x.ndim)
+    given = x.detach()
+    result = _prod_op(given, dims=found, keepdims=keepdims)
+    if not x.requires_grad:
+        return result
+    result = result.to(result.layout.reduced)
+    zero = equal(given, 0)
+    rest = _whole(_prod_op(where(zero, 1, given), dims=found, keepdims=True))
+    zeros = _whole(sum(cast(zero, x.dtype), found, keepdims=True))
+    others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, given), 0))
+    return _with_slope(result, x, cast(others, x.dtype), found, keepdims)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x.to(x.layout.reduced)
 
 
 def all(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:

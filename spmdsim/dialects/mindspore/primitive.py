@@ -83,6 +83,14 @@ class Primitive:
         applied = self._applied(strategy)
         return self.op(*tensors, **self.params) if applied is None else applied(*tensors, **self.params)
 
+    def laid_out(self, *operands: Any) -> list[Tensor]:
+        """The operands where the strategy wants them."""
+        given = _typed(operands)
+        bound = self.op.bind([shape_of(x) for x in given], self.params)
+        self._fit([len(shape) for shape in bound.shapes])
+        layouts = bound.input_layouts(self._strategy(bound, current_world().size))
+        return [place(x, layout).to(layout) for x, layout in zip(given, layouts)]
+
     def _fit(self, ndims: Sequence[int]) -> None:
         """Take layouts that were written as one tuple for the operands' numbers of dims."""
         given = None if self._sharding is None else self._sharding.in_strategy

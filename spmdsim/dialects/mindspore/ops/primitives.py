@@ -9,10 +9,13 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.operators import ELEMENTWISE
+from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel
 from spmdsim.dialects.session import current_world
+from spmdsim.ops.reduce import normal_dims
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op
+from spmdsim.tensor.watch import watchers
 
 
 def plain(name: str, ours: str) -> type[Primitive]:
@@ -78,11 +81,12 @@ class _Reduce(Primitive):
 
     def __call__(self, x: Any, axis: Any = ()) -> Any:
         """Reduce over an axis, several, or (by default) all."""
-        from spmdsim.ops.reduce import normal_dims
+        self._dims(x, axis)
+        return super().__call__(x)
 
+    def _dims(self, x: Any, axis: Any) -> None:
         dims = normal_dims(None if axis == () else axis, len(x.shape))
         self.params = {"dims": dims, "keepdims": self.keep_dims}
-        return super().__call__(x)
 
 
 class ReduceSum(_Reduce):
@@ -91,19 +95,32 @@ class ReduceSum(_Reduce):
     function = staticmethod(ops.sum)
 
 
-class ReduceMax(_Reduce):
+class _Composed(_Reduce):
+    """A reduction whose gradient is made of other operators: the strategy is that of its operand."""
+
+    def __call__(self, x: Any, axis: Any = ()) -> Any:
+        """Reduce over an axis, several, or (by default) all."""
+        if not getattr(x, "requires_grad", False):
+            return super().__call__(x, axis)
+        self._dims(x, axis)
+        given = to_tensor(x) if watchers else self.laid_out(x)[0]  # a search sees the operators it is made of
+        found = type(self).function(given, self.params["dims"], self.keep_dims)
+        return found.to(found.layout.reduced)
+
+
+class ReduceMax(_Composed):
     """Largest element over axes."""
 
     function = staticmethod(ops.max)
 
 
-class ReduceMin(_Reduce):
+class ReduceMin(_Composed):
     """Smallest element over axes."""
 
     function = staticmethod(ops.min)
 
 
-class ReduceProd(_Reduce):
+class ReduceProd(_Composed):
     """Product over axes."""
 
     function = staticmethod(ops.prod)
@@ -186,8 +203,6 @@ class L2Normalize(Primitive):
 
     def __call__(self, x: Any) -> Any:
         """Apply it."""
-        from spmdsim.ops.reduce import normal_dims
-
         self.params = {"dim": normal_dims(self.axis, len(x.shape)), "epsilon": self.epsilon}
         return super().__call__(x)
 
@@ -225,6 +240,8 @@ def to_tensor(operand: Any) -> Tensor:
     """An array as a tensor, dim 0 over all ranks where it divides: how data enters a network."""
     if isinstance(operand, Tensor):
         return operand
+    if isinstance(operand, Parameter):
+        return operand.everywhere()
     array = np.asarray(operand)
     world = current_world()
     identity: Op = ops.negative.op  # type: ignore[attr-defined]
