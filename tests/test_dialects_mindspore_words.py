@@ -191,7 +191,7 @@ def test_gradients_of_inputs_and_weights(world):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("cuts", [(4, 1), (1, 4), (2, 2)])
 def test_reductions_have_gradients_in_every_strategy(world, cuts):
-    top, low = X == X.max(1, keepdims=True), X == X.min(1, keepdims=True)
+    top, low = X.max(1, keepdims=True) == X, X.min(1, keepdims=True) == X
     cases = {
         ops.ReduceSum: np.ones_like(X), ops.ReduceMean: np.full_like(X, 0.25), ops.ReduceMax: top, ops.ReduceMin: low,
         ops.ReduceProd: X.prod(1, keepdims=True) / X,

@@ -154,9 +154,10 @@ def prod(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
         return result
     result = result.to(result.layout.reduced)
     zero = equal(given, 0)
-    rest = _whole(_prod_op(where(zero, 1, given), dims=found, keepdims=True))
+    safe = where(zero, 1, given)
+    rest = _whole(_prod_op(safe, dims=found, keepdims=True))
     zeros = _whole(sum(cast(zero, x.dtype), found, keepdims=True))
-    others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, given), 0))
+    others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, safe), 0))
     return _with_slope(result, x, cast(others, x.dtype), found, keepdims)
 
 
