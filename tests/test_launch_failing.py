@@ -151,3 +151,13 @@ def test_in_lock_step_one_process_plays_all_ranks(tmp_path):
     )
     assert "rank 0 failed with exit code 5" in logged.stderr
     assert (tmp_path / "logs" / "worker_0.log").read_text() == "LockStep 6 6 []\n"
+
+
+def test_every_rank_that_fails_says_why_in_its_own_log(tmp_path):
+    result, _ = launch(tmp_path, "everywhere", options=["--log-dir", "logs"])
+    assert result.returncode == 1
+    for rank in range(RANKS):
+        log = (tmp_path / "logs" / f"worker_{rank}.log").read_text()
+        assert log.count("ValueError: broken everywhere") == 1
+    assert "failed with exit code 1; end of" in result.stderr
+    assert "  | ValueError: broken everywhere" in result.stderr

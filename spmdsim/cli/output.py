@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spmdsim.launch.environment import is_root, terminal_columns
-from spmdsim.launch.logs import LOG_DIR
+from spmdsim.launch.logs import has_log
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ def is_speaker() -> bool:
 
 def is_heard() -> bool:
     """True where printing makes sense: in the process that speaks for all, and on ranks with a log of their own."""
-    return is_speaker() or bool(os.environ.get(LOG_DIR))
+    return is_speaker() or has_log()
 
 
 def console(stderr: bool = False) -> Console:

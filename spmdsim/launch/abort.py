@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from spmdsim.errors import SpmdError
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import detect
-from spmdsim.launch.logs import note_failure
+from spmdsim.launch.logs import has_log, note_failure
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -142,6 +142,8 @@ def stop(error: BaseException, name: str) -> int:
     found = gather_stops(comm, text)
     agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
     if found is None:  # another rank speaks, and has heard from all
+        if has_log() and not quiet_exit:
+            _write(text)
         return agreed_code
     if len(found) < comm.size:
         _say_of_ranks(found, comm.size)

@@ -33,6 +33,11 @@ def redirect_output(rank: int) -> None:
     os.close(descriptor)
 
 
+def has_log() -> bool:
+    """Whether this rank writes to a log of its own."""
+    return bool(os.environ.get(LOG_DIR))
+
+
 def note_failure(rank: int, code: int) -> bool:
     """Leave this rank's exit code where the starter looks for it; False if there is no starter."""
     folder = os.environ.get(FAILED_DIR)

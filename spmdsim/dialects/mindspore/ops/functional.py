@@ -9,6 +9,7 @@ import numpy as np
 
 import spmdsim.ops as core
 from spmdsim.dialects.host import host
+from spmdsim.dialects.mindspore.gradient import grad, value_and_grad
 from spmdsim.dialects.mindspore.ops import more, primitives
 from spmdsim.dialects.mindspore.ops.primitives import PLAIN
 from spmdsim.dialects.mindspore.primitive import shape_of
@@ -209,7 +210,7 @@ def clip_by_global_norm(x: Sequence[Tensor], clip_norm: float = 1.0) -> tuple[Te
 
 __all__ = [
     *_SAME, "amax", "amin", "argmax", "bmm", "broadcast_to", "cast", "cat", "clip_by_global_norm", "concat",
-    "cross_entropy", "dropout", "expand_dims", "flatten", "gather", "layer_norm", "log_softmax", "matmul", "mean",
+    "cross_entropy", "dropout", "expand_dims", "flatten", "gather", "grad", "layer_norm", "log_softmax", "matmul", "mean",
     "one_hot", "ones", "ones_like", "reduce_sum", "reshape", "softmax", "split", "squeeze", "stack", "sum",
-    "transpose", "zeros", "zeros_like",
+    "transpose", "value_and_grad", "zeros", "zeros_like",
 ]  # fmt: skip
