@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import in_torch
 import numpy as np
 from paired import paired
 
@@ -92,7 +93,7 @@ def lookups(here: MPIWorld, ids: Tensor, table: Tensor, scattered: bool) -> Ways
         ways |= {"spmdsim, one copy": shared, "spmdsim, owned rows, one copy": lambda: shared("owned")}
     for way in ways.values():
         np.testing.assert_array_equal(way(), carefully())
-    return ways
+    return ways | in_torch.embedding(numbers, table.shape[0], width, scattered)
 
 
 def gradients(rows: int, width: int, tokens: int) -> Ways:
@@ -131,6 +132,8 @@ def main() -> None:
     parts = paired(here.comm, lookups(here, ids, table, True), args.seconds)
     backward = paired(here.comm, gradients(*sizes), args.seconds)
     if here.rank == 0:
+        if "DTensor" not in whole:
+            print(f"torch DTensor over gloo: {in_torch.ABSENT}")
         print(f"{args.tokens} ids, table {args.rows} x {args.width} float32 over {here.size} ranks")
         show("lookup, all rows to every rank", whole)
         show("lookup, rows split over the ranks", parts)

@@ -10,12 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import in_torch
 import numpy as np
 from mpi4py import MPI
 from paired import paired
@@ -134,32 +132,6 @@ def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
     return {"hand": hand, "ours": ours}
 
 
-def tensor_parallel_in_torch(rows: int, width: int, hidden: int, size: int) -> Ways | None:
-    """The same MLP in torch's DTensor over gloo, or None where torch is not installed."""
-    if find_spec("torch") is None:
-        return None
-    torch, distributed = import_module("torch"), import_module("torch.distributed")
-    laid = import_module("torch.distributed.tensor")
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
-    distributed.init_process_group("gloo", rank=MPI.COMM_WORLD.Get_rank(), world_size=size)
-    mesh = import_module("torch.distributed.device_mesh").init_device_mesh("cpu", (size,))
-    torch.set_num_threads(1)
-
-    def laid_out(shape: tuple[int, int], placement: object) -> Any:
-        return laid.distribute_tensor(torch.randn(shape), mesh, [placement]).requires_grad_()
-
-    x, up = laid_out((rows, width), laid.Replicate()), laid_out((width, hidden), laid.Shard(1))
-    down, dy = laid_out((hidden, width), laid.Shard(0)), laid_out((rows, width), laid.Replicate()).detach()
-
-    def step() -> None:
-        y = torch.relu(x @ up) @ down
-        y.redistribute(mesh, [laid.Replicate()]).backward(dy)
-        for tensor in (x, up, down):
-            tensor.grad = None
-
-    return {"DTensor": step}
-
-
 def main() -> None:
     """Print steps per second and ratios."""
     parser = argparse.ArgumentParser(
@@ -183,7 +155,7 @@ def main() -> None:
     if size == 1:
         return
     ways = mlp(world(), args.rows, 1024, 4096)
-    ways |= tensor_parallel_in_torch(args.rows, 1024, 4096, size) or {}
+    ways |= in_torch.mlp(args.rows, 1024, 4096)
     times = paired(comm, ways, args.seconds)
     if speaks:
         print(
@@ -191,9 +163,7 @@ def main() -> None:
             f"{times['hand'] * 1e3:.1f} ms, spmdsim {times['ours'] * 1e3:.1f} ms, "
             f"speed {times['hand'] / times['ours']:.2f} of it"
         )
-        beside = (
-            f"{times['DTensor'] * 1e3:.1f} ms" if "DTensor" in times else "skipped, torch is not installed"
-        )
+        beside = f"{times['DTensor'] * 1e3:.1f} ms" if "DTensor" in times else in_torch.ABSENT
         print(f"torch DTensor over gloo: {beside}")
 
 

@@ -1,0 +1,76 @@
+"""torch's DTensor over gloo beside the other ways, where torch is installed; it is no requirement of the project."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+#: What the benches say where it is not.
+ABSENT = "skipped, torch is not installed"
+
+
+class Torch(NamedTuple):
+    """The modules, and the mesh of all ranks."""
+
+    torch: Any
+    tensor: Any
+    mesh: Any
+
+
+def start() -> Torch | None:
+    """Start torch's process group on the ranks of MPI's world; None where torch is not installed."""
+    if find_spec("torch") is None:
+        return None
+    torch, distributed = import_module("torch"), import_module("torch.distributed")
+    comm = MPI.COMM_WORLD
+    if not distributed.is_initialized():
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+        distributed.init_process_group("gloo", rank=comm.Get_rank(), world_size=comm.Get_size())
+    torch.set_num_threads(1)
+    mesh = import_module("torch.distributed.device_mesh").init_device_mesh("cpu", (comm.Get_size(),))
+    return Torch(torch, import_module("torch.distributed.tensor"), mesh)
+
+
+def mlp(rows: int, width: int, hidden: int) -> dict[str, Callable[[], object]]:
+    """A column-parallel and a row-parallel product with a ReLU between, forward and backward."""
+    found = start()
+    if found is None:
+        return {}
+    torch, laid, mesh = found
+
+    def laid_out(shape: tuple[int, int], placement: object) -> Any:
+        return laid.distribute_tensor(torch.randn(shape), mesh, [placement]).requires_grad_()
+
+    x, up = laid_out((rows, width), laid.Replicate()), laid_out((width, hidden), laid.Shard(1))
+    down, dy = laid_out((hidden, width), laid.Shard(0)), laid_out((rows, width), laid.Replicate()).detach()
+
+    def step() -> None:
+        y = torch.relu(x @ up) @ down
+        y.redistribute(mesh, [laid.Replicate()]).backward(dy)
+        for tensor in (x, up, down):
+            tensor.grad = None
+
+    return {"DTensor": step}
+
+
+def embedding(ids: Any, rows: int, width: int, scattered: bool) -> dict[str, Callable[[], object]]:
+    """A table split by rows, looked up by ids that every rank has."""
+    found = start()
+    if found is None:
+        return {}
+    torch, laid, mesh = found
+    placements = [laid.Shard(0) if scattered else laid.Replicate()]
+    table = laid.distribute_tensor(torch.randn(rows, width), mesh, [laid.Shard(0)])
+    numbers = laid.distribute_tensor(torch.from_numpy(ids), mesh, [laid.Replicate()])
+
+    def look_up() -> object:
+        with torch.no_grad():
+            found = torch.nn.functional.embedding(numbers, table).redistribute(mesh, placements)
+            return found.to_local()
+
+    return {"DTensor": look_up}
