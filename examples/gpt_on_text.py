@@ -74,7 +74,9 @@ def parse():
 
 def main():
     args = parse()
-    here = world() if launched() else LockStep(8)
+    here = world()
+    if here.size == 1 and not launched():
+        here = LockStep(8)
     mesh = Mesh((max(1, here.size // 4), min(4, here.size)), ("dp", "tp"))
     options = {"sequence_parallel": args.sequence_parallel, "zero": args.zero}
     losses, counts = train(here, mesh, args, rows="owned" if args.owned_rows else "all", **options)
