@@ -207,7 +207,7 @@ def test_the_original_cost(given: dict, expect: dict) -> None:
 
 @cases("dtensor_redistribute")
 def test_redistribution_of_placements(given: dict, expect: dict) -> None:
-    meshes = [given.get("src_mesh", given.get("mesh_shape")), given.get("dst_mesh", given.get("mesh_shape"))]
+    meshes = [given[name if name in given else "mesh_shape"] for name in ("src_mesh", "dst_mesh")]
     layouts = []
     for sizes, placements in zip(meshes, (given["src"], given["dst"])):
         mesh = Mesh(tuple(sizes), tuple("abc"[: len(sizes)]))

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from spmdsim.errors import PlanError
+from spmdsim.redistribution.mindspore.unify import MapLayout, check_map
+
 #: MindSpore keeps the open dims in a hash table. Up to six dims ascending order gives its published results; for seven
 #: to twelve this is the order in which its table is walked.
 _FEW_DIMS = 6
@@ -50,9 +53,16 @@ def infer_operators(
         to_map: the map wanted.
         all2all: exchange by AllToAll; otherwise by Concat and Split, as MindSpore's offline transforms do.
 
+    Raises:
+        PlanError: maps that are none on this device matrix, or of different lengths.
+
     >>> [[op.name, *op.arguments()] for op in infer_operators((4, 2), (1, -1), (-1, 1), all2all=True)]
     [['AllToAll', 1, 0, 1, 4]]
     """
+    if len(from_map) != len(to_map):
+        raise PlanError(f"two maps of one tensor are equally long, not {list(from_map)} and {list(to_map)}")
+    for found in (from_map, to_map):
+        check_map(MapLayout(tuple(matrix), tuple(found), (1,) * len(found)))
     return _Inference(tuple(matrix), tuple(from_map), tuple(to_map), all2all).run()
 
 

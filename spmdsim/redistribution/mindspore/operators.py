@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from spmdsim.errors import PlanError
 from spmdsim.redistribution.mindspore.infer import Abstract, infer_operators
 from spmdsim.redistribution.mindspore.unify import MapLayout, NotExpandable, Shape, unify
 
@@ -49,11 +50,14 @@ def operators(
         ranks: the rank list; ``0 ..`` if left out.
         all2all: whether AllToAll may be used.
 
+    Raises:
+        PlanError: numbers that are no layout, layouts for different numbers of devices, or another rank list.
+
     >>> ops = operators(MapLayout((8,), (0, -1), (32, 256)), MapLayout((4, 2), (1, -1), (32, 256)), 0)
     >>> [op.plain() for op in ops]
     [['Reshape', [1, 4, 256]], ['AllConcat', [0, 1, 1]], ['Reshape', [8, 256]]]
     """
-    ranks = list(range(math.prod(before.matrix))) if ranks is None else list(ranks)
+    ranks = _checked_ranks(before, after, rank, ranks)
     try:
         one, other = unify(before, after)
     except NotExpandable:
@@ -63,6 +67,20 @@ def operators(
     middle = concrete(found, one.matrix, one.slice_shape, rank, ranks)
     last = [MapOperator("Reshape", list(after.slice_shape))] if other.slice_shape != after.slice_shape else []
     return [*first, *middle, *last]
+
+
+def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sequence[int] | None) -> list[int]:
+    devices, others = math.prod(before.matrix), math.prod(after.matrix)
+    if devices != others:
+        raise PlanError(
+            f"the device matrices {list(before.matrix)} and {list(after.matrix)} have {devices} and {others} devices"
+        )
+    found = list(range(devices)) if ranks is None else list(ranks)
+    if len(found) != devices or len(set(found)) < devices:
+        raise PlanError(f"a rank list for {list(before.matrix)} has {devices} ranks, each once, not {found}")
+    if rank not in found:
+        raise PlanError(f"rank {rank} is not in the rank list {found}")
+    return found
 
 
 def is_expandable(before: MapLayout, after: MapLayout) -> bool:

@@ -15,12 +15,14 @@ from spmdsim.redistribution.mindspore.operators import MapOperator, after_operat
 Ops = list[MapOperator]
 
 
-def optimise(ops: Sequence[MapOperator], local: Sequence[int]) -> Ops:
+def optimise(ops: Sequence[MapOperator], local: Sequence[int], ranks: Sequence[int] | None = None) -> Ops:
     """The operators as MindSpore would run them.
 
     Args:
         ops: the operators, AllConcat already in one piece.
         local: the local shape they start from.
+        ranks: the rank list that the operators were made with, if it is not in steps of one: what may be merged
+            follows from where ranks stand in it, not from their numbers.
 
     >>> ops = [MapOperator("AllConcat", [0, 2, 0]), MapOperator("AllConcat", [0, 4, 0])]
     >>> [op.plain() for op in optimise(ops, (2, 4))]
@@ -33,7 +35,7 @@ def optimise(ops: Sequence[MapOperator], local: Sequence[int]) -> Ops:
     out = _concat_in_front(out, local)
     out = _slice_in_front(out, local)
     out = _drop_reshapes(out, local)
-    out = _merge_slices(_merge_concats(out), local)
+    out = _merge_slices(_merge_concats(out, ranks), local)
     return _to_strided(out, local)
 
 
@@ -154,13 +156,16 @@ def merged_concat(first: Sequence[int], second: Sequence[int]) -> list[int] | No
     return [*range(start, start + (b[1] - b[0]) * len(b), a[1] - a[0]), dim]
 
 
-def _merge_concats(ops: Ops) -> Ops:
+def _merge_concats(ops: Ops, ranks: Sequence[int] | None) -> Ops:
     out: Ops = []
+    place = {rank: position for position, rank in enumerate(ranks or ())}
     for op in ops:
         if op.name == "AllConcat" and out and out[-1].name == "AllConcat":
-            both = merged_concat(out[-1].args, op.args)
+            first, second = ([*(place.get(r, r) for r in x[:-1]), x[-1]] for x in (out[-1].args, op.args))
+            both = merged_concat(first, second)
             if both is not None:
-                out[-1] = MapOperator("AllConcat", both)
+                group = [ranks[k] for k in both[:-1]] if ranks else both[:-1]
+                out[-1] = MapOperator("AllConcat", [*group, both[-1]])
                 continue
         out.append(op)
     return out

@@ -56,8 +56,13 @@ def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int
     """Whose operators have to run for ``rank``: ``(rank, level, operator)``, breadth first from its last one.
 
     An AllConcat needs what all its ranks have before it; they are applied from the end of the list.
+
+    Raises:
+        PlanError: a rank that is not there.
     """
-    if not ops.get(rank):
+    if rank not in ops:
+        raise PlanError(f"rank {rank} is none of {list(ops)}")
+    if not ops[rank]:
         return []
     waiting = deque([(rank, len(ops[rank]) - 1)])
     found = []
@@ -82,7 +87,13 @@ def needed_ranks(before: MapLayout, after: MapLayout, rank: int) -> list[int]:
 
 
 def closure(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[int]:
-    """The ranks that take part in building the result of ``rank``, level by level from the last operator."""
+    """The ranks that take part in building the result of ``rank``, level by level from the last operator.
+
+    Raises:
+        PlanError: a rank that is not there.
+    """
+    if rank not in ops:
+        raise PlanError(f"rank {rank} is none of {list(ops)}")
     needed = {rank}
     for level in range(len(ops[rank]) - 1, -1, -1):
         for peer in list(needed):
@@ -129,14 +140,21 @@ def reshard_map(
         after: the same after.
         rank: the rank that wants its slice.
         ranks: the rank list.
+
+    Raises:
+        PlanError: numbers that are no layout, or a rank that is not there.
     """
-    one, other = (expand_tuples(tuple(m), entries, tuple(s)) for m, entries, s in (before, after))
+    one, other = same_devices(
+        *(expand_tuples(tuple(m), entries, tuple(s)) for m, entries, s in (before, after))
+    )
     ranks = list(range(math.prod(one.matrix))) if ranks is None else list(ranks)
     source, target = written_slice(before), written_slice(after)
     first = [MapOperator("Reshape", list(one.slice_shape))] if one.slice_shape != source else []
     last = [MapOperator("Reshape", list(target))] if other.slice_shape != target else []
+    if rank not in ranks:
+        raise PlanError(f"rank {rank} is not in the rank list {ranks}")
     found = {
-        here: [*first, *optimise(operators(one, other, here, ranks), one.slice_shape), *last]
+        here: [*first, *optimise(operators(one, other, here, ranks), one.slice_shape, ranks), *last]
         for here in ranks
     }
     return {here: found[here] for here in closure(found, rank)} if found[rank] else {}

@@ -70,8 +70,12 @@ def expand_tuples(matrix: Sequence[int], entries: Sequence[int | Sequence[int]],
     """
     axes: list[int] = []
     sizes: list[int] = []
-    for size, entry in zip(shape, entries):
-        several = [entry] if isinstance(entry, int) else list(entry)
+    lists = [[entry] if isinstance(entry, int) else list(entry) for entry in entries]
+    named = [axis for several in lists for axis in several if axis != -1]
+    check_map(MapLayout(tuple(matrix), tuple(named), (1,) * len(named)))
+    if len(lists) != len(shape):
+        raise PlanError(f"a map has one entry per dim, but {lists} has {len(lists)} for {list(shape)}")
+    for size, several in zip(shape, lists):
         several = [axis for axis in several if axis >= 0] or [-1]
         leading = [matrix[len(matrix) - 1 - axis] for axis in several[:-1]]
         if size % math.prod(leading):
@@ -81,6 +85,27 @@ def expand_tuples(matrix: Sequence[int], entries: Sequence[int | Sequence[int]],
         sizes += [*leading, size // math.prod(leading)]
         axes += several
     return MapLayout(tuple(matrix), tuple(axes), tuple(sizes))
+
+
+def check_map(layout: MapLayout) -> None:
+    """Refuse numbers that are no layout.
+
+    Raises:
+        PlanError: not one entry per dim, an axis that is not there, or an axis on two dims.
+    """
+    if len(layout.map) != len(layout.shape):
+        raise PlanError(
+            f"a map has one entry per dim, but {list(layout.map)} has {len(layout.map)} for {list(layout.shape)}"
+        )
+    axes = [axis for axis in layout.map if axis != -1]
+    wrong = [axis for axis in axes if not 0 <= axis < len(layout.matrix)]
+    if wrong:
+        raise PlanError(
+            f"the device matrix {list(layout.matrix)} has axes 0..{len(layout.matrix) - 1} from the right,"
+            f" but the map {list(layout.map)} names {wrong[0]}"
+        )
+    if len(set(axes)) < len(axes):
+        raise PlanError(f"an axis splits one dim, but the map {list(layout.map)} names one twice")
 
 
 def drop_ones(layout: MapLayout) -> MapLayout:
@@ -218,6 +243,7 @@ def unify(a: MapLayout, b: MapLayout) -> tuple[MapLayout, MapLayout]:
 
     Raises:
         NotExpandable: there is no such form.
+        PlanError: numbers that are no layout.
 
     >>> one, other = unify(MapLayout((8, 4), (1, 0), (512, 1024)), MapLayout((2, 16), (0, 1), (512, 1024)))
     >>> one
@@ -225,6 +251,8 @@ def unify(a: MapLayout, b: MapLayout) -> tuple[MapLayout, MapLayout]:
     >>> other.map
     (2, 1, 0, 3)
     """
+    check_map(a)
+    check_map(b)
     a, b = squeeze(drop_ones(a)), squeeze(drop_ones(b))
     while a.matrix != b.matrix or a.shape != b.shape:
         matrix = unify_matrix(a.matrix, b.matrix)
