@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spmdsim.auto_parallel.baselines import complete
-from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices, searched_axes
+from spmdsim.auto_parallel.candidates import (
+    binary_mesh,
+    configured_strategy,
+    device_matrices,
+    prime_factors,
+    searched_axes,
+)
 from spmdsim.auto_parallel.double_recursion import double_recursion
 from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
 from spmdsim.auto_parallel.found import Found
@@ -32,8 +38,10 @@ def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, pol
         found = propagate(graph, mesh, settings)
         start = complete(graph, mesh, found.strategies, settings)
         answer = Found(start, settings, "sharding propagation", found.remarks, rivals=tuple(meshes))
-        answers.append(_improved(answer, mesh, found.strategies) if polish else answer)
-    return min(answers, key=_seconds)
+        answers.append((_seconds(answer), answer))
+        if polish:
+            answers.append(_improved(answer, mesh, found.strategies))
+    return _best(answers)
 
 
 def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> Found:
@@ -50,21 +58,23 @@ def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, pol
     if not polish or _different(graph) > MOST_OPERATORS:
         return found
     if not rivals and len(mesh.axes) <= POLISH_AXES:
-        return _improved(found, mesh, strategies)
+        return _best([(_seconds(found), found), _improved(found, mesh, strategies)])
     coarse = [
         _improved(found, m, tuple(_on_coarse(o, s, m) for o, s in zip(graph.operators, strategies)))
         for m in rivals
     ]
-    return min([found, *coarse], key=_seconds)
+    return _best([(_seconds(found), found), *coarse])
 
 
 def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     """The device matrices of as few axes as it takes to write every configured strategy on, at least ``least``."""
+    found: tuple[Mesh, ...] = ()
     for axes in range(least, POLISH_AXES + 1):
         found = tuple(mesh for mesh in device_matrices(ranks, axes) if _expresses(graph, mesh))
-        if found:
-            return found
-    return ()
+        # An axis of 6 ranks is of no use where 2 divides the sizes and 3 does not.
+        if any(len(set(prime_factors(max(mesh.shape)))) < 2 for mesh in found):
+            break
+    return found
 
 
 def _expresses(graph: Graph, mesh: Mesh) -> bool:
@@ -77,14 +87,18 @@ def _different(graph: Graph) -> int:
     return sum(o.layer is None or o.layer[1] == 0 for o in graph.operators)
 
 
-def _improved(found: Found, mesh: Mesh, strategies: Sequence[Strategy]) -> Found:
-    """What the local search makes of strategies on a mesh; ``found`` itself if that is better."""
+def _best(answers: Sequence[tuple[float, Found]]) -> Found:
+    return min(answers, key=lambda pair: pair[0])[1]
+
+
+def _improved(found: Found, mesh: Mesh, strategies: Sequence[Strategy]) -> tuple[float, Found]:
+    """What the local search makes of strategies on a mesh, after its seconds."""
     graph, settings = found.graph, found.settings
     tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
     model = Model(graph, mesh, tied)
     solution = improve(model.problem, model.states_of(strategies))
-    better = replace(found, choice=model.choice(solution.states), method=f"{found.method}, then local search")
-    return min(better, found, key=_seconds)
+    method = f"{found.method}, then local search"
+    return solution.seconds, replace(found, choice=model.choice(solution.states), method=method)
 
 
 def _seconds(found: Found) -> float:
