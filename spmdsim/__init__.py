@@ -14,7 +14,7 @@ from spmdsim._version import __version__
 _HOMES = {
     **dict.fromkeys(("Layout", "Mesh", "Partial", "Replicate", "Shard"), "spmdsim.layout"),
     **dict.fromkeys(("Rule", "Strategy"), "spmdsim.rules"),
-    **dict.fromkeys(("LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
+    **dict.fromkeys(("EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
     **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
     **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),

@@ -9,11 +9,18 @@ from spmdsim.worlds.base import World, world
 if TYPE_CHECKING:
     from spmdsim.worlds.lockstep import LockStep
     from spmdsim.worlds.mpi import MPIWorld
+    from spmdsim.worlds.mpi_communicator import EmulatedCommunicator
     from spmdsim.worlds.shapes import ShapeArray, ShapeOnly
 
-__all__ = ["LockStep", "MPIWorld", "ShapeArray", "ShapeOnly", "World", "world"]
+__all__ = ["EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeArray", "ShapeOnly", "World", "world"]
 
-_HOME = {"LockStep": "lockstep", "MPIWorld": "mpi", "ShapeArray": "shapes", "ShapeOnly": "shapes"}
+_HOME = {
+    "EmulatedCommunicator": "mpi_communicator",
+    "LockStep": "lockstep",
+    "MPIWorld": "mpi",
+    "ShapeArray": "shapes",
+    "ShapeOnly": "shapes",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -62,7 +62,7 @@ def buffer_of(spec: Any, vector: bool = False) -> Buffer:
         vector: whether a lone sequence of integers means counts per rank.
 
     Raises:
-        UsageTypeError: something else, an array that is not C-contiguous, or an MPI type with gaps.
+        UsageTypeError: something else, an array that is not contiguous, or an MPI type with gaps.
     """
     if not isinstance(spec, list | tuple):
         return Buffer(_elements(_array(spec), None, None), None, None, None)
@@ -99,17 +99,18 @@ def _array(buffer: Any) -> np.ndarray:
             memoryview(buffer)
         except TypeError:
             raise UsageTypeError(f"a {type(buffer).__name__} is no buffer; pass a numpy array") from None
-    if not array.flags.c_contiguous:
-        raise UsageTypeError(
-            f"a buffer must be C-contiguous, but got strides {array.strides} of {array.shape}"
-        )
-    return array.reshape(-1)
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        raise UsageTypeError(f"a buffer must be contiguous, but got strides {array.strides} of {array.shape}")
+    return array.reshape(-1, order="A")
 
 
 def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
     if datatype is not None:
         size = datatype.Get_size()
-        if datatype.Get_extent() != (0, size):
+        lower, extent = datatype.Get_extent()
+        if datatype.is_named and lower == 0:
+            size = extent  # a pair such as DOUBLE_INT: the gap is only padding
+        if (lower, extent) != (0, size):
             raise UsageTypeError(
                 "an MPI type with gaps cannot be cut into elements here; pack the data first"
             )
