@@ -10,6 +10,8 @@ import pytest
 from test_redistribution_mindspore import box
 
 from spmdsim.errors import PlanError
+from spmdsim.layout import Mesh
+from spmdsim.redistribution import plan
 from spmdsim.redistribution.mindspore import (
     MapLayout,
     apply,
@@ -63,6 +65,13 @@ def test_a_reshard_to_more_devices_repeats_the_source() -> None:
     for rank in range(8):
         found = reshard_map(([4], [0, -1], [8, 8]), ([8], [-1, 0], [8, 8]), rank)
         np.testing.assert_array_equal(apply(found, slices)[rank], whole[:, rank : rank + 1])
+
+
+def test_a_plan_on_other_ranks_tells_everything_without_being_given_a_rank() -> None:
+    there = Mesh((2, 4), ("a", "b"), [11, 8, 13, 10, 15, 12, 9, 14])
+    found = plan(there("a", "b"), there(None, ("b", "a")), (16, 16), style="mindspore")
+    assert found.operators() == found.operators(11) and found.nbytes() == found.nbytes(11) > 0
+    assert set(found.to_dict()["operators"]) == {str(rank) for rank in range(8, 16)}
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,12 @@ class MindSporePlan:
         """The layout after, in numbers."""
         return MapLayout.of(self.dst, self.to_shape)
 
-    def operators(self, rank: int = 0) -> list[MapOperator]:
-        """The operators of one rank, from the shard it has to the one it wants.
+    def operators(self, rank: int | None = None) -> list[MapOperator]:
+        """The operators of one rank (the first one if left out), from the shard it has to the one it wants.
 
         Several axes on one dim are dims of their own in between; the shards are reshaped to them and back.
         """
+        rank = self.src.mesh.rank_at(0) if rank is None else rank
         found = operators(self.before, self.after, rank, self.src.mesh.rank_list, self.all2all)
         given, wanted = (
             list(a.local_shape(s, rank)) for a, s in ((self.src, self.shape), (self.dst, self.to_shape))
@@ -69,15 +70,15 @@ class MindSporePlan:
             found.append(MapOperator("Reshape", wanted))
         return [op for k, op in enumerate(found) if k or op != MapOperator("Reshape", given)]
 
-    def operator_names(self, rank: int = 0) -> list[str]:
+    def operator_names(self, rank: int | None = None) -> list[str]:
         """The operators that run, an AllConcat beyond dim 0 as AllGather, Split and Concat."""
         return names(self.operators(rank))
 
-    def nbytes(self, rank: int = 0) -> int:
+    def nbytes(self, rank: int | None = None) -> int:
         """Bytes the rank receives."""
         return received_elements(self.operators(rank), self.before.slice_shape) * self.itemsize
 
-    def cost(self, rank: int = 0) -> MapCost:
+    def cost(self, rank: int | None = None) -> MapCost:
         """MindSpore's own cost of it, in bytes."""
         return list_cost(self.operators(rank), self.before.slice_shape, self.itemsize)
 
