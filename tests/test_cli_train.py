@@ -188,6 +188,19 @@ def test_files_that_are_not_mnist(tmp_path):
         load(str(tmp_path / "cut"))
 
 
+def test_a_log_in_lock_step(tmp_path, capsys):
+    folder = tmp_path / "logs"
+    arguments = ["-n", "2", "--strategies", "data", "--steps", "2", "--log-dir", str(folder)]
+    assert main([*LOCKSTEP, *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "epoch: 0 step: 0, loss is" in shown
+    assert (folder / "worker_0.log").read_text() == shown
+    folder = tmp_path / "file"
+    folder.write_text("")
+    assert main([*LOCKSTEP, *arguments[:-1], str(folder)]) == 2
+    assert "is a file" in capsys.readouterr().err
+
+
 def test_a_rate_that_is_no_number_is_refused(capsys):
     assert main([*LOCKSTEP, "-n", "2", "--rate", "nan"]) == 2
     assert "must be a finite number, but got 'nan'" in capsys.readouterr().err

@@ -56,15 +56,22 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 unless a comparison fails."""
     from spmdsim.launch import launched, start_self
+    from spmdsim.launch.logs import own_log
 
     if args.world != "lockstep" and not launched() and (args.n or args.world == "mpi"):
         return start_self(args.n or os.cpu_count() or 1, sys.argv[1:], args.log_dir)
-    from spmdsim.cases.network import Network
-    from spmdsim.cases.network_data import load
-    from spmdsim.errors import InputError
     from spmdsim.worlds import LockStep, world
 
     here = LockStep(args.n or 8) if args.world == "lockstep" else world(args.n)
+    with own_log(args.log_dir, here.ranks[0]):
+        return _run(args, here)
+
+
+def _run(args: argparse.Namespace, here: World) -> int:
+    from spmdsim.cases.network import Network
+    from spmdsim.cases.network_data import load
+    from spmdsim.errors import InputError
+
     images = load(args.data)
     if args.batch > images.count:
         raise InputError(f"a batch of {args.batch} is more than the {images.count} images of {images.name}")

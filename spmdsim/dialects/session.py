@@ -55,6 +55,6 @@ def alone() -> str:
     if world.size > 1:
         return ""
     return (
-        "; one rank is running: start with `spmdsim launch -n N` (`--world lockstep` needs no MPI), or call "
+        "; start more with `spmdsim launch -n N` (`--world lockstep` needs no MPI), or call "
         "use_world(LockStep(N)) of spmdsim.dialects.session first"
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from spmdsim.errors import InputError
 
@@ -31,6 +35,47 @@ def redirect_output(rank: int) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+class _Both(io.TextIOBase):
+    """Writes to two streams."""
+
+    def __init__(self, first: TextIO, second: TextIO) -> None:
+        self.first, self.second = first, second
+
+    def write(self, text: str) -> int:
+        """Write to both."""
+        self.second.write(text)
+        return self.first.write(text)
+
+    def flush(self) -> None:
+        """Flush both."""
+        self.first.flush()
+        self.second.flush()
+
+
+@contextmanager
+def own_log(folder: str | None, rank: int) -> Iterator[None]:
+    """Inside the block, what this rank prints goes to its log, and rank 0's is shown, too.
+
+    For ranks that nobody started with logs: under ``mpirun`` itself, and in lock step.
+    """
+    if not folder or has_log():
+        yield
+        return
+    place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise InputError(f"--log-dir {place} is a file: a folder is needed")
+    place.mkdir(parents=True, exist_ok=True)
+    shown = sys.stdout
+    with log_path(place, rank).open("w") as log:
+        os.environ[LOG_DIR] = folder
+        sys.stdout = _Both(shown, log) if rank == 0 else log  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            sys.stdout = shown
+            del os.environ[LOG_DIR]
 
 
 def has_log() -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.host import install
+from spmdsim.dialects.host import host, install
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
@@ -163,7 +163,7 @@ def _typed(operands: Sequence[Any]) -> list[Any]:
     """Python numbers take the element type of the operands beside them."""
     types = [x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))]
     if not types:
-        return [np.asarray(x, np.float32) if isinstance(x, float) else x for x in operands]
+        return [host(x) for x in operands]
     found = []
     for x in operands:
         if isinstance(x, (bool, int, float)):

@@ -15,6 +15,7 @@ import numpy as np
 
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.session import alone
 from spmdsim.errors import PlanError, SpmdError, WorldError
 
 #: What is compared, and what is said when it differs.
@@ -60,7 +61,7 @@ def check_placement(placement: Placement, world: Any) -> None:
     if highest >= world.size:
         raise OneFlowError(
             f"Placement is invalid because rank must be less than world size! {placement} has rank {highest}, but "
-            f"{world.size} ranks are running"
+            f"{world.size} ranks are running{alone()}"
         )
 
 

@@ -13,7 +13,7 @@ from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, Replicate
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
 from spmdsim.dialects.paddle.static import everywhere, in_dynamic_mode
-from spmdsim.dialects.session import current_world
+from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import LayoutError
 from spmdsim.layout import Layout
 from spmdsim.nn import Uniform, zeros
@@ -94,6 +94,8 @@ def split(
         )
     if not fleet.initialised():
         raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
+    if num_partitions > world.size:
+        raise LayoutError(f"num_partitions is {num_partitions}, but {world.size} ranks are running{alone()}")
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
     given = x if isinstance(x, Tensor) else everywhere(x, where.mesh)
