@@ -70,7 +70,7 @@ def own_log(folder: str | None, rank: int) -> Iterator[None]:
     shown = sys.stdout
     with log_path(place, rank).open("w") as log:
         os.environ[LOG_DIR] = folder
-        sys.stdout = _Both(shown, log) if rank == 0 else log  # type: ignore[assignment]
+        sys.stdout = _Both(shown, log) if rank == 0 else log
         try:
             yield
         finally:
