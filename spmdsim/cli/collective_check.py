@@ -24,7 +24,7 @@ Your algorithm is one generator function; each round it yields is a list of move
   spmdsim collective check my.py:my_ring -n 2..16
 
 The score is 0 for a wrong algorithm; else half of it is for the number of rounds and half for the bytes on the
-critical path, each in full when the lower bound is reached, averaged over the rank counts. Exit code: 0 correct,
+critical path, each in full when the lower bound for one port is reached, averaged over the rank counts. Exit code: 0 correct,
 1 wrong, 2 cannot be checked.
 """
 
@@ -47,6 +47,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--chunks", metavar="EXPR", help="chunk count, such as n or 2*n; by default found out"
     )
+    parser.add_argument(
+        "--ports",
+        metavar="EXPR",
+        help="messages a rank may send, and receive, in one round, such as 2 or n-1 (1)",
+    )
     parser.add_argument("--min-score", type=float, default=0.0, metavar="S", help="fail below this score")
     parser.add_argument("--in-order", action="store_true", help="demand operands in rank order")
     parser.add_argument(
@@ -60,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Check; 0 when everything is right."""
     from spmdsim.cli.output import emit_json, say
 
-    chosen = find_algorithm(args.collective, args.algorithm, args.chunks)
+    chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
     sizes = rank_counts(args.ranks)
     fitting = [size for size in sizes if chosen.fits(size)]
     results = [_check(chosen, size, args) for size in fitting]

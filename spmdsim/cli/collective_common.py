@@ -44,7 +44,9 @@ def schedule_from(args: argparse.Namespace, collective: str, name: str) -> Sched
     return make_schedule(chosen, args.ranks, args.root, args.rounding, **given)
 
 
-def find_algorithm(collective: str, name: str, chunks: str | None = None) -> Algorithm:
+def find_algorithm(
+    collective: str, name: str, chunks: str | None = None, ports: str | None = None
+) -> Algorithm:
     """A registered algorithm by name, or a generator function as ``FILE.py:FUNCTION``."""
     from spmdsim.collectives import algorithm, from_function
 
@@ -53,7 +55,8 @@ def find_algorithm(collective: str, name: str, chunks: str | None = None) -> Alg
     path, _, function = name.rpartition(":")
     if not path:
         raise InputError(f"{name}: say which function, as in {name}:my_ring")
-    return from_function(load_function(Path(path), function), collective, chunks=chunks or "")
+    generate = load_function(Path(path), function)
+    return from_function(generate, collective, chunks=chunks or "", ports=ports or "1")
 
 
 def load_function(path: Path, name: str) -> Any:

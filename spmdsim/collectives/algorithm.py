@@ -195,6 +195,7 @@ def from_function(
             f"{label} must be a function of (rank, size), further parameters with default values;"
             f" it takes ({', '.join(p.name for p in parameters)})"
         )
+    _check_expression(str(facts.get("ports", "1")), label, "number of ports")
     if "about" not in facts and generate.__doc__:
         facts["about"] = generate.__doc__.strip().splitlines()[0]
     return Algorithm(
@@ -212,13 +213,18 @@ def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
     """The expressions for the chunk count, checked."""
     found = tuple(e for e in ((chunks,) if isinstance(chunks, str) else chunks) if e)
     for expression in found:
-        try:
-            evaluate(expression, 4)
-        except (SyntaxError, NameError, TypeError, ValueError, ZeroDivisionError):
-            raise ScheduleError(
-                f"{label}: {expression!r} is no chunk count; write one with {', '.join(NAMES)}, such as 2*n"
-            ) from None
+        _check_expression(expression, label, "chunk count")
     return found
+
+
+def _check_expression(expression: str, label: str, what: str) -> None:
+    """Refuse what is no expression of the rank count."""
+    try:
+        evaluate(expression, 4)
+    except (SyntaxError, NameError, TypeError, ValueError, ZeroDivisionError):
+        raise ScheduleError(
+            f"{label}: {expression!r} is no {what}; write one with {', '.join(NAMES)}, such as 2*n"
+        ) from None
 
 
 def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:

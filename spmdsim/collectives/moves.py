@@ -72,7 +72,7 @@ class Move(NamedTuple):
         what = name_chunks(self.chunks)
         if self.kind == SEND:
             return f"send to {self.peer}: {what}"
-        if self.peer != LOCAL:
+        if self.kind in (RECV, REDUCE):
             return f"{'recv' if self.kind == RECV else 'recv_reduce'} from {self.peer}: {what}"
         return f"{self.kind} {name_chunks(self.source)} into {what}"
 

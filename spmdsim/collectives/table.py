@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spmdsim.collectives.formula import evaluate
-from spmdsim.collectives.moves import COMBINE, COPY, LOCAL, RECV, REDUCE, SEND, Move
+from spmdsim.collectives.moves import COMBINE, COPY, RECV, REDUCE, SEND, Move
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import InputError, ScheduleError
 
@@ -110,7 +110,7 @@ class Table:
             moves = [moves] if isinstance(moves, Move) else []
         size, good = self.schedule.size, []
         for move in moves:
-            plain = type(move) is Move and (move.kind == SEND or move.kind == RECV)
+            plain = type(move) is Move and type(move.peer) is int and (move.kind == SEND or move.kind == RECV)
             if (
                 plain
                 and len(move.chunks) == 1
@@ -145,7 +145,13 @@ class Table:
                 text = f"{place} {move.describe()}: the numbers of chunks differ"
                 self._note(text, number, rank)
                 return False
-        elif not 0 <= move.peer < schedule.size or move.peer == LOCAL:
+        elif not hasattr(move.peer, "__index__"):
+            text = (
+                f"{place} wants to {move.describe()}, but {move.peer!r} is no whole number: use // to divide"
+            )
+            self._note(text, number, rank)
+            return False
+        elif not 0 <= move.peer < schedule.size:
             last = schedule.size - 1
             text = f"{place} wants to {move.describe()}, but ranks are 0 ... {last}"
             self._note(text, number, rank)

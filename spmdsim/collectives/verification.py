@@ -183,8 +183,9 @@ class SymbolicRun:
                 continue
             twice = symbols.ranks[own] & symbols.ranks[value]
             if twice:
-                who = ", ".join(map(str, members(twice)[:4]))
-                text = f"adds rank {who} twice to chunk {chunk}"
+                ranks = members(twice)
+                who = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
+                text = f"adds rank{'s' if len(ranks) > 1 else ''} {who} twice to chunk {chunk}"
                 self._note(number, rank, chunk, text)
             holds[chunk] = symbols.combine(value, own) if left else symbols.combine(own, value)
 
