@@ -17,15 +17,13 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh, dims_mapping, from_dims_mapping
+from spmdsim.dialects.paddle.rule_words import translated
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.layout import Layout
 from spmdsim.rules import BoundRule, Strategy
 from spmdsim.tensor.operator import Op
 
 Mapping = Sequence[int | Sequence[int]]
-#: Paddle's names of what we call differently.
-NAMES = {"c_embedding": "embedding", "elementwise_add": "add", "elementwise_mul": "multiply", "bmm": "matmul"}
-ATTRIBUTES = {"trans_x": "transpose_a", "trans_y": "transpose_b"}
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,25 @@ def infer(
         mappings: their dims_mappings.
         padding_idx: an embedding's padding index, which forbids splitting its rows.
         sparse: sparse gradients of an embedding, which do, too.
-        **params: parameters of the operator (``trans_x``, ``trans_y``, ...).
+        **params: attributes of the operator, by Paddle's names (``trans_x``, ``axis``, ``keepdim``, ``perm``, ...).
 
     Raises:
         ValueError: a letter split by two different mesh dims; rows split that must not be; unfit mappings.
     """
-    name = NAMES.get(operator, operator)
+    sizes = [tuple(shape) for shape in shapes]
+    if not sizes or len(sizes) != len(mappings):
+        raise RuleError(f"{operator} has {len(sizes)} shapes and {len(mappings)} dims_mappings")
+    name, given = translated(operator, sizes, params)
     function = getattr(ops, name, None)
     if not isinstance(getattr(function, "op", None), Op):
         raise RuleError(f"no operator {operator!r} is known here")
-    given = {ATTRIBUTES.get(key, key): value for key, value in params.items() if value is not False}
     op: Op = function.op  # type: ignore[union-attr]
-    bound = op.bind([tuple(shape) for shape in shapes], given)
+    try:
+        bound = op.bind(sizes, given)
+    except TypeError:
+        raise RuleError(
+            f"{operator} does not take {len(sizes)} operands with the attributes {given}"
+        ) from None
     layouts = [from_dims_mapping(mesh, mapping) for mapping in mappings]
     strategy = merged(bound, layouts)
     if strategy.parts("v") > 1 and name == "embedding" and (padding_idx not in (None, -1) or sparse):
