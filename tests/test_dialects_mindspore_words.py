@@ -293,6 +293,31 @@ def test_what_strategies_must_be(world):
         assert relu.shard((layout(("mp", "dp"), "None"),))(X).layout.parts == (4, 1)
 
 
+@pytest.mark.ranks(2)
+def test_every_rank_is_given_the_same_array(world):
+    """Where each process has its own data, the first difference is named; in lock step there is only one."""
+    with use_world(world):
+        if len(world.ranks) == world.size:
+            ops.ReLU()(X * 1)
+        else:
+            for wrong in (
+                X * world.ranks[0],
+                X[: 4 + world.ranks[0]],
+                X.astype("f4" if world.ranks[0] else "f8"),
+            ):
+                with pytest.raises(
+                    InputError, match=r"rank 0 has .* and rank 1 has .*seed random numbers alike"
+                ):
+                    ops.ReLU()(wrong)
+        for wrong in (None, "abc"):
+            with pytest.raises(UsageTypeError, match=r"a tensor, an array or a number, not (NoneType|str)"):
+                ops.ReLU()(wrong)
+        with pytest.raises(InputError, match=r"id 9 is outside 0\.\.3"):
+            nn.CrossEntropyLoss()(ops.abs(X), np.array([0, 1, 2, 3, 0, 1, 2, 9]))
+        with pytest.raises(UsageTypeError, match="Cell defines no construct"):
+            nn.Cell()(X)
+
+
 def test_one_rank_is_told_how_to_have_more():
     with use_world(LockStep(1)), pytest.raises(RuleError, match="spmdsim launch -n N"):
         ops.ReLU().shard(((4, 1),))(X)

@@ -5,11 +5,17 @@ Also the words that programs use for "the whole tensor as an array" on global te
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
 
 
 class HostTensor(np.ndarray):
@@ -36,6 +42,40 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
     if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
         array = array.astype(np.float32)
     return array.view(HostTensor)
+
+
+#: So many arrays are compared between the ranks of a job, and then each EVERY-th.
+FIRST, EVERY = 16, 64
+#: About so many elements of an array are compared.
+SAMPLE = 2**18
+_given: WeakKeyDictionary[World, int] = WeakKeyDictionary()
+
+
+def whole(data: Any, world: World) -> np.ndarray:
+    """Data as an array of which every rank of the job has all: the first ones, and a sample of the rest, are compared.
+
+    Raises:
+        UsageTypeError: no numbers.
+        InputError: ranks that were given different arrays.
+    """
+    array = np.asarray(data)
+    if array.dtype.kind not in "biufcV":
+        raise UsageTypeError(f"an operand is a tensor, an array or a number, not {type(data).__name__}")
+    if len(world.ranks) == world.size or array.size == 1:
+        return array
+    number = _given[world] = _given.get(world, -1) + 1
+    if number >= FIRST and number % EVERY:
+        return array
+    some = array.flat[:: max(1, array.size // SAMPLE)]
+    mine = f"{array.dtype.name} {array.shape} with checksum {zlib.crc32(some.tobytes()):08x}"
+    found = world.gather_objects([mine] * len(world.ranks))
+    other = next((rank for rank, text in enumerate(found) if text != found[0]), None)
+    if other is not None:
+        raise InputError(
+            f"every rank is given the same whole array and keeps its piece, but rank 0 has {found[0]} and rank {other} "
+            f"has {found[other]}; seed random numbers alike on all ranks"
+        )
+    return array
 
 
 def install() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.errors import WorldError
+from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout import Layout
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.random import normal_block, uniform_block
@@ -133,7 +133,7 @@ class Module:
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Compute; defined by each module."""
-        raise TypeError(f"{type(self).__name__} defines no forward()")
+        raise UsageTypeError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward`."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from spmdsim import nn
+from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
@@ -91,6 +90,7 @@ def _leaf(operand: Any) -> Tensor:
     """An input that gathers a gradient."""
     if isinstance(operand, Tensor):
         return Tensor(operand.world, operand.meta, operand.shards, requires_grad=True, name=operand.name)
-    array, world = np.asarray(operand), current_world()
+    world = current_world()
+    array = whole(operand, world)
     layout = Layout.replicated(Mesh((world.size,), ("rank",)), array.ndim)
     return Tensor.from_global(array, layout, world, requires_grad=True)

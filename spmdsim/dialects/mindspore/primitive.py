@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.host import host, install
+from spmdsim.dialects.host import host, install, whole
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
@@ -156,14 +156,15 @@ def place(operand: Any, layout: Layout) -> Tensor:
         return operand
     if isinstance(operand, Parameter):
         return operand.place(layout)
-    return Tensor.from_global(np.asarray(operand), layout, current_world())
+    world = current_world()
+    return Tensor.from_global(whole(operand, world), layout, world)
 
 
 def _typed(operands: Sequence[Any]) -> list[Any]:
     """Python numbers take the element type of the operands beside them."""
     types = [x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))]
     if not types:
-        return [host(x) for x in operands]
+        return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
     found = []
     for x in operands:
         if isinstance(x, (bool, int, float)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.host import HostTensor, host, install
+from spmdsim.dialects.host import HostTensor, host, install, whole
 from spmdsim.dialects.session import current_world
 from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
@@ -106,6 +106,7 @@ def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False)
     """A tensor as it is; an array as one that every rank has whole."""
     if isinstance(x, Tensor):
         return x
-    array, world = np.asarray(x), current_world()
+    world = current_world()
+    array = whole(x, world)
     layout = Layout.replicated(mesh or Mesh((world.size,), ("rank",)), array.ndim)
     return Tensor.from_global(array, layout, world, requires_grad=requires_grad)

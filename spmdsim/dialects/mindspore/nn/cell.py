@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn import Module
 
 
@@ -20,7 +20,7 @@ class Cell(Module):
 
     def construct(self, *inputs: Any, **options: Any) -> Any:
         """Compute; defined by each cell."""
-        raise TypeError(f"{type(self).__name__} defines no construct()")
+        raise UsageTypeError(f"{type(self).__name__} defines no construct()")
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`construct`."""

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as core
+from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.ops.primitives import to_tensor
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
+from spmdsim.ops.index import check_ids
 from spmdsim.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -34,7 +36,7 @@ def _labels(labels: Any, logits: Tensor) -> Tensor:
     """Labels beside the rows of the logits."""
     if isinstance(labels, Tensor):
         return labels
-    array = np.asarray(labels)
+    array = whole(labels, logits.world)
     layout = Layout(logits.layout.mesh, logits.layout.dims[: array.ndim])
     return Tensor.from_global(array, layout, logits.world)
 
@@ -62,6 +64,8 @@ class CrossEntropyLoss(_Loss):
         """``[batch, classes]``, ``[batch]`` or ``[batch, classes]`` -> ``[]``."""
         given = to_tensor(logits)
         given = given.to(given.layout.reduced)
+        if not isinstance(labels, Tensor) and np.ndim(labels) < given.ndim:
+            check_ids(np.asarray(labels), given.shape[-1], "classes")  # on the whole: all ranks say the same
         known = _labels(labels, given)
         if known.ndim < given.ndim:
             return self._reduced(core.cross_entropy(given, known, "none"))

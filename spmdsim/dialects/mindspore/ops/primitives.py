@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import ELEMENTWISE
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel
@@ -242,8 +243,8 @@ def to_tensor(operand: Any) -> Tensor:
         return operand
     if isinstance(operand, Parameter):
         return operand.everywhere()
-    array = np.asarray(operand)
     world = current_world()
+    array = whole(operand, world)
     identity: Op = ops.negative.op  # type: ignore[attr-defined]
     bound = identity.bind([array.shape], {})
     layout = bound.input_layouts(data_parallel(bound, world.size))[0]
