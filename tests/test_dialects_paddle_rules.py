@@ -53,7 +53,7 @@ def test_rules(case: tuple[Any, ...]) -> None:
         ("reshape", {}, TWO, [[0, 1]], "needs the attribute shape"),
         ("flatten", {"start_axis": 1, "stop_axis": 0}, TWO, [[0, 1]], "comes after"),
         ("matmul", {}, TWO, [[0, 1]], "does not take 1 operands"),
-        ("matmul", {}, [(64, 32), (32, 8)], [[0, 1]], "2 shapes and 1 dims_mappings"),
+        ("matmul", {}, [(64, 32), (32, 8)], [[0, 1]], "takes 2 operands by their shapes, but 1"),
         ("matmul", {}, [(6, 6), (6, 6)], [[0, 1], [0, -1]], "both must be the same"),
         ("unheard_of", {}, TWO, [[0, 1]], "no operator 'unheard_of'"),
     ],

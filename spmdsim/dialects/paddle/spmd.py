@@ -71,7 +71,9 @@ def infer(
     """
     sizes = [tuple(shape) for shape in shapes]
     if not sizes or len(sizes) != len(mappings):
-        raise RuleError(f"{operator} has {len(sizes)} shapes and {len(mappings)} dims_mappings")
+        raise RuleError(
+            f"{operator} takes {len(sizes)} operands by their shapes, but {len(mappings)} dims_mappings"
+        )
     name, given = translated(operator, sizes, params)
     function = getattr(ops, name, None)
     if not isinstance(getattr(function, "op", None), Op):
