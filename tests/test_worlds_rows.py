@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -68,7 +70,40 @@ def check(world, step, ids, table):
         np.testing.assert_array_equal(result, wanted[step.dst.slices(step.shape, rank)])
         assert nbytes == needed(step, ids, table, rank), (str(step), rank)
     assert event.collective == step.collective and event.axes == step.axes and not event.expected
+    if table.dtype.kind != "S" and step.returning is not None:
+        check_returned(world, step.returning, ids, table)
     return event
+
+
+def check_returned(world, step, ids, table):
+    """Gradients of looked-up rows come back to the rows' owners, added up."""
+    slopes = (np.arange(math.prod(step.shape)).reshape(step.shape) % 5 - 2).astype(table.dtype)
+    with record() as trace:
+        results = world.run_rows(
+            step,
+            [ids[step.src.slices(step.shape, rank)[:-1]] for rank in world.ranks],
+            [slopes[step.dst.slices(step.shape, rank)] for rank in world.ranks],
+        )
+    (event,) = trace.collectives
+    assert event.collective == "return_rows" and event.step == step
+    for rank, result, nbytes in zip(world.ranks, results, event.nbytes):
+        assert result.dtype == table.dtype
+        if rank not in step.src.mesh:
+            assert result.size == nbytes == 0
+            continue
+        part = step.src.slices(step.shape, rank)[:-1]
+        real = ids[part] != step.padding if step.padding is not None else np.ones(ids[part].shape, bool)
+        gradient = np.zeros_like(table)
+        np.add.at(gradient, ids[part][real], slopes[part][real])
+        np.testing.assert_array_equal(result, gradient[step.table.slices(table.shape, rank)])
+        wanted = 0
+        for other in step.group(rank):
+            (start, stop), _ = step.table.bounds(table.shape, rank)
+            *where, columns = step.dst.slices(step.shape, other)
+            named = {int(i) for i in ids[tuple(where)].flat if i != step.padding}
+            width = columns.stop - columns.start
+            wanted += (other != rank) * width * sum(start <= i < stop for i in named)
+        assert nbytes == wanted * table.itemsize, (str(step), rank)
 
 
 def targets(mesh, ndim, columns=None):
@@ -235,7 +270,7 @@ def test_more_elements_than_mpi_can_count(world, monkeypatch):
     monkeypatch.setattr(mpi_types, "MAX_COUNT", 20)
     mesh = Mesh((world.size,), ("tp",))
     table, ids = table_of(11, 7), some_ids((18,), 11)
-    for target in (mesh(None, None), mesh("tp", None)):
+    for target in (mesh(None, None), mesh("tp", None)):  # the second one there and back
         check(world, step_of(mesh, [None], mesh("tp", None), target, 11, 7)((18,)), ids, table)
     if world.size in (2, 3, 4) and not isinstance(world, LockStep):
         step = step_of(mesh, [None], mesh("tp", None), mesh(None, "tp"), 11, 7)((18,))
@@ -338,6 +373,14 @@ def test_bytes_without_data_are_an_expectation():
             run(LockStep(4), step, some_ids((tokens,), rows, seed), data)[1].nbytes[0] for seed in range(200)
         ]
         assert event.nbytes[0] == pytest.approx(np.mean(seen), rel=0.03)
+        if step.returning is not None:
+            slopes = here.empty(target.local_shape((tokens, width), 0), "float32")
+            with record() as trace:
+                (gradient,) = here.run_rows(step.returning, [ids], [slopes])
+            (event,) = trace.collectives
+            assert event.expected and gradient.shape == (100, width)
+            seen = [step.returning.received(0, some_ids((tokens,), rows, seed)) for seed in range(200)]
+            assert event.nbytes[0] == pytest.approx(4 * np.mean(seen), rel=0.03)
 
 
 def test_the_matrix_and_the_timeline_say_who_sent_what():

@@ -15,7 +15,7 @@ from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, ShardedOp, Tensor
 from spmdsim.tensor.operator import OwnedRows
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.rows import place_rows
+from spmdsim.worlds.rows import add_rows, place_rows
 
 
 def check_ids(ids: np.ndarray, size: int, what: str) -> None:
@@ -65,32 +65,6 @@ def _embedding_vjp(
         mine &= ids != padding
     add_rows(gradient, ids[mine].astype(np.intp) - start, dy[mine])
     return None, gradient
-
-
-def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    """``target[rows] += values`` with repeated rows, several times faster than ``np.add.at``.
-
-    Rows are added in rounds in which each occurs once; rows that occur often are summed in one run each.
-
-    Args:
-        target: ``[n, ...]``, changed in place.
-        rows: ``[m]`` row numbers.
-        values: ``[m, ...]``.
-    """
-    if not rows.size:
-        return
-    order = np.argsort(rows, kind="stable")
-    sorted_rows = rows[order]
-    first = np.flatnonzero(np.r_[True, sorted_rows[1:] != sorted_rows[:-1]])
-    counts = np.diff(np.r_[first, rows.size])
-    if counts.max() > 32:
-        sums = np.add.reduceat(values[order], first, axis=0)
-        target[sorted_rows[first]] += sums
-        return
-    turn = np.arange(rows.size) - np.repeat(first, counts)
-    for k in range(int(counts.max())):
-        chosen = order[turn == k]
-        target[rows[chosen]] += values[chosen]
 
 
 _embedding_op = Op(

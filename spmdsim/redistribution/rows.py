@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -22,8 +22,9 @@ from spmdsim.errors import InputError, PlanError
 from spmdsim.layout import Layout
 from spmdsim.redistribution.step import Step
 
-#: What a step of rows is: all ranks of a group want the same rows (Allgatherv), or each its own (Alltoallv).
-ROW_COLLECTIVES = ("gather_rows", "exchange_rows")
+#: What a step of rows is: all ranks of a group want the same rows, each wants its own, or each gives the gradients
+#: of those that it wanted back to their owners.
+ROW_COLLECTIVES = ("gather_rows", "exchange_rows", "return_rows")
 
 #: Tables with more rows per id than this are not marked row by row: the ids are sorted instead.
 SPARSE = 64
@@ -50,22 +51,43 @@ class RowStep(Step):
         """Bytes ``rank`` receives where ids are spread evenly and at random over the table: an expectation."""
         return itemsize * sum(count for peer, count in self.expected(rank) if peer != rank)
 
+    @property
+    def returning(self) -> RowStep | None:
+        """The step that takes gradients from this step's target back to the rows' owners, where it sends anything.
+
+        ``src`` and ``dst`` stay those of the lookup. None where ranks of a group have the same gradients: each
+        then has all that its own rows need, or more than one would send them.
+        """
+        size = self.src.mesh.axis_size
+        if any(axis not in self.dst.split_axes for axis in self.axes if size(axis) > 1):
+            return None
+        return replace(self, collective=ROW_COLLECTIVES[2])
+
     def received(self, rank: int, ids: np.ndarray) -> int:
         """Elements that ``rank`` receives for given ids, those of its group."""
         frame = row_frame(self, rank)
-        return sum(count for _, count in frame.elements(frame.wants(ids), frame.members.index(rank)))
+        me, wants = frame.members.index(rank), frame.wants(ids)
+        back = self.collective == ROW_COLLECTIVES[2]
+        return sum(count for _, count in (frame.returned if back else frame.elements)(wants, me))
 
     def expected(self, rank: int) -> list[tuple[int, int]]:
         """For each member of the group, the elements that ``rank`` expects from it for evenly spread ids."""
         if rank not in self.src.mesh:
             return []
-        *ids, width = self.dst.local_shape(self.shape, rank)
-        # The chance that a row is among t ids drawn at random is 1 - (1 - 1/v)^t.
-        missed = math.prod(ids) * math.log1p(-1 / self.count) if self.count > 1 else -math.inf
-        chance = -math.expm1(missed) if self.count and math.prod(ids) else 0.0
         frame = row_frame(self, rank)
         held = [stop - start for start, stop in pairwise(frame.edges)]
-        return [(m, width * round(rows * chance)) for m, rows in zip(frame.members, held)]
+        me = frame.members.index(rank)
+        if self.collective == ROW_COLLECTIVES[2]:
+            return [(m, self._wanted(m, held[me])) for m in frame.members]
+        return [(m, self._wanted(rank, rows)) for m, rows in zip(frame.members, held)]
+
+    def _wanted(self, rank: int, rows: int) -> int:
+        """Elements of so many rows of the table that a rank's ids name if they are spread evenly."""
+        *ids, width = self.dst.local_shape(self.shape, rank)
+        tokens = math.prod(ids)
+        # The chance that a row is among t ids drawn at random is 1 - (1 - 1/v)^t.
+        missed = tokens * math.log1p(-1 / self.count) if self.count > 1 else -math.inf
+        return width * round(rows * -math.expm1(missed)) if tokens and self.count else 0
 
 
 def row_step(
@@ -169,6 +191,12 @@ class RowFrame:
         width = self.columns[member].stop - self.columns[member].start
         counts = wants[member].counts
         return [(m, rows * width) for k, (m, rows) in enumerate(zip(self.members, counts)) if k != member]
+
+    def returned(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
+        """For each other rank of the group, the elements of gradients that a member gets back from it."""
+        widths = [part.stop - part.start for part in self.columns]
+        rows = [want.counts[member] for want in wants]
+        return [(m, rows[k] * widths[k]) for k, m in enumerate(self.members) if k != member]
 
 
 def row_frame(step: RowStep, rank: int) -> RowFrame:

@@ -66,6 +66,11 @@ class Recipe:
         return self.outputs if self.rows is None else (self.outputs[0].with_layout(self.rows.dst),)
 
     @cached_property
+    def returned(self) -> RowStep | None:
+        """The step that takes gradients back to the owners of rows, in place of the local gradient function."""
+        return None if self.rows is None else self.rows.returning
+
+    @cached_property
     def gradients(self) -> tuple[Meta, ...]:
         """Metas of the operands' gradients as the local gradient function leaves them."""
         return tuple(
@@ -76,6 +81,8 @@ class Recipe:
     @cached_property
     def duals(self) -> tuple[Layout, ...]:
         """Layouts in which the local gradient function takes the results' gradients."""
+        if self.returned is not None:
+            return (self.returned.dst,)
         return tuple(meta.layout.dual() for meta in self.outputs)
 
 

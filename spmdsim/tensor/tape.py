@@ -19,6 +19,7 @@ from spmdsim.trace import recorder
 
 if TYPE_CHECKING:
     from spmdsim.layout import Layout
+    from spmdsim.redistribution.rows import RowStep
     from spmdsim.tensor.recipe import Recipe
     from spmdsim.tensor.tensor import Tensor
 
@@ -85,8 +86,10 @@ class OpNode(Node):
             ]
             wanted = [operand.requires_grad for operand in self.operands]
             metas = [meta if w else None for meta, w in zip(recipe.gradients, wanted)]
-            if not world.has_data:
-                shards: list[Any] = [
+            if recipe.returned is not None:
+                shards: list[Any] = [None, self._returned(recipe.returned, dys[0])]
+            elif not world.has_data:
+                shards = [
                     m and [world.empty(m.layout.local_shape(m.shape, r), m.dtype) for r in world.ranks]
                     for m in metas
                 ]
@@ -96,6 +99,14 @@ class OpNode(Node):
             [Tensor(world, meta, arrays)] if meta is not None and arrays is not None else []
             for meta, arrays in zip(metas, shards)
         ]
+
+    def _returned(self, step: RowStep, dy: Tensor | None) -> list[Any] | None:
+        """The table's gradient from those of its looked-up rows, which go back to the ranks that hold the rows."""
+        if dy is None:
+            return None
+        found: list[Any] = dy.world.run_rows(step, self.operands[0].shards, dy.shards)
+        dtype = self.recipe.inputs[1].dtype
+        return found if dy.dtype == dtype else [gradient.astype(dtype) for gradient in found]
 
     def _local(self, dys: list[Tensor | None], wanted: list[bool]) -> list[list[Any] | None]:
         import numpy as np

@@ -97,32 +97,34 @@ class World(ABC):
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         """Run a step, with an emulated algorithm if one is given."""
 
-    def run_rows(self, step: RowStep, ids: list[Any], tables: list[Any]) -> list[Any]:
+    def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
         """Look ids up in a table split by rows: each rank receives the rows it wants and does not hold.
+
+        Or the other way, ``return_rows``: gradients of the looked-up rows, added up, to the ranks that hold the rows.
 
         Args:
             step: what is looked up, and the layouts before and after.
             ids: the ids of every owned rank, laid out as ``step.src`` without its last dim. The ranks of a group
                 have the same ones.
-            tables: the shards of the table of every owned rank.
+            values: every owned rank's part of the table; to be returned, its gradients laid out as ``step.dst``.
 
         Returns:
-            One array per owned rank, laid out as ``step.dst``.
+            One array per owned rank, laid out as ``step.dst``; of gradients that were returned, as the table.
 
         Raises:
             InputError: an id that names no row.
             WorldError: shards that do not fit the layouts; ranks of a group with different ids.
         """
         start = time.perf_counter()
-        results, peers = self._run_rows(step, ids, tables)
+        results, peers = self._run_rows(step, ids, values)
         if recorder.recording():
             elements = [sum(count for _, count in some) for some in peers]
-            self._event(step, tables[0].dtype, None, start, elements, peers=tuple(peers))
+            self._event(step, values[0].dtype, None, start, elements, peers=tuple(peers))
         return results
 
     @abstractmethod
     def _run_rows(
-        self, step: RowStep, ids: list[Any], tables: list[Any]
+        self, step: RowStep, ids: list[Any], values: list[Any]
     ) -> tuple[list[Any], list[tuple[tuple[int, int], ...]]]:
         """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
 

@@ -17,13 +17,13 @@ import numpy as np
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.flat import flat_receives
-from spmdsim.redistribution.rows import RowStep
+from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
 from spmdsim.worlds.reduce_ops import check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
-from spmdsim.worlds.rows import Peers, run_all_rows
+from spmdsim.worlds.rows import Peers, return_all_rows, run_all_rows
 
 Shards = list[Any]
 Program = Callable[[Shards, Shards], None]
@@ -55,9 +55,10 @@ class LockStep(World):
         program.run(shards, results)
         return results
 
-    def _run_rows(self, step: RowStep, ids: Shards, tables: Shards) -> tuple[Shards, Peers]:
+    def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> tuple[Shards, Peers]:
         self.check_mesh(step.src.mesh)
-        return run_all_rows(step, ids, tables)
+        run = return_all_rows if step.collective == ROW_COLLECTIVES[2] else run_all_rows
+        return run(step, ids, values)
 
     def _keep(self, step: Step, dtype: np.dtype) -> _Compiled:
         self.check_step(step)

@@ -28,7 +28,8 @@ from spmdsim.worlds.mpi_comms import Comms
 from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import broadcast, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
-from spmdsim.worlds.mpi_rows import Peers, RowPrograms
+from spmdsim.worlds.mpi_row_programs import RowPrograms
+from spmdsim.worlds.mpi_rows import Peers
 from spmdsim.worlds.mpi_shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
@@ -151,9 +152,9 @@ class MPIWorld(World):
             run = self._derive(program, step, array.dtype, algorithm)
         return [run(array if array.flags.c_contiguous else contiguous(array))]
 
-    def _run_rows(self, step: RowStep, ids: list[Any], tables: list[Any]) -> tuple[list[Any], list[Peers]]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
-        result, peers = self._rows.run(step, ids[0], tables[0], self.replicated == SHARED)
+        result, peers = self._rows.run(step, ids[0], values[0], self.replicated == SHARED)
         return [result], [peers]
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Program:

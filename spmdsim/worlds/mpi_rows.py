@@ -1,4 +1,4 @@
-"""Steps of rows on MPI: Allgatherv or Alltoallv of the rows that others want, derived once but for the ids.
+"""One step of rows on MPI: Allgatherv or Alltoallv of the rows that others want, derived once but for the ids.
 
 Every rank works out from the ids which rows go where, so nothing but rows is sent. They land in a buffer in the
 order of their owners, the rank's own rows among them, and one lookup in it gives the result.
@@ -9,89 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowStep, Want, row_frame
+from spmdsim.redistribution.rows import RowStep, Want, row_frame
 from spmdsim.worlds import mpi_types
-from spmdsim.worlds.fingerprint import digest
-from spmdsim.worlds.local_steps import contiguous
-from spmdsim.worlds.mpi_check import Call, Check, Checker
-from spmdsim.worlds.mpi_comms import Comms
-from spmdsim.worlds.mpi_shared import Shared, Windows
+from spmdsim.worlds.mpi_shared import Windows
 from spmdsim.worlds.mpi_types import element, mover
 from spmdsim.worlds.pool import allocator
-from spmdsim.worlds.rows import check_shards, place_rows
+from spmdsim.worlds.rows import gathered_gradient, place_rows, summed
 
 Counts = tuple[list[int], list[int]]
 Peers = tuple[tuple[int, int], ...]
-
-#: Steps whose derived form is kept.
-KEPT = 256
-
-
-class RowPrograms:
-    """What a rank derived of steps of rows, and the checks of its calls.
-
-    Args:
-        rank: this rank.
-        comms: where the groups' communicators come from.
-        shared: the shared memory of the groups.
-        checker: compares the ranks' calls, if they are to be compared.
-    """
-
-    def __init__(self, rank: int, comms: Comms, shared: Shared, checker: Checker | None) -> None:
-        self.rank, self.comms, self.shared, self.checker = rank, comms, shared, checker
-        self._made: dict[tuple[RowStep, np.dtype, bool], RowExchange] = {}
-        self._checks: dict[tuple[RowStep, np.dtype, bool], Check] = {}
-
-    def run(
-        self, step: RowStep, ids: np.ndarray, table: np.ndarray, shared: bool
-    ) -> tuple[np.ndarray, Peers]:
-        """The rank's part of a step; see :meth:`World.run_rows`."""
-        if self.rank not in step.src.mesh:
-            return np.zeros((0,) * len(step.shape), table.dtype), ()
-        check_shards(step, self.rank, ids, table)
-        key = (step, table.dtype, shared)
-        if self.checker is not None and step.src.mesh.axis_size(*step.axes) > 1:
-            self._compare(key, ids)
-        found = self._made.get(key)
-        if found is None:
-            if len(self._made) >= KEPT:
-                self._made.pop(next(iter(self._made))).free()
-            found = self._made[key] = self._derive(*key)
-        return found(contiguous(ids), contiguous(table))
-
-    def _compare(self, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray) -> None:
-        assert self.checker is not None  # for the type checker: run asks first
-        check = self._checks.get(key)
-        if check is None:
-            step, dtype, shared = key
-            members = tuple(sorted(step.group(self.rank)))
-            way = "shared" if shared else None
-            call = Call(step, dtype.name, way, members, digest(step, dtype.name, way))
-            check = self._checks[key] = self.checker.of(call)
-        if check.due():
-            check.compare(f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}")
-
-    def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
-        members = tuple(sorted(step.group(self.rank)))
-        comm = self.comms.of(members) if len(members) > 1 else MPI.COMM_SELF
-        alike, target = step.collective == ROW_COLLECTIVES[0], step.dst.local_shape(step.shape, self.rank)
-        windows, near = None, alike and len(members) > 1 and self.shared.possible(members, comm)
-        if shared and near and 0 not in target:
-            windows = self.shared.windows(members, comm, math.prod(target) * dtype.itemsize)
-        return RowExchange(step, self.rank, comm, dtype, near, windows)
-
-    def clear(self) -> None:
-        """Free MPI's types."""
-        for made in self._made.values():
-            made.free()
-        self._made.clear()
-        self._checks.clear()
 
 
 class RowExchange:
@@ -133,6 +64,8 @@ class RowExchange:
         self._packed = allocator((asked, self.width), dtype)
         self._fresh = allocator((ids, self.width), dtype)
         self.types: list[MPI.Datatype] = []
+        self._same_columns = len(set(map(str, frame.columns))) == 1
+        self.held = step.table.local_shape((step.count, step.shape[-1]), rank)
         widths = {part.stop - part.start for part in frame.columns}
         most = _size(frame.parts[0]) if frame.alike else sum(map(_size, frame.parts))
         if (most + 1) * max(widths) > mpi_types.MAX_COUNT:
@@ -157,7 +90,7 @@ class RowExchange:
         """What MPI counts in a row of this width: its elements, or the row."""
         return 1 if self._whole else width
 
-    def __call__(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
+    def look_up(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
         """The looked-up rows, and the elements that came from each other rank."""
         wants = self.frame.wants(ids)
         if self.windows is not None:
@@ -232,18 +165,48 @@ class RowExchange:
             self.comm.Alltoallv([self._moved(packed), given, self._kind], take)
         return self._received(counts)
 
+    def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
+        """The gradient of this rank's part of the table, and the elements that came from each other rank.
+
+        The same messages as for the lookup, the other way: each row's gradient, summed over the ids that name it.
+        """
+        wants, n = self.frame.wants(ids), len(self.places)
+        sums = summed(wants[self.me], gradients)
+        sent, sent_starts = self._incoming(wants[self.me])
+        sent[self.places.index(self.me)] = 0
+        counts, starts = self._asked(wants)
+        landed = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
+        if any(want.counts[k] for m, want in enumerate(wants) for k in range(n) if k != m):
+            give = [self._moved(sums), (sent, sent_starts), self._kind]
+            self.comm.Alltoallv(give, [self._moved(landed), (counts, starts), self._kind])
+        flat, parts = landed.reshape(-1), [sums[:0]] * n
+        each = self.width if self._whole else 1
+        for k, count, start in zip(self.places, counts, starts):
+            width = self.frame.columns[k].stop - self.frame.columns[k].start
+            if k != self.me and count:
+                parts[k] = flat[start * each : (start + count) * each].reshape(-1, width)
+        want = wants[self.me]
+        parts[self.me] = sums[want.places[self.me] : want.places[self.me + 1]]
+        gradient = gathered_gradient(self.frame, wants, self.me, parts, self.held)
+        return gradient, self._received(counts)
+
+    def _asked(self, wants: Sequence[Want]) -> Counts:
+        """Per rank of the communicator, how many elements it wants of this rank, and where they are when packed."""
+        columns = [self.frame.columns[k] for k in self.places]
+        rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
+        counts = [some * self._unit(part.stop - part.start) for some, part in zip(rows, columns)]
+        return counts, [0, *accumulate(counts)][:-1]
+
     def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Counts, np.ndarray]:
         """The rows that the others want of this rank, one rank's after the other's."""
         asked = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
-        columns = [self.frame.columns[k] for k in self.places]
-        counts = [len(rows) * self._unit(part.stop - part.start) for rows, part in zip(asked, columns)]
-        starts = [0, *accumulate(counts)][:-1]
-        if all(part.stop - part.start == table.shape[1] for part in columns):
+        if self._same_columns:
             rows, packed = np.concatenate(asked), self._packed()
-            _take(table, columns[0], rows - self.first, packed[: len(rows)])
-            return (counts, starts), packed
+            _take(table, self.frame.columns[self.me], rows - self.first, packed[: len(rows)])
+            return self._asked(wants), packed
+        columns = [self.frame.columns[k] for k in self.places]
         pieces = [table[:, part][rows - self.first].reshape(-1) for rows, part in zip(asked, columns)]
-        return (counts, starts), np.concatenate(pieces)
+        return self._asked(wants), np.concatenate(pieces)
 
     def _into(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
         """Every rank writes the rows it holds into the result that all share."""

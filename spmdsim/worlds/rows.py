@@ -1,4 +1,4 @@
-"""Steps of rows where one process owns all ranks, and what all worlds refuse about them."""
+"""Steps of rows where one process owns all ranks, and what all worlds do and refuse alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import RowFrame, RowStep, Want, row_frame
+from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowFrame, RowStep, Want, row_frame
 
 #: Bytes of rows that are placed at a time.
 PIECE = 512 * 1024
@@ -37,8 +37,40 @@ def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.
         out[places[start : start + most]] = piece[: len(some)]
 
 
-def check_shards(step: RowStep, rank: int, ids: Any, table: Any) -> None:
+def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    """``target[rows] += values`` with repeated rows, several times faster than ``np.add.at``.
+
+    Rows are added in rounds in which each occurs once; rows that occur often are summed in one run each.
+
+    Args:
+        target: ``[n, ...]``, changed in place.
+        rows: ``[m]`` row numbers.
+        values: ``[m, ...]``.
+    """
+    if not rows.size:
+        return
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    first = np.flatnonzero(np.r_[True, sorted_rows[1:] != sorted_rows[:-1]])
+    counts = np.diff(np.r_[first, rows.size])
+    if counts.max() > 32:
+        sums = np.add.reduceat(values[order], first, axis=0)
+        target[sorted_rows[first]] += sums
+        return
+    turn = np.arange(rows.size) - np.repeat(first, counts)
+    for k in range(int(counts.max())):
+        chosen = order[turn == k]
+        target[rows[chosen]] += values[chosen]
+
+
+def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
     """Refuse shards that do not fit the step's layouts.
+
+    Args:
+        step: the step.
+        rank: whose shards these are.
+        ids: its ids.
+        values: its part of the table or, where they are returned, of the gradients.
 
     Raises:
         WorldError: naming the rank and both shapes.
@@ -46,10 +78,12 @@ def check_shards(step: RowStep, rank: int, ids: Any, table: Any) -> None:
     wanted = step.src.local_shape(step.shape, rank)[:-1]
     if ids.shape != wanted:
         raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {wanted}")
-    held = step.table.local_shape((step.count, step.shape[-1]), rank)
-    if table.shape != held:
+    back = step.collective == ROW_COLLECTIVES[2]
+    layout, shape = (step.dst, step.shape) if back else (step.table, (step.count, step.shape[-1]))
+    held, what = layout.local_shape(shape, rank), "the gradients" if back else "the table"
+    if values.shape != held:
         raise WorldError(
-            f"rank {rank} holds a part of the table of shape {table.shape}, but {step.table} gives it {held}"
+            f"rank {rank} holds a part of {what} of shape {values.shape}, but {layout} gives it {held}"
         )
 
 
@@ -73,6 +107,44 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tu
             results[rank] = made[key]
             peers[rank] = tuple(frame.elements(wants, k))
     return results, peers
+
+
+def return_all_rows(step: RowStep, ids: Sequence[Any], gradients: Sequence[Any]) -> tuple[list[Any], Peers]:
+    """The gradients of the table's parts, on the shards of all ranks of the world."""
+    nothing = np.zeros((0, 0), gradients[0].dtype)
+    results: list[Any] = [nothing] * len(gradients)
+    peers: Peers = [()] * len(gradients)
+    for members in step.src.mesh.groups(*step.axes):
+        for rank in members:
+            check_shards(step, rank, ids[rank], gradients[rank])
+        _same_ids(members, ids)
+        frame = row_frame(step, members[0])
+        wants = frame.wants(ids[members[0]])
+        sums = [summed(want, gradients[rank]) for want, rank in zip(wants, members)]
+        for k, rank in enumerate(members):
+            held = step.table.local_shape((step.count, step.shape[-1]), rank)
+            parts = [some[want.places[k] : want.places[k + 1]] for want, some in zip(wants, sums)]
+            results[rank] = gathered_gradient(frame, wants, k, parts, held)
+            peers[rank] = tuple(frame.returned(wants, k))
+    return results, peers
+
+
+def summed(want: Want, gradients: np.ndarray) -> np.ndarray:
+    """The gradients of the rows that a rank wanted, each the sum over the ids that name it."""
+    sums = np.zeros((len(want.rows) + 1, gradients.shape[-1]), gradients.dtype)
+    add_rows(sums, want.index, gradients.reshape(len(want.index), gradients.shape[-1]))
+    return sums[:-1]
+
+
+def gathered_gradient(
+    frame: RowFrame, wants: Sequence[Want], member: int, parts: Sequence[np.ndarray], shape: tuple[int, ...]
+) -> np.ndarray:
+    """The gradient of a member's part of the table, from what every member of the group wanted of it, in order."""
+    gradient = np.zeros(shape, parts[0].dtype)
+    for want, columns, part in zip(wants, frame.columns, parts):
+        if part.size:
+            gradient[want.of(member) - frame.edges[member], columns] += part
+    return gradient
 
 
 def _same_ids(members: Sequence[int], ids: Sequence[Any]) -> None:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import WorldError
+from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowStep
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import World
 from spmdsim.worlds.rows import Peers, check_shards
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from spmdsim.redistribution.rows import RowStep
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,15 @@ class ShapeOnly(World):
         self._shapes[step, shard] = found
         return found
 
-    def _run_rows(self, step: RowStep, ids: list[Any], tables: list[Any]) -> tuple[list[Any], Peers]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], Peers]:
         self.check_mesh(step.src.mesh)
         if 0 in step.src.mesh:
-            check_shards(step, 0, ids[0], tables[0])
+            check_shards(step, 0, ids[0], values[0])
         peers = tuple((peer, count) for peer, count in step.expected(0) if peer != 0)
-        return [ShapeArray(step.dst.local_shape(step.shape, 0), tables[0].dtype)], [peers]
+        shape = step.dst.local_shape(step.shape, 0)
+        if step.collective == ROW_COLLECTIVES[2]:
+            shape = step.table.local_shape((step.count, step.shape[-1]), 0)
+        return [ShapeArray(shape, values[0].dtype)], [peers]
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """A shape without data."""
