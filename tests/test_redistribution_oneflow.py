@@ -166,6 +166,20 @@ def test_pairs_of_a_reshape(v: dict) -> None:
     assert {*found} == {sbp(pair) for pair in v["allowed"]}
 
 
+def test_a_dim_that_both_shapes_have_may_be_uneven_on_one_axis() -> None:
+    assert oneflow.reshape_sbp((5, 4), (5, 2, 2), (2,), (Shard(0),)) == (Shard(0),)
+    assert ((Shard(0),), (Shard(0),)) in oneflow.reshape_signatures((5, 4), (5, 2, 2), (2,))
+    assert oneflow.reshape_sbp((5, 4), (20,), (2,), (Shard(0),)) is None
+    assert oneflow.reshape_sbp((5, 4), (20,), (2,), (Partial("max"),)) == (Partial("max"),)
+
+
+def test_reshapes_that_are_none_are_refused() -> None:
+    with pytest.raises(PlanError, match="other numbers of elements"):
+        oneflow.reshape_pairs((5, 4), (21,), 2)
+    with pytest.raises(PlanError, match="a mesh of 2 axes takes as many placements"):
+        oneflow.reshape_sbp((4, 4), (16,), (2, 2), (Shard(0),))
+
+
 @cases("reshape_nd_sbp")
 def test_signatures_of_a_reshape(v: dict) -> None:
     found = oneflow.reshape_signatures(v["in_shape"], v["out_shape"], v["mesh"])

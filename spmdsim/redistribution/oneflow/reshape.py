@@ -6,9 +6,11 @@ are equal or both divide. On several axes the rule holds per axis, on what the a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
+from spmdsim.errors import PlanError
 from spmdsim.layout import Partial, Placement, Replicate, Shard
 
 Sbp = tuple[Placement, ...]
@@ -17,9 +19,16 @@ Sbp = tuple[Placement, ...]
 def group_starts(in_shape: Sequence[int], out_shape: Sequence[int]) -> list[tuple[int, int]]:
     """The first dims of the groups of equal product, as pairs of an input and an output dim.
 
+    Raises:
+        PlanError: shapes of different numbers of elements.
+
     >>> group_starts((4, 5, 2, 3), (2, 2, 5, 6))
     [(0, 0), (1, 2), (2, 3)]
     """
+    if math.prod(in_shape) != math.prod(out_shape):
+        raise PlanError(
+            f"{tuple(in_shape)} cannot be reshaped to {tuple(out_shape)}: other numbers of elements"
+        )
     old = [dim for dim, size in enumerate(in_shape) if size != 1]
     new = [dim for dim, size in enumerate(out_shape) if size != 1]
     found = []
@@ -62,10 +71,15 @@ def reshape_pairs(
 def reshape_signatures(
     in_shape: Sequence[int], out_shape: Sequence[int], mesh: Sequence[int]
 ) -> list[tuple[Sbp, Sbp]]:
-    """All pairs of sbp tuples between which a reshape of evenly split tensors moves nothing."""
+    """All pairs of sbp tuples between which a reshape of evenly split tensors moves nothing.
+
+    On a single axis a dim that both shapes have may be split unevenly.
+    """
     found = []
     if broadcast_only(in_shape):
         return [((Replicate(),) * len(mesh),) * 2]
+    if len(mesh) == 1:
+        return [((one,), (other,)) for one, other in reshape_pairs(in_shape, out_shape, mesh[0])]
     for pending in product((Partial(), Replicate(), None), repeat=len(mesh)):
         found += _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), pending, (), ())
     return list(dict.fromkeys(found))
@@ -76,6 +90,9 @@ def reshape_sbp(
 ) -> Sbp | None:
     """The output's sbp for an input's, or None if the input has to be converted first.
 
+    Raises:
+        PlanError: shapes of different numbers of elements, or not one placement per axis.
+
     >>> reshape_sbp((8, 4), (2, 4, 4), (2, 2), (Shard(0), Shard(0)))
     (Shard(dim=0), Shard(dim=1))
     >>> reshape_sbp((9, 9, 8), (81, 8), (2,), (Shard(0),)) is None
@@ -83,6 +100,11 @@ def reshape_sbp(
     """
     if broadcast_only(in_shape):
         return tuple(in_sbp) if set(in_sbp) <= {Replicate()} else None
+    if len(in_sbp) != len(mesh):
+        raise PlanError(f"a mesh of {len(mesh)} axes takes as many placements, not {len(in_sbp)}")
+    if len(mesh) == 1 and isinstance(in_sbp[0], Shard):
+        pairs = dict(reshape_pairs(in_shape, out_shape, mesh[0]))
+        return (pairs[in_sbp[0]],) if in_sbp[0] in pairs else None
     known = tuple(None if isinstance(one, Shard) else one for one in in_sbp)
     for one, other in _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), known, (), ()):
         if one == tuple(in_sbp):
