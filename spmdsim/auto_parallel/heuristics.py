@@ -10,7 +10,6 @@ from spmdsim.auto_parallel.candidates import (
     binary_mesh,
     configured_strategy,
     device_matrices,
-    prime_factors,
     searched_axes,
 )
 from spmdsim.auto_parallel.double_recursion import double_recursion
@@ -71,8 +70,7 @@ def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     found: tuple[Mesh, ...] = ()
     for axes in range(least, POLISH_AXES + 1):
         found = tuple(mesh for mesh in device_matrices(ranks, axes) if _expresses(graph, mesh))
-        # An axis of 6 ranks is of no use where 2 divides the sizes and 3 does not.
-        if any(len(set(prime_factors(max(mesh.shape)))) < 2 for mesh in found):
+        if any(_useful(graph, mesh) for mesh in found):
             break
     return found
 
@@ -80,6 +78,13 @@ def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
 def _expresses(graph: Graph, mesh: Mesh) -> bool:
     configured = (o for o in graph.operators if o.configured is not None)
     return all(configured_strategy(o, mesh).mesh == mesh for o in configured)
+
+
+def _useful(graph: Graph, mesh: Mesh) -> bool:
+    """Whether the largest operator can use every axis: one of 6 ranks is of no use if only 2 divides the sizes."""
+    operator = max(graph.operators, key=lambda o: o.flops)
+    sizes = [operator.bound.sizes[factor] for factor in operator.bound.splittable]
+    return all(any(size % axis == 0 for size in sizes) for axis in mesh.shape)
 
 
 def _different(graph: Graph) -> int:

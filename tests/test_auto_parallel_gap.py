@@ -1,0 +1,83 @@
+"""How far the heuristics are from the optimum, on the built-in programs, in several sizes, on several rank counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.programs import bert, chain, convolutions, gpt, mlp, moe, tutorial
+from spmdsim.auto_parallel.search import search
+from spmdsim.cost import Machine
+
+#: Sizes with factors of 3, too, so that 6 and 12 ranks can be used.
+PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "tutorial": (tutorial, {"batch": 96, "configured": False}),
+    "mlp": (mlp, {"layers": 4, "hidden": 96, "batch": 48}),
+    "wide mlp": (mlp, {"layers": 3, "hidden": 1536, "batch": 48}),
+    "deep batch": (mlp, {"layers": 3, "hidden": 64, "batch": 8192}),
+    "chain": (chain, {"sizes": (96, 480, 960, 48), "batch": 192, "training": True}),
+    "convolutions": (convolutions, {"layers": 3, "channels": 48, "batch": 12, "image": 8}),
+    "gpt": (gpt, {"layers": 2, "hidden": 192, "batch": 4, "seq": 24, "heads": 6, "vocab": 960}),
+    "wide gpt": (gpt, {"layers": 2, "hidden": 768, "batch": 12, "seq": 48, "heads": 12, "vocab": 1536}),
+    "bert": (bert, {"layers": 2, "hidden": 256, "batch": 8, "seq": 64}),
+    "whole bert": (bert, {"hidden": 192, "batch": 12, "heads": 12, "vocab": 768, "embedding": True}),
+    "moe": (moe, {"layers": 1, "hidden": 96, "batch": 48, "seq": 16, "experts": 12, "group": 48}),
+}
+#: Each rank count with one of the published variants.
+VERSIONS = {6: "r1.0", 8: "2.x", 12: "2.x", 16: "r1.0"}
+
+
+def build(name: str) -> Graph:
+    make, sizes = PROGRAMS[name]
+    return make(**sizes)
+
+
+@pytest.mark.parametrize("ranks", VERSIONS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_double_recursion(name: str, ranks: int) -> None:
+    best = search(build(name), ranks)
+    assert best.optimal and best.gap == 0
+    version = VERSIONS[ranks]
+    found = search(build(name), ranks, method="recursive_programming", version=version)
+    gap = found.seconds / best.seconds - 1
+    print(f"double recursion {version}, {name} on {ranks} ranks: {gap:+.2%} from the optimum")
+    assert gap <= 0.05
+    assert found.gap is not None and found.gap <= 0.05
+
+
+@pytest.mark.parametrize("ranks", [8, 12])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_propagation(name: str, ranks: int) -> None:
+    """From the first product, whose rows (or first dim) are cut in two."""
+    graph = build(name)
+    first = next(operator for operator in graph.operators if operator.contraction)
+    row = next(f for dim in first.bound.inputs[0] for f in dim)
+    cuts = tuple(tuple(2 if row in dim else 1 for dim in term) for term in first.bound.inputs)
+    graph = graph.configure(**{first.name: cuts})
+    best = search(graph, ranks)
+    found = search(graph, ranks, method="sharding_propagation")
+    for answer in (best, found):
+        inputs = first.bound.input_layouts(answer.strategy(first.name))
+        assert tuple(layout.parts for layout in inputs) == cuts
+    gap = found.seconds / best.seconds - 1
+    print(f"propagation, {name} on {ranks} ranks: {gap:+.2%} from the optimum")
+    assert gap <= 0.05
+
+
+@pytest.mark.parametrize("machine", [Machine.cluster(), Machine.accelerators()], ids=lambda m: m.name)
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_other_machines(name: str, machine: Machine) -> None:
+    best = search(build(name), 64, machine=machine)
+    found = search(build(name), 64, machine=machine, method="recursive_programming")
+    assert 0 <= found.seconds / best.seconds - 1 + 1e-9 <= 0.05
+
+
+def test_without_local_search_the_gap_is_shown() -> None:
+    """What the recursion itself finds can be far away: the report says how far."""
+    found = search(build("mlp"), 16, method="recursive_programming", polish=False)
+    assert found.gap is not None and found.gap > 0.05
+    assert f"{found.gap:+.2%} from the optimum" in str(found)
+    assert math.prod(found.mesh.shape) == 16 and len(found.mesh.axes) == 4
