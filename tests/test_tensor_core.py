@@ -8,8 +8,9 @@ import pytest
 
 import spmdsim
 import spmdsim.ops as ops
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, record
-from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, WorldError
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
+from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
+from spmdsim.layout import Layout
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
 from spmdsim.tensor.check import tolerance
 
@@ -225,3 +226,26 @@ def test_indexing_reshaping_and_symbols(world):
     ]:
         with pytest.raises(RuleError, match=message):
             x[wrong]
+
+
+@pytest.mark.ranks(2)
+def test_one_element_prints_as_a_number_where_it_is_held(world):
+    mesh = Mesh((2,), ("a",))
+    held = Tensor.from_global(np.float32(2.5), mesh(), world)
+    assert str(held) == "2.5" and f"loss is {held}" == "loss is 2.5" and repr(held).startswith("Tensor(")
+    pending = Tensor.from_global(np.float32(2.5), Layout(mesh, (), {"a": "sum"}), world)
+    assert str(pending) == repr(pending)
+    many = Tensor.from_global(np.ones(4), mesh("a"), world)
+    assert str(many) == repr(many)
+
+
+@pytest.mark.ranks(2)
+def test_operands_that_are_no_tensors(world):
+    mesh = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.ones((2, 4)), mesh("a", None), world)
+    w = nn.Linear(4, 3, mesh(None, None), dtype=np.float64).materialise(world).weight
+    np.testing.assert_array_equal(ops.matmul(x, w).full(), ops.matmul(x, w.value).full())
+    np.testing.assert_array_equal(ops.matmul(x, np.ones((4, 3))).full(), np.full((2, 3), 4.0))
+    np.testing.assert_array_equal((np.full((2, 4), 3.0) - x).full(), np.full((2, 4), 2.0))
+    with pytest.raises(UsageTypeError, match="matmul takes tensors, but got ndarray, ndarray"):
+        ops.matmul(np.ones((2, 4)), np.ones((4, 3)))

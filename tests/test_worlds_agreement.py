@@ -56,6 +56,8 @@ elif case == "groups":  # one rank works on other ranks than the rest
     if world.rank != 0:
         step = Step("all_gather", ("y",), some("y"), some(None), (2,))
         world.run(step, [np.ones(1)])
+elif case == "facts" and not odd:  # one rank leaves while the others tell each other something
+    world.gather_objects([world.rank])
 elif case == "lines":  # the same call from two places is no mistake
     if odd:
         reduce()
@@ -115,6 +117,12 @@ def test_ranks_that_do_not_come_to_a_new_group_are_named(run):
     text, code = run("groups")
     assert code != 0 and "all the same" not in text.split("did not come")[1]
     assert "did not come within 1 s to a collective of ranks [" in text
+
+
+def test_a_rank_that_leaves_while_others_exchange_facts(run):
+    text, code = run("facts")
+    assert code != 0
+    assert "some ranks did not come within 1 s to where rank" in text and "program.py:" in text
 
 
 def test_the_same_call_from_two_lines_is_no_mistake(run):
