@@ -43,6 +43,22 @@ def test_every_algorithm_gives_the_same_data(world, collective):
                     check(world, step, values(step.shape))
 
 
+@pytest.mark.ranks(2, 3, 4)
+def test_one_word_for_all_collectives(world):
+    mesh = Mesh((world.size,), ("a",))
+    with world.use(algorithm="auto", all_gather="bruck"):
+        assert world.algorithms == dict.fromkeys(COLLECTIVES, "auto") | {"all_gather": "bruck"}
+        for collective in COLLECTIVES:
+            for step in steps_of(mesh, (7, 13), collective):
+                if step.op:
+                    check_reduction(world, step, "int32")
+                else:
+                    check(world, step, values(step.shape))
+        world.use(algorithm="native")
+        assert not world.algorithms
+    assert not world.algorithms
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     "op, dtype", [("max", "float32"), ("avg", "float64"), ("any", "bool"), ("prod", "int16")]

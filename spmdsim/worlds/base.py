@@ -213,12 +213,15 @@ class World(ABC):
 
     # -- choices ------------------------------------------------------------------------------------
 
-    def use(self, *, replicated: str | None = None, **algorithms: str | None) -> Restore:
-        """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``.
+    def use(
+        self, *, algorithm: str | None = None, replicated: str | None = None, **algorithms: str | None
+    ) -> Restore:
+        """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``, ``world.use(algorithm="auto")``.
 
-        Options of an algorithm follow a colon, ``"hierarchical:group=4"``; ``"auto"`` takes the cheapest one in
-        the world's cost model for each call. ``None`` or ``"native"`` goes back to the world's own collective. The choice holds from now on; as a
-        context manager, ``with world.use(...):``, only inside the block.
+        Options of an algorithm follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one
+        in the world's cost model for each call. ``None`` or ``"native"`` goes back to the world's own collective.
+        ``algorithm`` holds for every collective that is not named. The choice holds from now on; as a context
+        manager, ``with world.use(...):``, only inside the block.
 
         ``replicated="shared"`` lets all ranks of a node share one read-only copy of what an all_gather or
         all_reduce makes (in shared memory, where the world has processes); ``"own"`` gives each its copy again.
@@ -229,7 +232,8 @@ class World(ABC):
         before = dict(self.algorithms), self.replicated
         if replicated not in (None, "own", "shared"):
             raise WorldError(f"replicated results are 'own' or 'shared', but got {replicated!r}")
-        for collective, name in algorithms.items():
+        everywhere = {} if algorithm is None else dict.fromkeys(EMULATED, algorithm)
+        for collective, name in (everywhere | algorithms).items():
             if collective not in EMULATED:
                 raise WorldError(
                     f"no algorithm can be chosen for {collective!r}; there are {', '.join(EMULATED)}"
