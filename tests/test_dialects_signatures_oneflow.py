@@ -238,6 +238,18 @@ def test_choices(case):
     assert (found.nbytes > 0) is bool(wanted)
 
 
+def test_rules_of_a_choice_on_several_axes():
+    """An exact match or the least bytes; the most operands that fit; the least bytes."""
+    shapes, given = [(64, 8), (8, 64)], ["(S(0), B)", "(S(1), S(1))"]
+    least, most, also = (choose("matmul", shapes, given, (2, 2), rule=rule) for rule in (1, 2, 3))
+    assert least == also and len(least.boxing) == 2 and least.nbytes < most.nbytes
+    assert most.boxing == ("w: (S(1), S(1)) -> (B, S(1))",)
+    whole = [choose("matmul", shapes, ["(B, B)", "(B, B)"], (2, 2), rule=rule) for rule in (1, 2, 3)]
+    assert [found.boxing for found in whole] == [()] * 3
+    with pytest.raises(ValueError, match="the rule is 1, 2, 3, not 4"):
+        choose("matmul", shapes, given, (2, 2), rule=4)
+
+
 def test_of_two_equal_choices_the_first_row_is_taken():
     found = choose("matmul", [(32, 32), (32, 32)], ["S0", "S1"], (2,))
     assert found.signature == Signature(parsed("S0", "B"), parsed("S0"))

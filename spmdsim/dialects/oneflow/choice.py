@@ -8,7 +8,7 @@ the computation and the pending result, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,11 +24,19 @@ from spmdsim.dialects.oneflow.signatures import (
     in_table_order,
     operand_names,
 )
+from spmdsim.errors import RuleError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 
 #: The price of a conversion that must not happen (anything to P), and of one that should not (B to another).
 NEVER, RELUCTANT = 2**63 - 1, 2**31 - 1
+
+#: By ``SBP_INFER_RULE_TAG``, what comes before the bytes to move: how well the operands fit as they are.
+_FITTING: dict[int, Callable[[list[bool]], int]] = {
+    1: lambda fits: -int(all(fits)),
+    2: lambda fits: -sum(fits),
+    3: lambda fits: 0,
+}
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,12 @@ def choose(
     inputs: Sequence[SbpLike],
     mesh: Sequence[int] = (2,),
     itemsize: int | Sequence[int] = 4,
+    rule: int = 1,
     **attrs: Any,
 ) -> Choice:
     """The signature OneFlow takes for operands with these sbp.
 
-    One mesh axis: the most operands that fit already, then the least bytes to move. Several: an exact match, else
-    the least bytes.
+    One mesh axis: the most operands that fit already, then the least bytes to move. Several: what ``rule`` says.
 
     Args:
         name: the operator.
@@ -65,11 +73,18 @@ def choose(
         inputs: their sbp.
         mesh: shape of the placement.
         itemsize: bytes per element, for all operands or each.
+        rule: OneFlow's ``SBP_INFER_RULE_TAG`` for several axes: 1, an exact match, else the least bytes; 2, the most
+            operands that fit already, then the least bytes; 3, the least bytes.
         **attrs: OneFlow's attributes.
+
+    Raises:
+        ValueError: no signature at all fits the shapes, or another rule.
 
     >>> choose("matmul", [(32, 32), (32, 8)], ["S0", "S0"]).boxing
     ('w: S(0) -> B',)
     """
+    if rule not in _FITTING:
+        raise RuleError(f"the rule is {', '.join(map(str, _FITTING))}, not {rule!r}")
     given = as_sbps(inputs, mesh)
     sizes = [itemsize] * len(shapes) if isinstance(itemsize, int) else list(itemsize)
     full = [tuple(shape) for shape in shapes]
@@ -77,7 +92,7 @@ def choose(
     if len(mesh) == 1:
         best = min(candidates, key=lambda s: _order_1d(s.inputs, given, full, sizes))
     else:
-        best = min(candidates, key=lambda s: _order_nd(s.inputs, given, full, sizes, tuple(mesh)))
+        best = min(candidates, key=lambda s: _order_nd(s.inputs, given, full, sizes, tuple(mesh), rule))
     moved = [i for i, (have, want) in enumerate(zip(given, best.inputs)) if have != want]
     names = _names(name, len(full))
     text = tuple(
@@ -115,14 +130,16 @@ def _order_nd(
     shapes: Sequence[Shape],
     sizes: Sequence[int],
     mesh: tuple[int, ...],
+    rule: int,
 ) -> tuple[int, int]:
-    if tuple(wanted) == tuple(given):
-        return 0, 0
+    fits = [want == have for want, have in zip(wanted, given)]
     cost = 0
     for want, have, shape, size in zip(wanted, given, shapes, sizes):
         created = any(w == partial_sum != h for w, h in zip(want, have))
-        cost += NEVER if created else _traffic(have, want, shape, mesh) * size
-    return 1, cost
+        # A slice moves nothing, but OneFlow counts 1 for it, so that a whole operand rather stays whole.
+        sliced = sum(h == broadcast != w for w, h in zip(want, have))
+        cost += NEVER if created else _traffic(have, want, shape, mesh) * size + sliced
+    return _FITTING[rule](fits), cost
 
 
 @lru_cache(maxsize=16384)
