@@ -96,6 +96,44 @@ def lookups(here: MPIWorld, ids: Tensor, table: Tensor, scattered: bool) -> Ways
     return ways | in_torch.embedding(numbers, table.shape[0], width, scattered)
 
 
+def split_gradients(here: MPIWorld, ids: Tensor, table: Tensor) -> Ways:
+    """The table's gradient from rows split over the ranks: everything to everybody first, or rows to their owners."""
+    comm, rank, width = here.comm, here.rank, table.shape[1]
+    numbers, (start, stop) = ids.local(), table.layout.bounds(table.shape, rank)[0]
+    out = table.layout.mesh("tp", None)
+    counts = [width * out.local_shape((len(numbers), width), r)[0] for r in range(here.size)]
+    slope = Tensor.from_global(
+        np.random.default_rng(1).integers(-9, 9, (len(numbers), width)).astype(np.float32), out, here
+    )
+    whole = np.empty((len(numbers), width), np.float32)
+    weights = Tensor(here, table.meta, table.shards, requires_grad=True)
+
+    def by_hand() -> np.ndarray:
+        comm.Allgatherv(slope.local(), (whole, counts))
+        gradient = np.zeros((stop - start, width), np.float32)
+        held = (numbers >= start) & (numbers < stop)
+        np.add.at(gradient, numbers[held] - start, whole[held])
+        return gradient
+
+    results = {rows: ops.embedding(ids, weights, out, rows=rows) for rows in ("all", "owned")}
+
+    def ours(rows: str) -> np.ndarray:
+        weights.grad = None
+        results[rows].backward(slope)
+        assert weights.grad is not None
+        found: np.ndarray = weights.grad.local()
+        return found
+
+    ways: Ways = {
+        "by hand": by_hand,
+        "spmdsim": lambda: ours("all"),
+        "spmdsim, owned rows": lambda: ours("owned"),
+    }
+    for way in ways.values():
+        np.testing.assert_array_equal(way(), by_hand())
+    return ways
+
+
 def gradients(rows: int, width: int, tokens: int) -> Ways:
     """Rows of a gradient added up where their ids say, on one rank."""
     ids = np.random.default_rng(0).integers(0, rows, tokens)
@@ -130,6 +168,7 @@ def main() -> None:
     ids, table = tensors(here, *sizes)
     whole = paired(here.comm, lookups(here, ids, table, False), args.seconds)
     parts = paired(here.comm, lookups(here, ids, table, True), args.seconds)
+    returned = paired(here.comm, split_gradients(here, ids, table), args.seconds)
     backward = paired(here.comm, gradients(*sizes), args.seconds)
     if here.rank == 0:
         if "DTensor" not in whole:
@@ -137,6 +176,7 @@ def main() -> None:
         print(f"{args.tokens} ids, table {args.rows} x {args.width} float32 over {here.size} ranks")
         show("lookup, all rows to every rank", whole)
         show("lookup, rows split over the ranks", parts)
+        show("gradient of the table, rows split over the ranks", returned)
         show("gradient of the table, all rows on one rank", backward)
 
 

@@ -90,7 +90,8 @@ def embedding(
     Where the table's rows are split (vocabulary-parallel), every rank looks up the rows it holds and gives
     zeros for the others: the result is partial, one all_reduce or reduce_scatter completes it. With
     ``rows="owned"`` nothing is added: all ranks that share the table's rows know the same ids, so each receives
-    exactly the rows that its part of the result needs and it does not hold, once however often they occur.
+    exactly the rows that its part of the result needs and it does not hold, once however often they occur. Their
+    gradients take the same way back; those of a result that every rank has whole need none.
 
     Args:
         ids: integers ``[...]``, each in ``0 .. v-1``.
