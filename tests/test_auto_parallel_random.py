@@ -1,0 +1,166 @@
+"""Random small programs: the exact search equals brute force, and what it finds runs as predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spmdsim import ops
+from spmdsim.auto_parallel.elimination import TooWideError, eliminate
+from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.integer import brute_force, smallest_memory, solve_integer
+from spmdsim.auto_parallel.local_search import improve
+from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.proof import arguments, prove
+from spmdsim.auto_parallel.record import record_program
+from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.cost import Machine
+from spmdsim.layout import Mesh
+from spmdsim.worlds import LockStep
+
+#: Sizes of the three weights: two square ones, which may be used again, and one of another width.
+WIDTH = 12
+SHAPES = {"u": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "w": (WIDTH, 8)}
+MACHINES = (
+    Machine.laptop(),
+    Machine("slow ranks", alpha=1e-8, beta=1e-11, flops=1e7, beta_memory=1e-12),
+    Machine("slow starts", alpha=1e-5, beta=1e-10, flops=1e8),
+)
+#: What the next line of a program does, to which of the results so far.
+LINES = st.tuples(
+    st.sampled_from(("relu", "add", "times u", "times v", "halves", "fold", "turn")),
+    st.integers(0, 7),
+    st.integers(0, 7),
+)
+
+
+class RandomProgram:
+    """Lines on tensors of one shape (rows, WIDTH): residuals, shared weights, several readers, reshape, concat."""
+
+    __name__ = "random program"
+
+    def __init__(self, lines: Sequence[tuple[str, int, int]], tail: bool) -> None:
+        self.lines, self.tail = lines, tail
+
+    def __call__(self, x: Any, u: Any, v: Any, w: Any) -> Any:
+        results = [x]
+        for line, first, second in self.lines:
+            a, b = results[-1 - first % len(results)], results[-1 - second % len(results)]
+            results.append(self._line(line, a, b, u, v))
+        last = ops.matmul(results[-1], w) if self.tail else results[-1]
+        return ops.sum(ops.multiply(last, last))
+
+    @staticmethod
+    def _line(line: str, a: Any, b: Any, u: Any, v: Any) -> Any:
+        rows = a.shape[0]
+        if line == "relu":
+            return ops.relu(a)
+        if line == "add":
+            return ops.add(a, b)
+        if line.startswith("times"):
+            return ops.matmul(a, u if line.endswith("u") else v)
+        if line == "halves":
+            whole = ops.concat([a, b], 0)
+            return ops.add(ops.slice_(whole, (0, 0), (rows, WIDTH)), a)
+        if line == "fold":
+            return ops.reshape(ops.relu(ops.reshape(a, (rows, 3, WIDTH // 3))), (rows, WIDTH))
+        return ops.transpose(ops.exp(ops.transpose(ops.multiply(a, 0.1), (1, 0))), (1, 0))
+
+
+def graph_of(program: RandomProgram, mesh: Mesh, rows: int) -> Graph:
+    return record_program(program, mesh, {"x": (rows, WIDTH)}, SHAPES)
+
+
+PROGRAMS = st.builds(RandomProgram, st.lists(LINES, min_size=1, max_size=4), st.booleans())
+SMALL = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+def model_of(program: RandomProgram, mesh: Mesh, rows: int, machine: Machine, **options: Any) -> Model:
+    return Model(graph_of(program, mesh, rows), mesh, Settings(machine=machine, **options))
+
+
+def best_of(model: Model) -> float:
+    """By brute force where that is possible, else by the integer programme."""
+    sizes = [n for v, n in enumerate(model.problem.sizes) if v not in set(model.problem.hubs)]
+    if math.prod(sizes) <= 300_000:
+        return brute_force(model.problem).seconds
+    return solve_integer(model.problem).seconds
+
+
+@SMALL
+@given(PROGRAMS, st.sampled_from([(2,), (4,), (2, 2)]), st.sampled_from([4, 8, 6]), st.sampled_from(MACHINES))
+def test_the_optimum_equals_brute_force(
+    program: RandomProgram, shape: tuple[int, ...], rows: int, machine: Machine
+) -> None:
+    mesh = Mesh(shape, ("a", "b")[: len(shape)])
+    model = model_of(program, mesh, rows, machine)
+    try:
+        found = eliminate(model.problem)
+    except TooWideError:
+        found = solve_integer(model.problem)
+    assert found.seconds == pytest.approx(best_of(model), rel=1e-6)
+    start = (0,) * len(model.problem)
+    assert improve(model.problem, start).seconds >= found.seconds * (1 - 1e-9)
+
+
+@SMALL
+@given(PROGRAMS, st.sampled_from([4, 8]), st.floats(0.0, 1.0))
+def test_memory_limits(program: RandomProgram, rows: int, share: float) -> None:
+    """Parameters in pieces, too; brute force where there are few combinations."""
+    mesh = Mesh((2,), ("a",))
+    model = model_of(program, mesh, rows, MACHINES[0], sharded_parameters=True)
+    sizes = [n for v, n in enumerate(model.problem.sizes) if v not in set(model.problem.hubs)]
+    least, free = smallest_memory(model.problem), eliminate(model.problem)
+    limit = least + share * (free.memory - least)
+    found = solve_integer(model.problem, limit)
+    assert found.memory <= limit and found.seconds >= free.seconds * (1 - 1e-9)
+    if math.prod(sizes) <= 300_000:
+        assert found.seconds == pytest.approx(brute_force(model.problem, limit).seconds, rel=1e-6)
+
+
+@SMALL
+@given(PROGRAMS, st.sampled_from([(4,), (2, 3)]), st.booleans(), st.sampled_from(MACHINES))
+def test_the_price_is_that_of_the_run(
+    program: RandomProgram, shape: tuple[int, ...], sharded: bool, machine: Machine
+) -> None:
+    """The search's seconds are those of the moves that the run makes."""
+    mesh = Mesh(shape, ("a", "b")[: len(shape)])
+    model = model_of(program, mesh, 12, machine, sharded_parameters=sharded)
+    try:
+        found = eliminate(model.problem)
+    except TooWideError:
+        return
+    total = evaluate(model.choice(found.states), model.settings, QuickPrices(model.moves))
+    assert total.seconds <= found.seconds * (1 + 1e-9)
+    assert total.seconds == pytest.approx(found.seconds, rel=0.02)
+
+
+@settings(SMALL, max_examples=30)
+@given(PROGRAMS, st.sampled_from([2, 4, 6]), st.sampled_from(MACHINES), st.booleans())
+def test_what_is_found_runs(program: RandomProgram, ranks: int, machine: Machine, limited: bool) -> None:
+    """Right numbers on every rank, bytes as predicted for every operator; in lock step."""
+    inputs = {"x": (12, WIDTH)}
+    found = search(program, ranks, inputs=inputs, parameters=SHAPES, machine=machine)
+    if limited:
+        found = search(
+            program,
+            ranks,
+            inputs=inputs,
+            parameters=SHAPES,
+            machine=machine,
+            memory=0.9 * found.memory.peak + 4000,
+        )
+    proof = prove(program, found, LockStep(ranks), arguments({**inputs, **SHAPES}))
+    assert proof.holds, str(proof)
