@@ -188,6 +188,40 @@ def test_ranks_outside_a_placement_hold_nothing(world):
         assert made.dtype == np.float32 and made.full().sum() == 16
 
 
+@pytest.mark.ranks(4)
+def test_stages_on_placements_of_their_own(world):
+    """Pipeline stages: the parameters of one live on ranks 0 and 1, those of the other on 2 and 3."""
+
+    class Stages(nn.Module):
+        def __init__(self, places):
+            self.places = places
+            self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+            self.first.to_global(places[0], [B])
+            self.last.to_global(places[1], [B])
+
+        def forward(self, x):
+            return self.last(self.first(x).to_global(placement=self.places[1], sbp=S0))
+
+    def losses(where, ranks):
+        flow.manual_seed(2)
+        with use_world(where):
+            model = Stages([flow.placement("cpu", r) for r in ranks])
+            x = flow.randn(8, 8, placement=model.places[0], sbp=S0)
+            labels = flow.tensor(np.arange(8) % 4, model.places[1], S0)
+            optimizer, found = flow.optim.SGD(model.parameters(), lr=0.5), []
+            for _ in range(3):
+                loss = nn.CrossEntropyLoss()(model(x), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                found.append(loss.item())
+            return found
+
+    one = losses(LockStep(1), [[0], [0]])
+    assert one[-1] < one[0]
+    np.testing.assert_allclose(losses(world, [[0, 1], [2, 3]]), one, rtol=1e-5)
+
+
 def test_a_world_may_be_set_for_the_rest_of_a_notebook():
     before = current_world()
     held = use_world(LockStep(3))

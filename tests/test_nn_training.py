@@ -161,3 +161,26 @@ def test_what_training_refuses():
     nn.backward(ops.sum(layer(x)))
     with pytest.raises(LayoutError, match="'zz'"):
         nn.Adam(layer.parameters(), state_layout=nn.sharded_over("zz")).step()
+
+
+@pytest.mark.ranks(2)
+def test_parameters_without_dims_and_without_elements(world):
+    """Their gradients share the all_reduce of the others."""
+    mesh = Mesh((2,), ("dp",))
+
+    class Affine(nn.Module):
+        def __init__(self):
+            self.a, self.b = (nn.Parameter((), mesh(), nn.ones, np.float64) for _ in range(2))
+
+        def forward(self, x):
+            return ops.add(ops.multiply(x, self.a.value), self.b.value)
+
+    model = Affine().materialise(world)
+    x = Tensor.from_global(np.arange(8.0).reshape(4, 2), mesh("dp", None), world)
+    loss = ops.sum(model(x))
+    with record() as trace:
+        nn.backward(loss)
+    assert trace.counts() == {"all_reduce": 1}
+    assert (float(model.a.grad), int(model.b.grad), bool(model.b.grad)) == (28.0, 8, True)
+    with pytest.raises(ValueError, match="needs a tensor of one element"):
+        bool(x)

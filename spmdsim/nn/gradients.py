@@ -29,11 +29,15 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         LayoutError: a loss of more than one element.
     """
     if loss.size != 1:
-        raise LayoutError(f"backward() starts from one element, but the loss has shape {loss.shape}; sum it first")
+        raise LayoutError(
+            f"backward() starts from one element, but the loss has shape {loss.shape}; sum it first"
+        )
     leaves = pull_back(loss)
     merged = _bucketed(leaves) if merge else {}
     for leaf, pending in leaves:
-        total = merged.get(id(leaf)) or settle(pending, leaf.layout.dual())
+        total = merged.get(id(leaf))
+        if total is None:
+            total = settle(pending, leaf.layout.dual())
         leaf.grad = total if leaf.grad is None else added(leaf.grad, total)
 
 

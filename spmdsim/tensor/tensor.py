@@ -196,6 +196,16 @@ class Tensor:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
         return self.full().reshape(()).item()
 
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        """Whether the only element is not zero; more have no truth of their own, as in numpy."""
+        return bool(self.item())
+
     # -- layouts and gradients ------------------------------------------------------------------------
 
     def to(self, layout: Layout) -> Tensor:

@@ -87,7 +87,8 @@ class Module(CoreModule):
                 raise OneFlowError(
                     f"{type(self).__name__} computes on global tensors here; nearest: x.to_global(placement, sbp)"
                 )
-        for path, parameter in self.named_parameters():
+        own = [(name, p) for name, p in vars(self).items() if isinstance(p, CoreParameter)]
+        for path, parameter in own:
             if parameter.tensor is None:
                 raise OneFlowError(
                     f"parameter {path} is not global yet; call to_global(placement, sbp) on the module"
