@@ -101,6 +101,27 @@ def test_bench_prints_the_columns_of_nccl_tests_and_writes_csv(tmp_path) -> None
 
 
 @real_ranks
+def test_bench_writes_a_timeline_of_a_measured_run(tmp_path) -> None:
+    path = tmp_path / "run.json"
+    done = spmdsim(
+        "bench", "all_gather", "--ranks", "3", "-b", "1K", "-e", "3K", "-f", "3", "-n", "1", "-w", "0",
+        "--algorithms", "native,bruck", "--trace", str(path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    assert found["otherData"] | {"bytes": 0} == {
+        "collective": "all_gather", "algorithm": "bruck", "ranks": 3, "bytes": 0, "measured": True
+    }  # fmt: skip
+    arrows = {kind: {e["id"]: e for e in found["traceEvents"] if e["ph"] == kind} for kind in "sf"}
+    assert set(arrows["s"]) == set(arrows["f"]) and len(arrows["s"]) == 6  # two rounds of three ranks
+    assert all(arrows["s"][one]["ts"] <= arrows["f"][one]["ts"] for one in arrows["s"])
+    sent = sorted((arrows["s"][one]["pid"], arrows["f"][one]["pid"]) for one in arrows["s"])
+    assert sent == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    refused = spmdsim("bench", "--ranks", "2", "-e", "8", "--algorithms", "native", "--trace", str(path))
+    assert refused.returncode != 0 and "name one with --algorithms" in refused.stderr
+
+
+@real_ranks
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"])
 def test_bench_of_every_kind_is_right_on_three_ranks(name: str) -> None:
     done = spmdsim("bench", name, "--ranks", "3", "-b", "100", "-e", "100", "-n", "1", "-w", "0", "--json")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.collective_bench_table import Row, footer, printer, write_csv
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,28 +25,6 @@ As nccl-tests has it: size is in bytes, time the mean over ranks, algbw = size /
 collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter,
 1 otherwise), GB = 1e9. Every result is checked on every rank; #wrong counts wrong elements of all of them.
 """
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement; times in seconds, bandwidths in GB/s."""
-
-    algorithm: str
-    nbytes: int
-    count: int
-    dtype: str
-    redop: str
-    root: int
-    seconds: float
-    algbw: float
-    busbw: float
-    wrong: int
-    predicted: float | None
-
-    @property
-    def error(self) -> float | None:
-        """Relative error of the prediction."""
-        return None if self.predicted is None else self.predicted / self.seconds - 1
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -82,6 +59,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--osu", action="store_true", help="columns of the OSU benchmarks: size and latency")
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline of the last algorithm's messages at the largest size, for ui.perfetto.dev",
+    )
     parser.set_defaults(run=run)
 
 
@@ -100,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     name = collective(args.collective).name
     calls = _calls(args, name, comm.Get_size())
     note = noise_note(comm)
-    print_row = _printer(args, name, comm.Get_size())
+    print_row = printer(args, name, comm.Get_size())
     rows = []
     for row in _measure(args, name, calls, sizes, comm):
         rows.append(row)
@@ -112,9 +94,11 @@ def run(args: argparse.Namespace) -> int:
             {"collective": name, "ranks": comm.Get_size(), "note": note, "wrong": wrong, "rows": listed}
         )
     else:
-        _footer(say, rows, wrong, args)
+        footer(say, rows, wrong, args)
     if args.csv and is_speaker():
-        _write_csv(args.csv, rows)
+        write_csv(args.csv, rows)
+    if args.trace:
+        _write_timeline(args, name, calls, sizes[-1], comm)
     if note:
         remark(note)
     return 1 if wrong else 0
@@ -203,6 +187,24 @@ def _measure(
             )
 
 
+def _write_timeline(
+    args: argparse.Namespace, name: str, calls: dict[str, Any], nbytes: int, comm: Any
+) -> None:
+    """The messages of one more run of the last emulated algorithm."""
+    import numpy as np
+
+    from spmdsim.cli.collective_measure import case_for
+    from spmdsim.cli.collective_recording import write_measured_timeline
+    from spmdsim.cli.output import remark
+
+    emulated = [schedule for schedule in calls.values() if schedule is not None]
+    if not emulated:
+        raise InputError("--trace draws an emulated algorithm's messages; name one with --algorithms")
+    case = case_for(name, comm, nbytes, np.dtype(args.datatype))
+    write_measured_timeline(args.trace, emulated[-1], case, comm)
+    remark(f"wrote {args.trace}: {emulated[-1].name}, {case.nbytes:,} bytes")
+
+
 def _machine(name: str) -> Machine | None:
     from spmdsim.cost import load_machine
 
@@ -215,76 +217,3 @@ def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float |
     if schedule is None:
         return machine.measured_seconds(name, "native", case.size, case.nbytes)
     return emulated_seconds(schedule, machine, case.count, case.dtype.itemsize)
-
-
-def _printer(args: argparse.Namespace, name: str, size: int) -> Any:
-    """A function that prints each row when it is there, with a heading for each algorithm."""
-    from spmdsim.cli.output import say
-
-    if args.json:
-        return lambda row: None
-    last = ""
-    title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {size} ranks"
-
-    def head(row: Row) -> None:
-        say("", f"{title}: {row.algorithm}")
-        if args.osu:
-            say(f"{'# Size':<10}{'Avg Latency(us)':>20}")
-            return
-        first = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
-        units = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
-        extra = (("predicted", "error"), ("(us)", "")) if args.machine else ((), ())
-        say("# " + _columns(*first, *extra[0]), "# " + _columns(*units, *extra[1]))
-
-    def show(row: Row) -> None:
-        nonlocal last
-        if row.algorithm != last:
-            head(row)
-            last = row.algorithm
-        if args.osu:
-            say(f"{row.nbytes:<10}{row.seconds * 1e6:>20.2f}")
-            return
-        cells = (
-            row.nbytes, row.count, row.dtype, row.redop, row.root, f"{row.seconds * 1e6:.2f}",
-            f"{row.algbw:.3f}", f"{row.busbw:.3f}", row.wrong,
-        )  # fmt: skip
-        extra: tuple[str, ...] = ()
-        if args.machine:
-            extra = ("-", "-")
-            if row.predicted is not None and row.error is not None:
-                extra = (f"{row.predicted * 1e6:.2f}", f"{row.error:+.0%}")
-        say("  " + _columns(*cells, *extra))
-
-    return show
-
-
-def _columns(*cells: object) -> str:
-    widths = (12, 12, 9, 7, 6, 11, 9, 9, 7, 11, 7)
-    return " ".join(f"{cell!s:>{width}}" for cell, width in zip(cells, widths)).rstrip()
-
-
-def _footer(say: Any, rows: list[Row], wrong: int, args: argparse.Namespace) -> None:
-    from statistics import mean, median
-
-    say(
-        "",
-        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}" if args.check else "# not checked",
-    )
-    if rows:
-        say(f"# Avg bus bandwidth    : {mean(row.busbw for row in rows):.6g}")
-    for label in dict.fromkeys(row.algorithm for row in rows):
-        errors = [abs(row.error) for row in rows if row.algorithm == label and row.error is not None]
-        if errors:
-            say(
-                f"# prediction error of {label}: {median(errors):.0%} in the median, {max(errors):.0%} at most"
-            )
-
-
-def _write_csv(path: str, rows: list[Row]) -> None:
-    try:
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow([*Row.__dataclass_fields__, "error"])
-            writer.writerows([*asdict(row).values(), row.error] for row in rows)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

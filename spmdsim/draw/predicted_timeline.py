@@ -1,51 +1,16 @@
-"""A predicted run as a timeline: Chrome's JSON format, which ui.perfetto.dev opens.
-
-One process per rank with a lane for what it sends, one for what it receives and one for what it reduces; an arrow
-goes from each send to its receive.
-"""
+"""A predicted run as a timeline of its messages: rounds as they are priced, or simulated events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 from spmdsim.collectives import Move, Schedule
 from spmdsim.cost import LogGOPS, Machine, Topology, price, program_of, simulate_program
 from spmdsim.cost.program import CALC, SEND
+from spmdsim.draw.message_timeline import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
 from spmdsim.errors import InputError
-
-#: Messages in one timeline at most: more make a browser slow.
-MOST_MESSAGES = 100_000
-
-SENDS, RECEIVES, REDUCES = 0, 1, 2
-LANES = ("sends", "receives", "reduces")
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Something a rank does, from ``start`` to ``end`` in seconds.
-
-    Attributes:
-        rank: who.
-        lane: SENDS, RECEIVES or REDUCES.
-        name: in words.
-        start: when it begins.
-        end: when it ends.
-        nbytes: how much.
-        message: number of the message that a send and its receive share; -1 for a reduction.
-        round: round of the schedule.
-    """
-
-    rank: int
-    lane: int
-    name: str
-    start: float
-    end: float
-    nbytes: float
-    message: int
-    round: int
 
 
 def predicted_timeline(
@@ -80,12 +45,9 @@ def predicted_timeline(
         slices = list(_events(schedule, nbytes, itemsize, machine.gamma, events))
     title = {"collective": schedule.collective.name, "algorithm": schedule.algorithm.name}
     facts = title | {"ranks": schedule.size, "bytes": nbytes, "machine": machine.name}
-    names = [one for rank in range(schedule.size) for one in _names(rank)]
-    return {
-        "traceEvents": [*names, *(event for one in slices for event in _chrome(one))],
-        "displayTimeUnit": "ns",
-        "otherData": facts | ({"topology": network.name} if network is not None else {}),
-    }
+    if network is not None:
+        facts["topology"] = network.name
+    return chrome_timeline(slices, schedule.size, facts)
 
 
 def _rounds(
@@ -156,25 +118,3 @@ def _refuse_many(schedule: Schedule, messages: int) -> None:
             f"{schedule.name} has {messages:,} messages, too many for a timeline: "
             f"{MOST_MESSAGES:,} can be drawn; choose fewer ranks"
         )
-
-
-def _names(rank: int) -> Iterator[dict[str, Any]]:
-    common = {"ph": "M", "pid": rank}
-    yield common | {"name": "process_name", "args": {"name": f"rank {rank}"}}
-    yield common | {"name": "process_sort_index", "args": {"sort_index": rank}}
-    for lane, words in enumerate(LANES):
-        yield common | {"tid": lane, "name": "thread_name", "args": {"name": words}}
-
-
-def _chrome(one: Slice) -> Iterator[dict[str, Any]]:
-    """The slice, and its end of the message's arrow."""
-    start, lasts = one.start * 1e6, (one.end - one.start) * 1e6
-    place = {"pid": one.rank, "tid": one.lane}
-    facts = {"bytes": one.nbytes, "round": one.round}
-    kind = "reduction" if one.lane == REDUCES else "message"
-    yield place | {"ph": "X", "name": one.name, "cat": kind, "ts": start, "dur": lasts, "args": facts}
-    if one.message >= 0:
-        arrow = place | {"name": "message", "cat": "message", "id": one.message + 1}
-        # An arrow binds to the slice around its time, which is still inside just before the end.
-        last = {"ph": "f", "bp": "e", "ts": start + 0.999 * lasts}
-        yield arrow | ({"ph": "s", "ts": start} if one.lane == SENDS else last)

@@ -1,0 +1,108 @@
+"""The table of ``spmdsim collective bench``: nccl-tests' or OSU's columns, and CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spmdsim.errors import InputError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement; times in seconds, bandwidths in GB/s."""
+
+    algorithm: str
+    nbytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    seconds: float
+    algbw: float
+    busbw: float
+    wrong: int
+    predicted: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the prediction."""
+        return None if self.predicted is None else self.predicted / self.seconds - 1
+
+
+def printer(args: argparse.Namespace, name: str, size: int) -> Any:
+    """A function that prints each row when it is there, with a heading for each algorithm."""
+    from spmdsim.cli.output import say
+
+    if args.json:
+        return lambda row: None
+    last = ""
+    title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {size} ranks"
+
+    def head(row: Row) -> None:
+        say("", f"{title}: {row.algorithm}")
+        if args.osu:
+            say(f"{'# Size':<10}{'Avg Latency(us)':>20}")
+            return
+        first = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
+        units = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
+        extra = (("predicted", "error"), ("(us)", "")) if args.machine else ((), ())
+        say("# " + _columns(*first, *extra[0]), "# " + _columns(*units, *extra[1]))
+
+    def show(row: Row) -> None:
+        nonlocal last
+        if row.algorithm != last:
+            head(row)
+            last = row.algorithm
+        if args.osu:
+            say(f"{row.nbytes:<10}{row.seconds * 1e6:>20.2f}")
+            return
+        cells = (
+            row.nbytes, row.count, row.dtype, row.redop, row.root, f"{row.seconds * 1e6:.2f}",
+            f"{row.algbw:.3f}", f"{row.busbw:.3f}", row.wrong,
+        )  # fmt: skip
+        extra: tuple[str, ...] = ()
+        if args.machine:
+            extra = ("-", "-")
+            if row.predicted is not None and row.error is not None:
+                extra = (f"{row.predicted * 1e6:.2f}", f"{row.error:+.0%}")
+        say("  " + _columns(*cells, *extra))
+
+    return show
+
+
+def _columns(*cells: object) -> str:
+    widths = (12, 12, 9, 7, 6, 11, 9, 9, 7, 11, 7)
+    return " ".join(f"{cell!s:>{width}}" for cell, width in zip(cells, widths)).rstrip()
+
+
+def footer(say: Any, rows: list[Row], wrong: int, args: argparse.Namespace) -> None:
+    """Wrong elements, bandwidth and prediction errors of all rows."""
+    from statistics import mean, median
+
+    say(
+        "",
+        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}" if args.check else "# not checked",
+    )
+    if rows:
+        say(f"# Avg bus bandwidth    : {mean(row.busbw for row in rows):.6g}")
+    for label in dict.fromkeys(row.algorithm for row in rows):
+        errors = [abs(row.error) for row in rows if row.algorithm == label and row.error is not None]
+        if errors:
+            say(
+                f"# prediction error of {label}: {median(errors):.0%} in the median, {max(errors):.0%} at most"
+            )
+
+
+def write_csv(path: str, rows: list[Row]) -> None:
+    """Write the rows with a heading."""
+    try:
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow([*Row.__dataclass_fields__, "error"])
+            writer.writerows([*asdict(row).values(), row.error] for row in rows)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
