@@ -40,13 +40,12 @@ EXPORTS: dict[str, str] = {
 NEAREST = {
     **dict.fromkeys(("save", "load"), "spmdsim.tensor.checkpoint"),
     "autograd": "GlobalTensor.backward",
-    "boxing": "to_global",
     "no_grad": "GlobalTensor.detach",
     "comm": "to_global, which inserts the collectives",
     "from_numpy": "tensor",
     "distributed": "spmdsim launch",
 }
-SUBMODULES = ("env", "nn", "optim")
+SUBMODULES = ("boxing", "env", "nn", "optim")
 
 __all__ = list(EXPORTS)
 

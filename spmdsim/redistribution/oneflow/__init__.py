@@ -7,6 +7,7 @@ P is a pending sum.
 
 from spmdsim.redistribution.oneflow.boxing import (
     axis_sequence,
+    boxing_collectives,
     boxing_cost,
     boxing_route,
     cross_placement_cost,
@@ -14,12 +15,14 @@ from spmdsim.redistribution.oneflow.boxing import (
     expand_shape,
     generic_steps,
     is_acyclic,
+    subgroup,
 )
 from spmdsim.redistribution.oneflow.reshape import reshape_pairs, reshape_sbp, reshape_signatures
 from spmdsim.redistribution.oneflow.rules import can_merge_split, reduce_dims, total_traffic, zero_comm
 
 __all__ = [
     "axis_sequence",
+    "boxing_collectives",
     "boxing_cost",
     "boxing_route",
     "can_merge_split",
@@ -32,6 +35,7 @@ __all__ = [
     "reshape_pairs",
     "reshape_sbp",
     "reshape_signatures",
+    "subgroup",
     "total_traffic",
     "zero_comm",
 ]

@@ -105,6 +105,28 @@ def boxing_route(
     return ("ccl-p-to-s",) if dims == {0} else ("ccl-p-to-s", "ccl-s-to-s")
 
 
+#: The collective behind an interpreter; those that are not here move nothing.
+_COLLECTIVES = {
+    "ccl-p-to-b": "all_reduce",
+    "ccl-p-to-s": "reduce_scatter",
+    "ccl-s-to-b": "all_gather",
+    "ccl-s-to-s": "all_to_all",
+}
+
+
+def boxing_collectives(
+    src: Placement, dst: Placement, parts: int | None = None, shape: Sequence[int] | None = None
+) -> tuple[str, ...]:
+    """The collectives of :func:`boxing_route`, ``send_recv`` for the pairwise way; none for a local transition.
+
+    >>> boxing_collectives(Shard(1), Replicate()), boxing_collectives(Replicate(), Shard(1))
+    (('all_to_all', 'all_gather'), ())
+    """
+    route = boxing_route(src, dst, parts, shape)
+    found = ("send_recv" if name.startswith("naive") else _COLLECTIVES.get(name) for name in route)
+    return tuple(name for name in found if name)
+
+
 def axis_sequence(src: Sbp, dst: Sbp) -> list[int] | None:
     """The order in which axes can be converted one by one, or None if they wait for each other in a circle.
 
