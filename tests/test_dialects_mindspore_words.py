@@ -80,6 +80,9 @@ CASES = {
     "Identity": (lambda: nn.Identity()(ops.abs(X)), np.abs(X)),
     "nn.Embedding": (lambda: nn.Embedding(8, 4, embedding_table=X)(IDS), X[IDS]),
     "nn.LayerNorm": (lambda: nn.LayerNorm((4,), dtype=ms.float64)(X), normalised(X, 1e-7)),
+    "tile": (lambda: ops.tile(ops.abs(X), (2, 1, 3)), np.tile(np.abs(X), (2, 1, 3))),
+    "not less": (lambda: ops.cast(ops.abs(X) >= 0.5, ms.float64), np.abs(X) >= 0.5),
+    "not more": (lambda: ops.cast(ops.abs(X) <= 0.5, ms.float64), np.abs(X) <= 0.5),
     "Parameter on the right": (lambda: ops.abs(X) + ms.Parameter(V), np.abs(X) + V),
     "Parameter on the left": (lambda: ms.Parameter(V) * ops.abs(X), np.abs(X) * V),
     "array and tensor": (lambda: Y - ops.abs(X), Y - np.abs(X)),
@@ -355,6 +358,31 @@ def test_settings_of_the_older_style(world):
             return ops.add(x, x)
 
         np.testing.assert_allclose(twice(ms.Tensor([1.0, 2.0])).asnumpy(), [2, 4])
+
+
+def test_numbers_print_with_their_own_digits():
+    loss = ms.Tensor(np.float32(2.3016002))
+    assert f"loss is {loss}" == "loss is 2.3016002" == "loss is %s" % loss and f"{loss:.2f}" == "2.30"  # noqa: UP031
+    assert ops.arange(3).tolist() == [0, 1, 2] and ops.arange(1, 6, 2).tolist() == [1, 3, 5]
+    assert ops.shape(X) == (8, 4)
+
+
+def test_initialisers_as_objects():
+    initializer = ms.common.initializer
+    with use_world(LockStep(1)):
+        made = {
+            name: ms.Parameter(initializer.initializer(init, (64, 32))).asnumpy()
+            for name, init in (
+                ("xavier", initializer.XavierUniform()), ("he", initializer.HeUniform()), ("c", initializer.Constant(2)),
+                ("normal", initializer.Normal(0.5)), ("uniform", initializer.Uniform(0.1)), ("one", initializer.One()),
+            )
+        }  # fmt: skip
+    assert 0.9 < np.abs(made["xavier"]).max() / np.sqrt(6 / 96) <= 1
+    assert 0.9 < np.abs(made["he"]).max() / np.sqrt(6 / 32) <= 1
+    assert 0.4 < made["normal"].std() < 0.6 and 0.09 < np.abs(made["uniform"]).max() <= 0.1
+    assert (made["c"] == 2).all() and (made["one"] == 1).all()
+    with pytest.raises(AttributeError, match="nearest: XavierUniform"):
+        initializer.XavierUnifrm
 
 
 def test_datasets():

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 class HostTensor(np.ndarray):
     """A numpy array with the words of the frameworks: ``asnumpy()``, ``numpy()``."""
 
+    def __format__(self, spec: str) -> str:
+        """A single number prints with its own digits, in ``f"{loss}"`` as in ``str(loss)``."""
+        return str(self) if not spec and not self.ndim else super().__format__(spec)
+
     def asnumpy(self) -> np.ndarray:
         """The array (MindSpore's word)."""
         return np.asarray(self)

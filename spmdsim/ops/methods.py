@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.ops import contract, elementwise, reduce, shape, slicing
+from spmdsim.ops import contract, elementwise, functions, reduce, shape, slicing
 from spmdsim.tensor import Tensor
 
 
@@ -24,6 +24,8 @@ def install() -> None:
         "__neg__": elementwise.negative,
         "__gt__": elementwise.greater,
         "__lt__": elementwise.less,
+        "__ge__": functions.greater_equal,
+        "__le__": functions.less_equal,
         "__getitem__": slicing.getitem,
         "astype": elementwise.cast,
         "reshape": shape.reshape,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects.mindspore.parameter import INITIALISERS, _constant, initializer
+from spmdsim.dialects.mindspore.parameter import INITIALISERS, _constant, _he, _xavier, initializer
 from spmdsim.nn import Normal as _Normal
 from spmdsim.nn import Uniform as _Uniform
 from spmdsim.nn import ones, zeros
@@ -43,4 +43,22 @@ def One() -> Any:
     return ones
 
 
-__all__ = ["INITIALISERS", "Constant", "Normal", "One", "Uniform", "Zero", "initializer"]
+def XavierUniform() -> Any:
+    """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
+    return lambda index, shape, dtype, seed: _xavier(shape)(index, shape, dtype, seed)
+
+
+def HeUniform() -> Any:
+    """Uniform numbers by fan-in (He et al., 2015)."""
+    return lambda index, shape, dtype, seed: _he(shape)(index, shape, dtype, seed)
+
+
+def __getattr__(name: str) -> Any:
+    from spmdsim.dialects.missing import not_covered
+
+    raise not_covered(__name__, name, __all__)
+
+
+__all__ = [
+    "INITIALISERS", "Constant", "HeUniform", "Normal", "One", "Uniform", "XavierUniform", "Zero", "initializer",
+]  # fmt: skip

@@ -135,6 +135,27 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     return concat([expand_dims(x, axis) for x in tensors], axis)
 
 
+def tile(input: Any, dims: Sequence[int]) -> Any:
+    """The tensor repeated so many times along its dims (leading ones are added)."""
+    found = input
+    for _ in range(len(tuple(dims)) - len(shape_of(input))):
+        found = expand_dims(found, 0)
+    times = (1,) * (len(shape_of(found)) - len(tuple(dims))) + tuple(dims)
+    for axis, count in enumerate(times):
+        found = concat([found] * count, axis) if count > 1 else found
+    return found
+
+
+def shape(input_x: Any) -> tuple[int, ...]:
+    """Global shape."""
+    return shape_of(input_x)
+
+
+def arange(start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None) -> Any:
+    """A host tensor of numbers at equal distances."""
+    return host(np.arange(start, step=step) if end is None else np.arange(start, end, step), dtype)
+
+
 def split(tensor: Any, split_size_or_sections: int, axis: int = 0) -> tuple[Any, ...]:
     """Pieces of one size along an axis."""
     size = shape_of(tensor)[axis]
@@ -209,8 +230,8 @@ def clip_by_global_norm(x: Sequence[Tensor], clip_norm: float = 1.0) -> tuple[Te
 
 
 __all__ = [
-    *_SAME, "amax", "amin", "argmax", "bmm", "broadcast_to", "cast", "cat", "clip_by_global_norm", "concat",
+    *_SAME, "amax", "amin", "arange", "argmax", "bmm", "broadcast_to", "cast", "cat", "clip_by_global_norm", "concat",
     "cross_entropy", "dropout", "expand_dims", "flatten", "gather", "grad", "layer_norm", "log_softmax", "matmul", "mean",
-    "one_hot", "ones", "ones_like", "reduce_sum", "reshape", "softmax", "split", "squeeze", "stack", "sum",
-    "transpose", "value_and_grad", "zeros", "zeros_like",
+    "one_hot", "ones", "ones_like", "reduce_sum", "reshape", "shape", "softmax", "split", "squeeze", "stack", "sum",
+    "tile", "transpose", "value_and_grad", "zeros", "zeros_like",
 ]  # fmt: skip
