@@ -284,3 +284,32 @@ def test_messages_to_oneself() -> None:
         return request.wait(), alone.rank, alone.size, alone.allgather(3)
 
     assert run(program, 1) == (("me", 0, 1, [3]),)
+
+
+def test_arrays_to_oneself() -> None:
+    def program(comm: Any) -> Any:
+        room = np.zeros(2)
+        comm.Sendrecv(np.array([comm.rank, 7.0]), comm.rank, 5, room, comm.rank, 5)
+        return room.tolist()
+
+    assert run(program, 2) == ([0, 7], [1, 7])
+
+
+def test_two_handles_on_one_communicator_share_no_message() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        handles = (comm, MPI.Intracomm(comm))
+        right, left, room, got = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, np.zeros(1), []
+        for step in range(6):  # each send only works because the library buffers it
+            handles[step % 2].Send(np.array([10.0 * comm.rank + step]), right)
+            if step % 3 == 2:
+                for _ in range(3):
+                    handles[(step + 1) % 2].Recv(room, left)
+                    got.append(float(room[0]))
+        return got
+
+    report = simulate(program, 3)
+    assert {problem.kind for problem in report.problems} == {"needs_buffering"}
+    for rank in range(3):
+        assert report.results[rank] == [10.0 * ((rank - 1) % 3) + step for step in range(6)]
