@@ -67,6 +67,17 @@ def test_a_reshard_to_more_devices_repeats_the_source() -> None:
         np.testing.assert_array_equal(apply(found, slices)[rank], whole[:, rank : rank + 1])
 
 
+def test_layouts_as_lists_are_layouts() -> None:
+    one, other = [[2, 4], [0, -1], [8, 8]], [[2, 2, 2], [1, -1], [8, 8]]
+    before, after = MapLayout((2, 4), (0, -1), (8, 8)), MapLayout((2, 2, 2), (1, -1), (8, 8))
+    assert operators(one, other, 3) == operators(before, after, 3)
+    assert operator_map(one, other) == operator_map(before, after)
+    assert unify(one, other) == unify(before, after)
+    assert needed_ranks(one, other, 3) == needed_ranks(before, after, 3)
+    with pytest.raises(PlanError, match="a device matrix, a map and a shape"):
+        operators([[2, 4], [0, -1]], [[2, 4], [0, -1]], 0)
+
+
 def test_a_plan_on_other_ranks_tells_everything_without_being_given_a_rank() -> None:
     there = Mesh((2, 4), ("a", "b"), [11, 8, 13, 10, 15, 12, 9, 14])
     found = plan(there("a", "b"), there(None, ("b", "a")), (16, 16), style="mindspore")

@@ -30,6 +30,7 @@ from spmdsim.redistribution.mindspore.transform import (
 from spmdsim.redistribution.mindspore.unify import (
     MapLayout,
     NotExpandable,
+    as_numbers,
     drop_ones,
     expand_matrix,
     expand_shape,
@@ -46,6 +47,7 @@ __all__ = [
     "MindSporePlan",
     "NotExpandable",
     "apply",
+    "as_numbers",
     "drop_ones",
     "expand_matrix",
     "expand_shape",

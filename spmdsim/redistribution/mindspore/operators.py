@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.mindspore.infer import Abstract, infer_operators
-from spmdsim.redistribution.mindspore.unify import MapLayout, NotExpandable, Shape, unify
+from spmdsim.redistribution.mindspore.unify import MapLayout, NotExpandable, Shape, Written, as_numbers, unify
 
 
 class MapOperator(NamedTuple):
@@ -35,8 +35,8 @@ class MapOperator(NamedTuple):
 
 
 def operators(
-    before: MapLayout,
-    after: MapLayout,
+    before: MapLayout | Written,
+    after: MapLayout | Written,
     rank: int,
     ranks: Sequence[int] | None = None,
     all2all: bool = False,
@@ -44,7 +44,7 @@ def operators(
     """The operators of ``rank``, without the reordering of :mod:`~spmdsim.redistribution.mindspore.optimise`.
 
     Args:
-        before: the layout (and shape) before.
+        before: the layout (and shape) before, also as three lists; several axes on a dim make it several dims.
         after: the layout (and shape) after.
         rank: the rank.
         ranks: the rank list; ``0 ..`` if left out.
@@ -57,6 +57,7 @@ def operators(
     >>> [op.plain() for op in ops]
     [['Reshape', [1, 4, 256]], ['AllConcat', [0, 1, 1]], ['Reshape', [8, 256]]]
     """
+    before, after = as_numbers(before), as_numbers(after)
     ranks = _checked_ranks(before, after, rank, ranks)
     try:
         one, other = unify(before, after)
@@ -83,7 +84,7 @@ def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sequen
     return found
 
 
-def is_expandable(before: MapLayout, after: MapLayout) -> bool:
+def is_expandable(before: MapLayout | Written, after: MapLayout | Written) -> bool:
     """Whether MindSpore finds a common form, or has to gather everything."""
     try:
         unify(before, after)

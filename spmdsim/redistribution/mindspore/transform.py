@@ -15,21 +15,21 @@ import numpy as np
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.mindspore.operators import MapOperator, operators
 from spmdsim.redistribution.mindspore.optimise import optimise
-from spmdsim.redistribution.mindspore.unify import MapLayout, Shape, expand_tuples
+from spmdsim.redistribution.mindspore.unify import MapLayout, Shape, Written, as_numbers
 
-#: A layout in numbers whose dims may be split by several axes.
-Written = tuple[Sequence[int], Sequence[int | Sequence[int]], Sequence[int]]
 OperatorMap = dict[int, list[MapOperator]]
 
 
-def operator_map(before: MapLayout, after: MapLayout, ranks: Sequence[int] | None = None) -> OperatorMap:
+def operator_map(
+    before: MapLayout | Written, after: MapLayout | Written, ranks: Sequence[int] | None = None
+) -> OperatorMap:
     """The operators of all ranks; layouts for different numbers of devices are brought to one first."""
     before, after = same_devices(before, after)
     ranks = list(range(math.prod(before.matrix))) if ranks is None else list(ranks)
     return {rank: operators(before, after, rank, ranks) for rank in ranks}
 
 
-def same_devices(before: MapLayout, after: MapLayout) -> tuple[MapLayout, MapLayout]:
+def same_devices(before: MapLayout | Written, after: MapLayout | Written) -> tuple[MapLayout, MapLayout]:
     """The layout for fewer devices with a leading axis along which everything repeats.
 
     Raises:
@@ -38,6 +38,7 @@ def same_devices(before: MapLayout, after: MapLayout) -> tuple[MapLayout, MapLay
     >>> same_devices(MapLayout((8, 8), (-1, 0), (64, 64)), MapLayout((16, 8), (1, -1), (64, 64)))[0].matrix
     (2, 8, 8)
     """
+    before, after = as_numbers(before), as_numbers(after)
     few, many = sorted((math.prod(before.matrix), math.prod(after.matrix)))
     if many % few:
         raise PlanError(
@@ -76,7 +77,7 @@ def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int
     return found
 
 
-def needed_ranks(before: MapLayout, after: MapLayout, rank: int) -> list[int]:
+def needed_ranks(before: MapLayout | Written, after: MapLayout | Written, rank: int) -> list[int]:
     """The ranks whose slices ``rank`` needs to build its own, itself included, ascending.
 
     >>> needed_ranks(MapLayout((2, 2, 2), (2, 1, 0), (32, 64, 128)), MapLayout((8, 1, 1), (2, 1, 0), (32, 64, 128)), 1)
@@ -144,9 +145,7 @@ def reshard_map(
     Raises:
         PlanError: numbers that are no layout, or a rank that is not there.
     """
-    one, other = same_devices(
-        *(expand_tuples(tuple(m), entries, tuple(s)) for m, entries, s in (before, after))
-    )
+    one, other = same_devices(before, after)
     ranks = list(range(math.prod(one.matrix))) if ranks is None else list(ranks)
     source, target = written_slice(before), written_slice(after)
     first = [MapOperator("Reshape", list(one.slice_shape))] if one.slice_shape != source else []

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spmdsim.errors import PlanError
 from spmdsim.layout import Layout
@@ -85,6 +85,22 @@ def expand_tuples(matrix: Sequence[int], entries: Sequence[int | Sequence[int]],
         sizes += [*leading, size // math.prod(leading)]
         axes += several
     return MapLayout(tuple(matrix), tuple(axes), tuple(sizes))
+
+
+#: A layout as three lists, or :class:`MapLayout`; a dim may be split by several axes, in a list, major first.
+Written = Sequence[Sequence[Any]]
+
+
+def as_numbers(layout: MapLayout | Written) -> MapLayout:
+    """A layout given as three sequences: device matrix, map, shape. Several axes on a dim make it several dims.
+
+    >>> as_numbers(([8], [0, -1], [32, 256]))
+    MapLayout(matrix=(8,), map=(0, -1), shape=(32, 256))
+    """
+    if len(layout) != 3:
+        raise PlanError(f"a layout is a device matrix, a map and a shape, but got {layout}")
+    matrix, entries, shape = layout
+    return expand_tuples(matrix, entries, tuple(shape))
 
 
 def check_map(layout: MapLayout) -> None:
@@ -238,7 +254,7 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     return MapLayout(finer, axes, tuple(shape))
 
 
-def unify(a: MapLayout, b: MapLayout) -> tuple[MapLayout, MapLayout]:
+def unify(a: MapLayout | Written, b: MapLayout | Written) -> tuple[MapLayout, MapLayout]:
     """Two layouts of one tensor (perhaps in two shapes) on one device matrix and one shape.
 
     Raises:
@@ -251,9 +267,7 @@ def unify(a: MapLayout, b: MapLayout) -> tuple[MapLayout, MapLayout]:
     >>> other.map
     (2, 1, 0, 3)
     """
-    check_map(a)
-    check_map(b)
-    a, b = squeeze(drop_ones(a)), squeeze(drop_ones(b))
+    a, b = squeeze(drop_ones(as_numbers(a))), squeeze(drop_ones(as_numbers(b)))
     while a.matrix != b.matrix or a.shape != b.shape:
         matrix = unify_matrix(a.matrix, b.matrix)
         a, b = expand_matrix(a, matrix), expand_matrix(b, matrix)
