@@ -249,3 +249,20 @@ def test_operands_that_are_no_tensors(world):
     np.testing.assert_array_equal((np.full((2, 4), 3.0) - x).full(), np.full((2, 4), 2.0))
     with pytest.raises(UsageTypeError, match="matmul takes tensors, but got ndarray, ndarray"):
         ops.matmul(np.ones((2, 4)), np.ones((4, 3)))
+
+
+@pytest.mark.ranks(2)
+def test_tensors_compare_element_by_element_and_hash_by_identity(world):
+    mesh = Mesh((2,), ("a",))
+    a, b = np.array([1.0, 2, 3, 4]), np.array([1.0, 5, 3, 0])
+    x, y = (Tensor.from_global(v, mesh("a"), world) for v in (a, b))
+    for got, expected in (
+        (x == y, a == b),
+        (x != b, a != b),
+        (x == 3, a == 3),
+        (x >= y, a >= b),
+        (x <= 2, a <= 2),
+    ):
+        np.testing.assert_array_equal(got.full(), expected)
+    assert (x == None) is False and x != "x" and {x: 1, y: 2}[y] == 2 and x in {x}  # noqa: E711
+    assert float(ops.mean(ops.cast(x == y, np.float64))) == 0.5

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spmdsim.ops import contract, elementwise, functions, reduce, shape, slicing
 from spmdsim.tensor import Tensor
+
+
+def _compared(function: Any) -> Any:
+    """``==`` and ``!=`` element by element, with what can be an operand; a tensor still hashes by identity."""
+
+    def compare(a: Tensor, b: Any) -> Any:
+        known = isinstance(b, (Tensor, np.ndarray, np.generic, bool, int, float, complex))
+        return function(a, b) if known or hasattr(b, "as_operand") else NotImplemented
+
+    return compare
 
 
 def install() -> None:
@@ -24,6 +36,8 @@ def install() -> None:
         "__neg__": elementwise.negative,
         "__gt__": elementwise.greater,
         "__lt__": elementwise.less,
+        "__eq__": _compared(elementwise.equal),
+        "__ne__": _compared(functions.not_equal),
         "__ge__": functions.greater_equal,
         "__le__": functions.less_equal,
         "__getitem__": slicing.getitem,
