@@ -32,6 +32,24 @@ def test_each_waits_for_the_other() -> None:
     assert [place.line for place in problem.places] == [at, at]
 
 
+@pytest.mark.parametrize("arrays", [True, False])
+def test_a_wildcard_that_took_the_message_is_named(arrays: bool) -> None:
+    def program(comm: Any) -> None:
+        room = np.zeros(1)
+        if comm.rank:
+            comm.Send(room, 0) if arrays else comm.send(1, 0)
+        else:
+            comm.Recv(room) if arrays else comm.recv()  # takes rank 1's
+            comm.Recv(room, 1) if arrays else comm.recv(source=1)
+
+    problem = only(program, 3)
+    name = "Recv" if arrays else "recv"
+    assert problem.ranks == (0, 1) and problem.message.endswith(
+        "for rank 1, which never sends it a message: it has finished; "
+        f"{name} at test_simulate_deadlock.py:{line(program, 'takes')}, open to any source, took one of its messages"
+    )
+
+
 def test_only_the_cycle_is_blamed_not_those_behind_it() -> None:
     def program(comm: Any) -> None:
         if comm.rank in (2, 3):

@@ -85,8 +85,10 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
     if receive is None:
         return _leave(comm, box, array, dest, tag, name, depth, start, end)
     receive.array[...] = array
-    receive.source, receive.tag = source, tag
     receiver = receive.task
+    if receive.source == ANY_SOURCE:
+        receiver.caught[task.rank] = (receive.name, receive.site)
+    receive.source, receive.tag = source, tag
     arrival = receiver.port_in + speeds.beta * nbytes
     if arrival < end:
         arrival = end

@@ -108,9 +108,19 @@ def _never_answers(wait: Wait, operation: Any, gone: list[int], hint: str) -> Pr
     if len(gone) > 1:
         does = does.replace("sends", "send")
     they = "it has" if len(gone) == 1 else "they have"
-    reason = hint or f"which never {does}: {they} finished"
+    reason = hint or f"which never {does}: {they} finished{_caught(operation, gone)}"
     text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(gone)}, {reason}"
     return Problem("deadlock", ERROR, text, tuple(sorted({wait.rank, *gone})), (wait.place,))
+
+
+def _caught(operation: Any, gone: list[int]) -> str:
+    """A receive open to any source that took what a later one waits for."""
+    caught = operation.task.caught
+    taken = [rank for rank in gone if rank in caught]
+    if isinstance(operation, Message) or not taken or operation.source == ANY_SOURCE:
+        return ""
+    name, site = caught[taken[0]]
+    return f"; {place_of(operation.task.rank, name, site)}, open to any source, took one of its messages"
 
 
 def _tag_or_communicator(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:

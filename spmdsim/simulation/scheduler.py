@@ -19,6 +19,7 @@ from spmdsim.simulation.timing import Speeds
 
 if TYPE_CHECKING:
     from spmdsim.simulation.messages import Mailbox, Message
+    from spmdsim.simulation.places import Site
     from spmdsim.simulation.timeline import Timeline
 
 LOOKS_BEFORE_RELIEF = 50
@@ -47,7 +48,7 @@ class Task:
         *("exits", "finished", "value", "exit_code", "active", "messages_sent", "bytes_sent"),
         *("to", "count", "nbytes", "ahead", "flood"),
         *("world", "own", "attached", "attached_buffer", "initialized", "finalized"),
-        *("looked_at", "idle_looks"),
+        *("looked_at", "idle_looks", "caught"),
     )
 
     def __init__(self, rank: int, scheduler: Scheduler) -> None:
@@ -81,6 +82,9 @@ class Task:
         self.finalized = False
         self.looked_at = -1.0  # what the clock showed at the last look
         self.idle_looks = 0  # looks since the last communication
+        self.caught: dict[
+            int, tuple[str, Site]
+        ] = {}  # by sender, the wildcard receive that took its last message
 
 
 class Scheduler:

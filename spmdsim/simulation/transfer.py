@@ -130,6 +130,8 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     if payload.order + target.order == ROWS + COLUMNS:
         faults.note_memory_order(scheduler, message, receive)
     receiver, posted = receive.task, receive.posted
+    if receive.source == ANY_SOURCE:
+        receiver.caught[message.task.rank] = (receive.name, receive.site)
     if message.mode is SYNCHRONOUS and posted > message.start:
         message.end += posted - message.start
         message.start = posted
