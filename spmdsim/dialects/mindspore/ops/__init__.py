@@ -23,15 +23,15 @@ _MODULES = (primitives, more, functional)
 
 
 def __getattr__(name: str) -> Any:
-    if name in primitives.PLAIN:
-        return primitives.PLAIN[name]
-    if not name.startswith("_"):
-        for module in _MODULES:
-            if name in module.__dict__ and name in names():
-                return module.__dict__[name]
-    from spmdsim.dialects.missing import not_covered
+    found = primitives.PLAIN.get(name)
+    if found is None and name in names():
+        found = next(m.__dict__[name] for m in _MODULES if name in m.__all__)
+    if found is None:
+        from spmdsim.dialects.missing import not_covered
 
-    raise not_covered(__name__, name, names(), NEAREST)
+        raise not_covered(__name__, name, names(), NEAREST)
+    globals()[name] = found  # the next time without a search
+    return found
 
 
 def names() -> list[str]:

@@ -11,8 +11,10 @@ import spmdsim.ops as ops
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import ELEMENTWISE
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel
+from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel, place, shape_of, typed
+from spmdsim.dialects.mindspore.strategies import shard as derived
 from spmdsim.dialects.session import current_world
+from spmdsim.layout import Layout
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op
@@ -215,9 +217,28 @@ class Gather(Primitive):
         super().__init__(ops.gather.op)  # type: ignore[attr-defined]
 
     def __call__(self, params: Any, indices: Any, axis: int = 0) -> Any:
-        """Apply it."""
-        self.params = {"dim": axis % len(params.shape)}
-        return super().__call__(params, indices)
+        """Apply it. Cuts choose one of MindSpore's modes, which says where the result lies.
+
+        Raises:
+            RuntimeError: (also a ValueError) cuts for which MindSpore has no mode.
+        """
+        operands = typed((params, indices))
+        shapes = [shape_of(x) for x in operands]
+        self.params = {"dim": axis % len(shapes[0])}
+        given, wanted = self._strategies
+        if given is None or any(isinstance(entry, Layout) for entry in given):
+            return super().__call__(params, indices)
+        found = derived(
+            "Gather",
+            shapes,
+            given,
+            wanted,
+            devices=current_world().size,
+            repeat="left" if self._repeat == "left" else None,
+            attrs={"axis": axis},
+        )
+        tensors = [place(x, layout) for x, layout in zip(operands, found.inputs)]
+        return self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.params)
 
 
 class Cast(Primitive):
