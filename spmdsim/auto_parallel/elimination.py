@@ -62,18 +62,27 @@ def restrict(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
     )
 
 
-def reduce_domains(problem: Problem, rounds: int = 4) -> list[np.ndarray]:
-    """The states that may be part of an optimum, per variable; of equally good ones the first is kept."""
+def reduce_domains(problem: Problem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
+    """The states that may be part of an optimum, per variable; of equally good ones the first is kept.
+
+    Args:
+        problem: the problem.
+        rounds: how often a variable is looked at again after a neighbour lost states.
+        memory: whether a state must be beaten in bytes, too: then what is left holds the optimum for every limit.
+    """
     kept = [np.arange(n) for n in problem.sizes]
-    neighbours = problem.neighbours()
+    measures = [(problem.seconds, problem.neighbours())]
+    if memory:
+        bytes_of = Problem(problem.memory, problem.memory_pairs)
+        measures.append((problem.memory, bytes_of.neighbours()))
     waiting = set(range(len(problem)))
     for _ in range(rounds):
         changed: set[int] = set()
         for i in sorted(waiting):
             before = len(kept[i])
-            kept[i] = _undominated(problem.seconds[i], kept, i, neighbours[i])
+            kept[i] = _undominated([(rows[i], around[i]) for rows, around in measures], kept, i)
             if len(kept[i]) < before:
-                changed.update(j for j, _ in neighbours[i])
+                changed.update(j for _, around in measures for j, _ in around[i])
         waiting = changed
         if not waiting:
             break
@@ -81,27 +90,35 @@ def reduce_domains(problem: Problem, rounds: int = 4) -> list[np.ndarray]:
 
 
 def _undominated(
-    seconds: np.ndarray, kept: list[np.ndarray], i: int, neighbours: list[tuple[int, np.ndarray]]
+    measures: list[tuple[np.ndarray, list[tuple[int, np.ndarray]]]], kept: list[np.ndarray], i: int
 ) -> np.ndarray:
     own = kept[i]
     if len(own) == 1:
         return own
-    row = seconds[own]
-    # worse[a, b]: at least so much dearer is a than b, whatever the neighbours choose.
-    worse = row[:, None] - row[None, :]
-    scale = float(np.abs(row[row < IMPOSSIBLE / 2]).max(initial=0.0))
-    for j, prices in neighbours:
-        part = prices[np.ix_(own, kept[j])]
-        worse += _least_difference(part)
-        scale = max(scale, float(np.abs(part[part < IMPOSSIBLE / 2]).max(initial=0.0)))
-    slack = 1e-12 * scale
+    # beaten[a, b]: b is at least as good as a, whatever the neighbours choose; strictly: in something better.
+    beaten, strictly = np.ones((len(own),) * 2, bool), np.zeros((len(own),) * 2, bool)
+    for prices, neighbours in measures:
+        worse, slack = _worse(prices[own], [(kept[j], part[own]) for j, part in neighbours])
+        beaten &= worse >= -slack
+        strictly |= worse > slack
+    np.fill_diagonal(beaten, False)
     alive = np.ones(len(own), bool)
     for a in reversed(range(len(own))):
-        rivals = alive.copy()
-        rivals[a] = False
-        if (worse[a][rivals] > slack).any() or (worse[a, :a][alive[:a]] >= -slack).any():
+        rivals = beaten[a] & alive
+        if (rivals & strictly[a]).any() or rivals[:a].any():
             alive[a] = False
     return own[alive]
+
+
+def _worse(row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, float]:
+    """``[a, b]``: at least so much dearer is state a than b; and what counts as nothing."""
+    worse = row[:, None] - row[None, :]
+    scale = float(np.abs(row[row < IMPOSSIBLE / 2]).max(initial=0.0))
+    for states, prices in neighbours:
+        part = prices[:, states]
+        worse += _least_difference(part)
+        scale = max(scale, float(np.abs(part[part < IMPOSSIBLE / 2]).max(initial=0.0)))
+    return worse, 1e-12 * scale
 
 
 def _least_difference(part: np.ndarray) -> np.ndarray:
@@ -126,10 +143,17 @@ class _Elimination:
         self.largest = largest
         self.tables: dict[int, _Table] = {}
         self.of: list[set[int]] = [set() for _ in self.sizes]
-        for i, row in enumerate(problem.seconds):
-            self._add((i,), row)
+        # A variable with one state is decided: its pairs are prices of their other variables.
+        rows = [row.copy() for row in problem.seconds]
         for (i, j), m in problem.pairs.items():
-            self._add((i, j), m)
+            if self.sizes[i] == 1:
+                rows[j] += m[0]
+            elif self.sizes[j] == 1:
+                rows[i] += m[:, 0]
+            else:
+                self._add((i, j), m)
+        for i, row in enumerate(rows):
+            self._add((i,), row)
 
     def _add(self, variables: tuple[int, ...], prices: np.ndarray) -> None:
         number = len(self.tables)

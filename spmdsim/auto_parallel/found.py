@@ -34,6 +34,7 @@ class Found:
         optimal: whether they are the optimum under the model, on this mesh.
         considered: seconds of the best solution per mesh that was tried.
         rivals: the meshes on which a heuristic's answer is compared with the optimum; its own one if left out.
+        limit: the bytes that a rank may use, if they were limited.
     """
 
     choice: Choice
@@ -43,6 +44,7 @@ class Found:
     optimal: bool = False
     considered: tuple[tuple[str, float], ...] = ()
     rivals: tuple[Mesh, ...] = ()
+    limit: float | None = None
 
     @property
     def graph(self) -> Graph:
@@ -151,7 +153,7 @@ class Found:
 
         if self.optimal:
             return 0.0
-        if len(self.graph.operators) > 2000:
+        if len(self.graph.operators) > 2000 or self.limit is not None:
             return None
         meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
         found = [optimum(self.graph, mesh, self.settings) for mesh in meshes]

@@ -17,7 +17,22 @@ from spmdsim.errors import InputError, SpmdError
 
 
 class DoesNotFitError(SpmdError, ValueError):
-    """No assignment stays below the memory limit."""
+    """No assignment stays below the memory limit.
+
+    Attributes:
+        least: the smallest limit that can be met, in bytes; 0 if unknown.
+    """
+
+    least: float = 0.0
+
+    @classmethod
+    def below(cls, limit: float, least: float) -> DoesNotFitError:
+        """Nothing fits into ``limit`` bytes, but into ``least``."""
+        found = cls(
+            f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {least:,.0f}"
+        )
+        found.least = least
+        return found
 
 
 def solve_integer(
@@ -36,16 +51,23 @@ def solve_integer(
         DoesNotFitError: nothing fits; the message names the smallest limit that would.
     """
     _need_scipy()
-    bound = limit
+    from spmdsim.auto_parallel.elimination import reduce_domains, restrict
+
+    bound, kept = limit, reduce_domains(problem, memory=limit is not None)
+    small = restrict(problem, kept)
     for _ in range(6):
-        found = _solve(problem, bound, seconds_allowed, gap)
+        inside = _solve(small, bound, seconds_allowed, gap)
+        found = None
+        if inside is not None:
+            states = [int(kept[v][s]) for v, s in enumerate(inside.states)]
+            found = Solution.of(problem, states, inside.method, inside.optimal)
         if found is None:
-            raise DoesNotFitError(_too_small(problem, limit), method="integer programme")
+            raise _too_small(problem, limit)
         if limit is None or bound is None or found.memory <= limit:
             return found
         # The solver allows a small violation: ask for so much less.
         bound -= max(found.memory - limit, 0.5)
-    raise DoesNotFitError(_too_small(problem, limit), method="integer programme")
+    raise _too_small(problem, limit)
 
 
 def _need_scipy() -> None:
@@ -81,11 +103,11 @@ def _solve(problem: Problem, limit: float | None, seconds_allowed: float, gap: f
     return Solution.of(problem, states, "integer programme", answer.status == 0)
 
 
-def _too_small(problem: Problem, limit: float | None) -> str:
+def _too_small(problem: Problem, limit: float | None) -> DoesNotFitError:
     least = smallest_memory(problem)
     if limit is not None and least > limit:
-        return f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {least:,.0f}"
-    return "no assignment was found in the time allowed, or none is possible"
+        return DoesNotFitError.below(limit, least)
+    return DoesNotFitError("no assignment was found in the time allowed, or none is possible")
 
 
 def smallest_memory(problem: Problem) -> float:
@@ -181,9 +203,7 @@ def brute_force(problem: Problem, limit: float | None = None, most: int = 5_000_
         seconds = np.where(memory <= limit, seconds, np.inf)
     best = np.unravel_index(int(seconds.argmin()), sizes)
     if not np.isfinite(seconds[best]):
-        raise DoesNotFitError(
-            f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {memory.min():,.0f}"
-        )
+        raise DoesNotFitError.below(limit or 0.0, float(memory.min()))
     return Solution.of(problem, problem.with_best_hubs([int(k) for k in best]), "brute force", True)
 
 

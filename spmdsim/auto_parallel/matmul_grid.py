@@ -158,16 +158,16 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.03) -> GridProduct:
-    """The grid with the fewest words among those that use (nearly) all ranks.
+def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> GridProduct:
+    """The grid with the fewest words among those that use most ranks.
 
     Args:
         m: rows of the result.
         k: summed dim.
         n: columns of the result.
         ranks: ranks there are.
-        idle: the share of ranks that may be left idle for fewer words; if no grid fits the sizes otherwise,
-            more ranks may be.
+        idle: the share of ranks that may be left idle, if the others receive fewer words by more than they compute
+            more; if no grid fits the sizes otherwise, more ranks may be.
 
     Raises:
         InputError: a size or number of ranks below 1.

@@ -12,12 +12,13 @@ from spmdsim.auto_parallel.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.graph import Graph
 from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
-from spmdsim.auto_parallel.integer import solve_integer
+from spmdsim.auto_parallel.integer import DoesNotFitError, smallest_memory, solve_integer
+from spmdsim.auto_parallel.memory import peak_memory
 from spmdsim.auto_parallel.model import Model
 from spmdsim.auto_parallel.problem import Solution
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, SpmdError
 from spmdsim.layout import Mesh
 from spmdsim.rules import Strategy
 
@@ -30,6 +31,8 @@ METHODS = {
     "double_recursion": "double_recursion",
     "recursive_programming": "double_recursion",
 }
+#: So often the limit of the integer programme is lowered to meet a limit of the peak.
+MOST_LIMITS = 6
 #: More operators than this have their repeated layers tied.
 TIE_ABOVE = 400
 #: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
@@ -57,7 +60,7 @@ def search(
         method: ``"auto"`` or ``"exact"`` for the optimum, ``"sharding_propagation"`` from configured operators,
             ``"recursive_programming"`` for the double recursion.
         machine: the cost model; a laptop's if left out.
-        memory: bytes a rank may use; parameters are then stored in pieces where that helps.
+        memory: bytes a rank may use at the peak; parameters are then stored in pieces where that helps.
         version: which double recursion, ``"r1.0"`` or ``"2.x"``.
         polish: improve what a heuristic found by a local search.
         settings: all assumptions at once, instead of ``machine``.
@@ -81,7 +84,10 @@ def search(
         # Functions of several operators reduce what is pending between them, so nothing pends across operators.
         settings = replace(settings, partial=False)
     if memory is not None:
-        settings = replace(settings, sharded_parameters=True)
+        # The integer programme takes its time: few meshes, and repeated layers alike.
+        layers = any(operator.layer is not None for operator in graph.operators)
+        settings = replace(settings, sharded_parameters=True, tie=settings.tie or layers)
+        axes = axes or 2
     if len(graph.operators) > TIE_ABOVE:
         settings = replace(settings, tie=True)
     kind = METHODS[method]
@@ -157,7 +163,8 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
     model = Model(graph, mesh, settings)
     _check_usable(model)
     solution = solve(model, memory)
-    return Found(model.choice(solution.states), settings, solution.method, optimal=solution.optimal)
+    choice = model.choice(solution.states)
+    return Found(choice, settings, solution.method, optimal=solution.optimal, limit=memory)
 
 
 def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> Found | None:
@@ -169,13 +176,49 @@ def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> Found | None:
 
 
 def solve(model: Model, memory: float | None = None) -> Solution:
-    """The cheapest assignment of a model."""
-    if memory is not None:
-        free = _eliminate(model)
-        if free is not None and free.memory <= memory:
-            return free
-        return solve_integer(model.problem, memory)
-    return _eliminate(model) or solve_integer(model.problem)
+    """The cheapest assignment of a model; with a limit, one whose peak memory stays below it."""
+    free = _eliminate(model)
+    if memory is None:
+        return free or solve_integer(model.problem)
+    if free is not None and _peak(model, free) <= memory:
+        return free
+    return _within(model, memory)
+
+
+def _peak(model: Model, solution: Solution) -> int:
+    return peak_memory(model.choice(solution.states), model.settings).peak
+
+
+def _within(model: Model, memory: float) -> Solution:
+    """The cheapest assignment whose peak stays below a limit.
+
+    The programme limits what lives throughout and what is kept for the backward pass. What is alive besides at the
+    peak is known of an assignment only, so the programme's limit is lowered until the peak is low enough.
+
+    Raises:
+        DoesNotFitError: not even the assignments that keep least fit.
+    """
+    peak, least = _lowest(model)
+    if peak > memory:
+        raise DoesNotFitError.below(memory, peak)
+    limit = memory
+    for k in range(MOST_LIMITS):
+        try:
+            found = solve_integer(model.problem, limit)
+        except DoesNotFitError:
+            break
+        above = _peak(model, found) - memory
+        if above <= 0:
+            return found if k == 0 else replace(found, optimal=False)
+        limit = min(limit, found.memory) - max(above, 1.0)
+    return replace(least, optimal=False)
+
+
+def _lowest(model: Model) -> tuple[int, Solution]:
+    """The assignment with the lowest peak, of those that keep (nearly) least."""
+    kept = smallest_memory(model.problem)
+    found = [solve_integer(model.problem, slack * kept) for slack in (1.0, 1.1)]
+    return min(((_peak(model, one), one) for one in found), key=lambda pair: pair[0])
 
 
 def _eliminate(model: Model) -> Solution | None:
@@ -203,12 +246,17 @@ def _check_usable(model: Model) -> None:
 
 def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None) -> Found:
     best: tuple[float, Model, Solution] | None = None
-    considered, problem = [], None
+    considered: list[tuple[str, float]] = []
+    problem: SpmdError | None = None
     for mesh in meshes:
         try:
             model = Model(graph, mesh, settings)
             _check_usable(model)
             solution = solve(model, memory)
+        except DoesNotFitError as error:
+            if not isinstance(problem, DoesNotFitError) or error.least < problem.least:
+                problem = error
+            continue
         except InputError as error:
             problem = problem or error
             continue
@@ -219,4 +267,4 @@ def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory:
         raise problem or InputError("no mesh was given to search on")
     _, model, solution = best
     choice = model.choice(solution.states)
-    return Found(choice, settings, solution.method, (), solution.optimal, tuple(considered))
+    return Found(choice, settings, solution.method, (), solution.optimal, tuple(considered), limit=memory)
