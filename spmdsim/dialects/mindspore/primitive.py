@@ -12,6 +12,7 @@ from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.shard_error import ShardError
 from spmdsim.dialects.mindspore.strategies import configured, default_cuts
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import RuleError, UsageTypeError
@@ -69,23 +70,32 @@ class Primitive:
             given, wanted = _of_devices(in_strategy), _of_devices(out_strategy)
             self._sharding = self.op.shard(given, wanted, repeat=self._repeat)
         elif out_strategy is not None:
-            raise RuleError("an out_strategy needs an in_strategy beside it")
+            raise ShardError("an out_strategy needs an in_strategy beside it")
         self._strategies = (in_strategy, out_strategy)
         return self
 
     def __call__(self, *operands: Any) -> Any:
-        """Apply it. Arrays are the same whole array on every rank; each keeps only its piece."""
-        given = _typed(operands)
+        """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
+
+        Raises:
+            RuntimeError: (also a ValueError) a strategy that the operator, the shapes or the ranks do not fit.
+        """
+        given = typed(operands)
         bound = self.op.bind([shape_of(x) for x in given], self.params)
         self._fit([len(shape) for shape in bound.shapes])
         strategy = self._strategy(bound, current_world().size)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
         applied = self._applied(strategy)
-        return self.op(*tensors, **self.params) if applied is None else applied(*tensors, **self.params)
+        if applied is None:
+            return self.op(*tensors, **self.params)
+        try:
+            return applied(*tensors, **self.params)
+        except RuleError as error:  # an out_strategy that the result cannot have
+            raise ShardError(error.message, **error.facts) from None
 
     def laid_out(self, *operands: Any) -> list[Tensor]:
         """The operands where the strategy wants them."""
-        given = _typed(operands)
+        given = typed(operands)
         bound = self.op.bind([shape_of(x) for x in given], self.params)
         self._fit([len(shape) for shape in bound.shapes])
         layouts = bound.input_layouts(self._strategy(bound, current_world().size))
@@ -117,11 +127,11 @@ class Primitive:
             try:
                 check_cuts(given, bound.shapes, ranks)
             except RuleError as error:
-                raise RuleError(f"{self.name}.shard({given}): {error.message}") from None
+                raise ShardError(f"{self.name}.shard({given}): {error.message}") from None
         try:
             return self._sharding.strategy(bound, ranks)
         except RuleError as error:
-            raise RuleError(f"{self.name}.shard({given}): {error.message}{alone()}", **error.facts) from None
+            raise ShardError(f"{self.name}.shard({given}): {error.message}{alone()}", **error.facts) from None
 
     def __repr__(self) -> str:
         return f"{self.name}{self._strategies[0] or ''}"
@@ -160,7 +170,7 @@ def place(operand: Any, layout: Layout) -> Tensor:
     return Tensor.from_global(whole(operand, world), layout, world)
 
 
-def _typed(operands: Sequence[Any]) -> list[Any]:
+def typed(operands: Sequence[Any]) -> list[Any]:
     """Python numbers take the element type of the operands beside them."""
     types = [x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))]
     if not types:
@@ -189,6 +199,6 @@ def _check_devices(given: Sequence[Layout], ranks: int) -> None:
     for layout in given:
         mesh = layout.mesh
         if mesh.size != ranks:
-            raise RuleError(
+            raise ShardError(
                 f"the device matrix {mesh.shape} has {mesh.size} devices, but {ranks} ranks are running{alone()}"
             )

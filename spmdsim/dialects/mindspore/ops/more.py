@@ -11,6 +11,7 @@ import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.ops.primitives import Cast, Reshape, to_tensor
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.primitive import Primitive, shape_of
+from spmdsim.dialects.mindspore.shard_error import refusing
 from spmdsim.dialects.mindspore.strategies import _cuts_of_result
 from spmdsim.errors import InputError
 from spmdsim.rules import BoundRule, Strategy, strategy_from_factors
@@ -140,8 +141,9 @@ class OneHot(Primitive):
     def _strategy(self, bound: BoundRule, ranks: int) -> Strategy:
         if self._sharding is None or not isinstance(self._sharding.in_strategy[0], tuple):
             return super()._strategy(bound, ranks)
-        found = _cuts_of_result(bound, self._sharding.in_strategy, range(ranks))
-        return strategy_from_factors(bound, found, ranks, repeat=self._repeat)
+        with refusing("OneHot"):
+            found = _cuts_of_result(bound, self._sharding.in_strategy, range(ranks))
+            return strategy_from_factors(bound, found, ranks, repeat=self._repeat)
 
     def _applied(self, strategy: Strategy) -> ShardedOp | None:
         return super()._applied(strategy) if self._sharding is None else self.op.shard(strategy)
