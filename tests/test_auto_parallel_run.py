@@ -219,6 +219,24 @@ def test_a_program_that_branches_on_a_tensor_is_refused():
         record_program(program, 4, {"x": (4, 4)})
 
 
+@pytest.mark.parametrize("call", [np.sin, np.linalg.inv, np.sum], ids=lambda f: f.__name__)
+def test_a_program_that_calls_numpy_is_refused(call):
+    """What has no rule cannot be split: the line is named."""
+
+    def program(x):
+        return ops.relu(call(ops.exp(x)))
+
+    words = r"calls numpy on a tensor, 'return ops.relu\(call\(ops.exp\(x\)\)\)' at .*_run.py:\d+: that is no operator"
+    with pytest.raises(InputError, match=words):
+        record_program(program, 4, {"x": (4, 4)})
+
+
+def test_recomputation_is_priced_only():
+    found = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)}, settings=Settings(recompute=True))
+    with pytest.raises(InputError, match="can only be priced"):
+        run(lambda x: ops.relu(x), found, LockStep(2), {"x": np.ones((4, 4))})
+
+
 def test_a_program_without_operators_is_refused():
     with pytest.raises(InputError, match="computes nothing"):
         record_program(lambda x: x, 4, {"x": (4, 4)})

@@ -338,6 +338,7 @@ def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]
         (["--program", "mlp", "--run"], "--run runs a program file"),
         (["--matmul", "1,2"], "three sizes"),
         (["--program", "mlp", "-n", "2", "--memory", "1KiB"], "smallest limit"),
+        (["--program", "mlp", "--recompute", "--run"], "can only be priced"),
     ],
 )
 def test_command_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:

@@ -89,6 +89,11 @@ def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
     Raises:
         RuleError: it does not fit the operator or the mesh.
     """
+    with context(operator=operator.name, **({"at": operator.where} if operator.where else {})):
+        return _configured(operator, mesh)
+
+
+def _configured(operator: Operator, mesh: Mesh) -> Strategy:
     given, bound = operator.configured, operator.bound
     if isinstance(given, Strategy):
         bound.check(given)

@@ -126,6 +126,10 @@ def run(
     Returns:
         What the program returns, and its inputs and parameters (with their ``grad``).
     """
+    if found.settings.recompute:
+        raise InputError(
+            "a run keeps its activations: strategies that were found with recompute can only be priced"
+        )
     if world.size != found.mesh.size:
         raise InputError(f"the strategies are for {found.mesh.size} ranks, but {world} has {world.size}")
     before, world.machine = world.machine, found.settings.machine

@@ -202,33 +202,58 @@ def _shape_tensor(
 def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
     try:
         return program(**arguments)
-    except SpmdError as error:
-        # The truth of a tensor without dims asks for its length.
-        if (isinstance(error, WorldError) and "no data" in str(error)) or "has no length" in str(error):
+    except Exception as error:
+        if _in_numpy(error):
+            raise _without_rule(error) from None
+        if isinstance(error, SpmdError):
+            # The truth of a tensor without dims asks for its length.
+            asks = ("no data", "has no length") if isinstance(error, WorldError) else ("has no length",)
+            if any(words in str(error) for words in asks):
+                raise _depends_on_data(error) from None
+            error.facts.setdefault("at", _user_line(error))
+        elif isinstance(error, AttributeError | TypeError) and "ShapeArray" in str(error):
             raise _depends_on_data(error) from None
-        error.facts.setdefault("at", _user_line(error))
         raise
-    except (AttributeError, TypeError) as error:
-        if "ShapeArray" not in str(error):
-            raise
-        raise _depends_on_data(error) from None
+
+
+def _user_frames(error: Exception) -> list[traceback.FrameSummary]:
+    """The frames that are neither ours nor numpy's."""
+    ours = (recorder.PACKAGE, _numpy_folder())
+    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
 
 
 def _user_line(error: Exception) -> str:
-    """``file:line`` of the last frame that is not ours."""
+    """``file:line`` of the last frame of the user's."""
+    frames = _user_frames(error)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
+
+
+def _numpy_folder() -> str:
+    import numpy as np
+
+    return str(Path(np.__file__).parent)
+
+
+def _in_numpy(error: Exception) -> bool:
+    """Whether numpy was called on a tensor."""
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [f for f in frames if not f.filename.startswith(recorder.PACKAGE)]
-    return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else "an unknown line"
+    inside = any(f.filename.startswith(_numpy_folder()) for f in frames)
+    return inside or (isinstance(error, TypeError) and "__array_ufunc__" in str(error))
+
+
+def _without_rule(error: Exception) -> SpmdError:
+    frames = _user_frames(error)
+    line = f"{frames[-1].line!r} at " if frames and frames[-1].line else ""
+    return InputError(
+        f"the program calls numpy on a tensor, {line}{_user_line(error)}: that is no operator with a rule, so nothing "
+        "says how it can be split; use one of spmdsim.ops"
+    )
 
 
 def _depends_on_data(error: Exception) -> SpmdError:
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(recorder.PACKAGE)
-    ]
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
     return InputError(
-        f"the program looks at the values of a tensor at {where}, but a search sees shapes only; leave that out of "
-        "the program that is searched"
+        f"the program looks at the values of a tensor at {_user_line(error)}, but a search sees shapes only; leave that "
+        "out of the program that is searched"
     )
 
 

@@ -103,6 +103,10 @@ def run(args: argparse.Namespace) -> int:
 
     from spmdsim.auto_parallel.search import as_graph, search
 
+    if args.recompute and args.carry_out:
+        raise InputError(
+            "--run keeps its activations, so --recompute can only be priced; leave one of them out"
+        )
     where = _mesh(args.mesh) if args.mesh else args.ranks
     graph = as_graph(*_program(args, where))
     if args.forward_only:
