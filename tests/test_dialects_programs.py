@@ -234,7 +234,7 @@ def test_mindspore_primitives_against_numpy(world):
         (ops.PReLU().shard(((2, 2), (2,))), (x, b), np.where(x > 0, x, x * b)),
         (ops.L2Normalize(1).shard(((4, 1),)), (x,), x / norm),
         (ops.Gather().shard(((4, 1), (1, 1))), (x, ids, 0), x[ids]),
-        (ops.Gather().shard(((1, 2), (2, 1))), (x, ids % 4, 1), x[:, ids % 4]),
+        (ops.Gather().shard(((1, 4), (1, 1))), (x, ids % 4, 1), x[:, ids % 4]),
         (ops.MatMul(transpose_b=True).shard(((2, 2), (1, 2))), (x, w.T.copy()), x @ w),
         (ops.ReduceMean(keep_dims=True).shard(((2, 2),)), (x, 1), x.mean(1, keepdims=True)),
         (ops.ReduceMax().shard(((2, 2),)), (x, 0), x.max(0)),
@@ -249,5 +249,11 @@ def test_mindspore_primitives_against_numpy(world):
             np.testing.assert_allclose(
                 primitive(*operands).full(), expected, rtol=1e-6, err_msg=str(primitive)
             )
-        with pytest.raises(ValueError, match="8"):
+        with pytest.raises(RuntimeError, match="8"):
             ops.ReLU().shard(((3, 1),))(x)
+        with pytest.raises(RuntimeError, match="only the first two dims of the indices"):
+            ops.Gather().shard(((1, 2), (2, 1)))(x, ids % 4, 1)
+        with pytest.raises(RuntimeError, match="out_strategy"):
+            ops.MatMul().shard(((2, 1), (1, 2)), ((1, 2),))(x, w)
+        with pytest.raises(RuntimeError, match="evenly into 4 pieces"):
+            ops.OneHot().shard(((4, 4), (), ()))(ids[0], 4)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from layout_cases import cases, tuples
 
+import spmdsim.dialects.mindspore as ms
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.gather_modes import mode_of
 from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.dialects.session import use_world
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 
@@ -72,6 +74,8 @@ def test_every_mode_gives_what_numpy_gives(example):
     operands = [Tensor.from_global(x, layout, world) for x, layout in zip((table, ids), found.inputs)]
     result = ops.gather.op.shard(found.strategy, found.outputs[0])(*operands, dim=axis)
     assert result.layout == found.outputs[0]
+    with use_world(world):
+        assert ms.ops.Gather().shard((param, index))(table, ids, axis).layout == found.outputs[0]
     np.testing.assert_array_equal(result.full(), np.take(table, ids, axis))
 
 
