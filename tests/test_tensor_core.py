@@ -266,3 +266,4 @@ def test_tensors_compare_element_by_element_and_hash_by_identity(world):
         np.testing.assert_array_equal(got.full(), expected)
     assert (x == None) is False and x != "x" and {x: 1, y: 2}[y] == 2 and x in {x}  # noqa: E711
     assert float(ops.mean(ops.cast(x == y, np.float64))) == 0.5
+    assert (int(y.argmax()), int(y.argmin()), float(x.prod())) == (1, 3, 24.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.ops import contract, elementwise, functions, reduce, shape, slicing
+from spmdsim.ops import contract, elementwise, functions, order, reduce, shape, slicing
 from spmdsim.tensor import Tensor
 
 
@@ -49,6 +49,9 @@ def install() -> None:
         "mean": reduce.mean,
         "max": reduce.max,
         "min": reduce.min,
+        "prod": reduce.prod,
+        "argmax": order.argmax,
+        "argmin": order.argmin,
         "T": property(shape.transpose),
     }
     for name, function in symbols.items():
