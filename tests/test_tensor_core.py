@@ -234,7 +234,7 @@ def test_one_element_prints_as_a_number_where_it_is_held(world):
     held = Tensor.from_global(np.float32(2.5), mesh(), world)
     assert str(held) == "2.5" and f"loss is {held}" == "loss is 2.5" and repr(held).startswith("Tensor(")
     pending = Tensor.from_global(np.float32(2.5), Layout(mesh, (), {"a": "sum"}), world)
-    assert str(pending) == repr(pending)
+    assert str(pending) == repr(pending) and f"{pending:.3f}" == f"{held:.3f}" == "2.500"
     many = Tensor.from_global(np.ones(4), mesh("a"), world)
     assert str(many) == repr(many)
 

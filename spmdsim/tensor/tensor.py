@@ -85,6 +85,10 @@ class Tensor:
             return str(self.shards[0].reshape(())[()])
         return repr(self)
 
+    def __format__(self, spec: str) -> str:
+        """With a format, the only element: ``f"{loss:.4f}"``; all ranks must ask for it."""
+        return format(self.item(), spec) if spec else str(self)
+
     #: numpy leaves ``array + tensor`` to the tensor instead of taking it apart.
     __array_ufunc__ = None
 
