@@ -12,7 +12,7 @@ from spmdsim.auto_parallel import rules
 from spmdsim.auto_parallel.candidates import cut_strategies, operator_cuts, prime_factors
 from spmdsim.auto_parallel.double_recursion import double_recursion, step_costs
 from spmdsim.auto_parallel.graph import GraphBuilder
-from spmdsim.auto_parallel.mindspore_costs import operator_cost, redistribution_cost, strategy_cost
+from spmdsim.auto_parallel.mindspore_costs import operator_cost, strategy_cost
 from spmdsim.auto_parallel.pareto import pareto_filter
 from spmdsim.auto_parallel.programs import chain, mlp
 from spmdsim.cost.published import MindSporeModel
@@ -93,15 +93,6 @@ def test_operator_cost_from_a_strategy_matches_the_slices() -> None:
 def test_operator_cost_refuses_slices_that_do_not_divide() -> None:
     with pytest.raises(InputError, match="does not divide"):
         operator_cost([(3, 4)], [(8, 8)], [], [False])
-
-
-@pytest.mark.parametrize("given, expect", cases("redistribution_cost"))
-def test_redistribution_cost(given: dict, expect: dict) -> None:
-    found = redistribution_cost(
-        given["op"], given["slice_elems"], given.get("n", 1), given.get("dim", 0), given["dtype_bytes"]
-    )
-    for name, value in expect.items():
-        assert getattr(found, name) == value, name
 
 
 @pytest.mark.parametrize("given, expect", cases("cost_refine"))

@@ -16,12 +16,14 @@ from spmdsim.auto_parallel.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.integer import solve_integer
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
 from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.named_dims import NamedDims, named_dims, written
 from spmdsim.auto_parallel.problem import Problem
 from spmdsim.auto_parallel.programs import bert, convolutions, gpt, mlp, moe
 from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.settings import Settings
 from spmdsim.cost import Machine
 from spmdsim.cost.published import AlpaModel
+from spmdsim.errors import InputError
 from spmdsim.layout import Mesh
 from spmdsim.rules import Rule, Strategy
 
@@ -285,17 +287,37 @@ def test_argmax_splits_the_other_dim() -> None:
     assert parts(found, "argmax") == ((1, 4),)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_least_memory_of_one_einsum(whole: bool) -> None:
+def one_einsum(whole: bool = False) -> NamedDims:
     build = GraphBuilder("einsum", training=False)
-    x, y = build.parameter("x", (10, 5)), build.parameter("y", (5, 20))
-    rule = Rule.parse("a b, b c -> a c", linear="each", whole="a c" if whole else "")
-    build.apply(rule, x, y, name="einsum")
-    model = Model(build.graph(), Mesh((4, 2), ("m1", "m2")), Settings(nested=False))
-    states = eliminate(model.problem.weighted(1.0, 0.0)).states
-    strategy = model.choice(states).strategies[0]
-    wanted = {} if whole else {"a": ("m2",), "c": ("m1",)}
-    assert dict(strategy.splits) == wanted
+    x, y = build.input("x", (10, 5)), build.input("y", (5, 20))
+    build.apply(Rule.parse("a b, b c -> a c", linear="each", whole="a c" if whole else ""), x, y)
+    return named_dims(build.graph())
+
+
+@pytest.mark.parametrize("case", PEERS["autoshard_mesh_tf"]["vectors"], ids=str)
+def test_least_memory_of_named_dims(case: dict) -> None:
+    """Mesh TensorFlow's layouts: each dim of the program on one axis, the least peak memory."""
+    sizes = case.get("mesh", {"m1": 4, "m2": 2})
+    mesh, dims = Mesh(tuple(sizes.values()), tuple(sizes)), one_einsum("unsplittable" in str(case))
+    wanted = case["optimal"] if isinstance(case["optimal"], list) else [case["optimal"]]
+    found = dims.best(mesh)
+    assert written(found) in wanted
+    for other in case.get("must_not_beat", ()):
+        layout = dict(pair.split(":") for pair in other.split(";"))
+        assert dims.peak(found, mesh) <= dims.peak(layout, mesh), other
+
+
+def test_named_dims_of_a_network_are_split_everywhere_alike() -> None:
+    graph = mlp(3, sizes=(64, 256, 256, 64), batch=8, bias=False)
+    dims = named_dims(graph)
+    found = dims.best(Mesh((2, 4), ("m1", "m2")))
+    assert len(found) == 2
+    choice = dims.choice(found, Mesh((2, 4), ("m1", "m2")))
+    for operator, strategy in zip(graph.operators, choice.strategies):
+        layouts = operator.bound.input_layouts(strategy)
+        assert [x.canonical for x in layouts] == [choice.layouts[i].canonical for i in operator.inputs]
+    with pytest.raises(InputError, match="cannot be split or joined"):
+        named_dims(moe())
 
 
 def test_dynamic_programme_of_nnscaler() -> None:

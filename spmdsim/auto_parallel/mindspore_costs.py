@@ -1,10 +1,11 @@
-"""MindSpore's cost terms of operators and redistributions, by its names and constants.
+"""MindSpore's cost terms of operators, by its names and constants.
 
 Costs are bytes, not seconds: computation and memory count the bytes of slices, communication those that collectives
 carry. The objective weighs them: ``alpha * computation + beta * communication``.
 
-Source: ``operator_costmodel.cc``, ``tensor_redistribution.cc``, ``costmodel.cc``; the weights and the refinement for
-short messages are in :class:`spmdsim.cost.published.MindSporeModel`.
+Source: ``operator_costmodel.cc``, ``costmodel.cc``; the weights and the refinement for short messages are in
+:class:`spmdsim.cost.published.MindSporeModel`, the costs of redistributions in
+:mod:`spmdsim.redistribution.mindspore.cost`.
 """
 
 from __future__ import annotations
@@ -128,49 +129,3 @@ def _slice(
 ) -> tuple[int, ...]:
     parts = (math.prod(strategy.parts(f) for f in dim) for dim in term)
     return tuple(size // cut for size, cut in zip(shape, parts))
-
-
-@dataclass(frozen=True)
-class RedistributionCost:
-    """MindSpore's cost fields of redistributions, in bytes; they add up."""
-
-    forward_comm: float = 0.0
-    backward_comm: float = 0.0
-    total_comm: float = 0.0
-    computation: float = 0.0
-    memory: float = 0.0
-
-    def __add__(self, other: RedistributionCost) -> RedistributionCost:
-        names = ("forward_comm", "backward_comm", "total_comm", "computation", "memory")
-        return RedistributionCost(*(getattr(self, name) + getattr(other, name) for name in names))
-
-
-def redistribution_cost(
-    op: str, slice_elements: float, n: int = 1, dim: int = 0, itemsize: int = 1
-) -> RedistributionCost:
-    """Cost of one operator that MindSpore's redistribution inserts.
-
-    Args:
-        op: ``Concat`` (an all_gather, and a reduce_scatter backward), ``AllToAll`` or ``Split``.
-        slice_elements: elements of a rank's slice before.
-        n: ranks in the group.
-        dim: the dim that is concatenated; another one than 0 costs a split and a concat more.
-        itemsize: bytes per element.
-
-    Raises:
-        InputError: an unknown operator.
-
-    >>> redistribution_cost("Concat", 100, 4).total_comm
-    250.0
-    """
-    size = float(slice_elements * itemsize)
-    if op in ("Split", "SplitByAxis"):
-        return RedistributionCost(computation=size, memory=size)
-    if op in ("Concat", "ConcatByAxis", "AllGather", "AllConcat"):
-        copies = size if dim == 0 else 2 * size + 2 * size * n
-        memory = size * n if dim == 0 else 2 * size + 3 * size * n
-        return RedistributionCost(0.5 * size * n, 0.5 * size, 0.5 * size * (n + 1), copies, memory)
-    if op in ("AllToAll", "PermuteByAxis"):
-        copies = size if dim == 0 else size + size * n
-        return RedistributionCost(2 * size, 2 * size, 4 * size, copies, copies)
-    raise InputError(f"no redistribution operator is called {op!r}; there are Concat, AllToAll, Split")

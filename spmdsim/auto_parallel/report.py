@@ -58,7 +58,8 @@ def _result_bytes(found: Found, operator: Operator) -> int:
 def _head(found: Found) -> str:
     optimal = ", optimal under the model on this mesh"
     if not found.optimal:
-        optimal = "" if found.gap is None else f", {found.gap:+.2%} from the optimum on this mesh"
+        among = "on the meshes searched" if len(found.rivals) > 1 else "on this mesh"
+        optimal = "" if found.gap is None else f", {found.gap:+.2%} from the optimum {among}"
     lines = [
         str(found.graph),
         f"{found.mesh.size} ranks as {found.mesh}, machine {found.settings.machine.name}, found by {found.method}{optimal}",

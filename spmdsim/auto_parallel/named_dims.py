@@ -1,0 +1,152 @@
+"""One layout for a whole program, by named dims: what Mesh TensorFlow searches.
+
+Dims that operators link are one dim of the program with one name. A layout gives each of them at most one mesh axis and
+each axis to at most one of them, so a dim is split the same way wherever it occurs and nothing is ever redistributed but
+sums. The layout with the least peak memory wins; of equal ones that which uses most axes.
+
+Source: Shazeer et al., "Mesh-TensorFlow: Deep Learning for Supercomputers", 2018, and its ``auto_mtf``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from spmdsim.auto_parallel.choice import Choice
+from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.memory import peak_memory
+from spmdsim.auto_parallel.settings import Settings
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout, Mesh
+from spmdsim.rules import Strategy
+
+#: What a layout is made of: dim -> mesh axis.
+Assignment = Mapping[str, str]
+
+
+def assignments(dims: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Every way to give some dims an axis each, no axis twice.
+
+    >>> len(list(assignments(["a", "b", "c"], ["m1", "m2"])))
+    13
+    """
+    for count in range(min(len(dims), len(axes)) + 1):
+        for chosen in itertools.combinations(axes, count):
+            for taken in itertools.permutations(dims, count):
+                yield dict(zip(taken, chosen))
+
+
+def written(layout: Assignment) -> str:
+    """A layout as Mesh TensorFlow writes it.
+
+    >>> written({"c": "m1", "a": "m2"})
+    'a:m2;c:m1'
+    """
+    return ";".join(f"{dim}:{axis}" for dim, axis in sorted(layout.items()))
+
+
+@dataclass(frozen=True)
+class NamedDims:
+    """The dims of a program.
+
+    Attributes:
+        graph: the program.
+        of_values: per tensor the name of each dim.
+        of_factors: per operator the name of each factor.
+        sizes: by name.
+        whole: names of dims that must not be split.
+    """
+
+    graph: Graph
+    of_values: tuple[tuple[str, ...], ...]
+    of_factors: tuple[dict[str, str], ...]
+    sizes: dict[str, int]
+    whole: frozenset[str]
+
+    def choice(self, layout: Assignment, mesh: Mesh) -> Choice:
+        """Strategies and layouts that follow from a layout of the dims."""
+        strategies = tuple(
+            Strategy.of(mesh, {factor: layout[name] for factor, name in names.items() if name in layout})
+            for names in self.of_factors
+        )
+        layouts = tuple(
+            Layout(mesh, [(layout[name],) if name in layout else () for name in names])
+            for names in self.of_values
+        )
+        return Choice(self.graph, mesh, strategies, layouts)
+
+    def peak(self, layout: Assignment, mesh: Mesh, settings: Settings | None = None) -> int:
+        """Peak memory of the busiest rank, in bytes."""
+        return peak_memory(self.choice(layout, mesh), settings or Settings()).peak
+
+    def best(self, mesh: Mesh, settings: Settings | None = None) -> dict[str, str]:
+        """The layout with the least peak memory in which every dim is cut evenly."""
+        found: tuple[int, int, str] | None = None
+        answer: dict[str, str] = {}
+        for layout in assignments([name for name in self.sizes if name not in self.whole], mesh.axes):
+            if any(self.sizes[dim] % mesh.axis_size(axis) for dim, axis in layout.items()):
+                continue
+            score = (self.peak(layout, mesh, settings), -len(layout), written(layout))
+            if found is None or score < found:
+                found, answer = score, layout
+        return answer
+
+
+def named_dims(graph: Graph) -> NamedDims:
+    """The dims of a program: those that an operator's factor links are one.
+
+    A dim is called as the first factor that it is; numbers tell equal ones apart.
+
+    Raises:
+        InputError: an operator takes a dim apart or joins dims; such programs have no dims of one name.
+
+    >>> from spmdsim.auto_parallel.programs import chain
+    >>> list(named_dims(chain((8, 4), batch=16)).sizes.items())
+    [('.0', 16), ('k', 8), ('n', 4)]
+    """
+    parent: dict[tuple[str, int, object], tuple[str, int, object]] = {}
+
+    def root(node: tuple[str, int, object]) -> tuple[str, int, object]:
+        while parent.setdefault(node, node) != node:
+            node = parent[node]
+        return node
+
+    for operator in graph.operators:
+        bound = operator.bound
+        for factor in bound.sizes:
+            root(("factor", operator.index, factor))
+        values = (*operator.inputs, *operator.outputs)
+        for value, term in zip(values, (*bound.inputs, *bound.outputs)):
+            for dim, factors in enumerate(term):
+                if len(factors) > 1:
+                    raise InputError(
+                        f"dims of one name cannot be split or joined, as the rule '{bound.rule}' does",
+                        operator=operator.name,
+                    )
+                for factor in factors:
+                    # Factors come first, so they are what a dim is called by.
+                    parent[root(("value", value, dim))] = root(("factor", operator.index, factor))
+    names: dict[tuple[str, int, object], str] = {}
+    sizes: dict[str, int] = {}
+    whole: set[str] = set()
+
+    def name(node: tuple[str, int, object], wanted: str, size: int) -> str:
+        top = root(node)
+        if top not in names:
+            number = sum(known.split("#")[0] == wanted for known in sizes)
+            names[top] = f"{wanted}#{number}" if number else wanted
+            sizes[names[top]] = size
+        return names[top]
+
+    of_factors = []
+    for operator in graph.operators:
+        bound = operator.bound
+        found = {f: name(("factor", operator.index, f), f, size) for f, size in bound.sizes.items()}
+        whole.update(found[f] for f in bound.sizes if f not in bound.splittable)
+        of_factors.append(found)
+    of_values = tuple(
+        tuple(name(("value", v.index, d), f"{v.name}.{d}", n) for d, n in enumerate(v.shape))
+        for v in graph.values
+    )
+    return NamedDims(graph, of_values, tuple(of_factors), sizes, frozenset(whole))
