@@ -12,6 +12,7 @@ from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.results import result_layout
 from spmdsim.dialects.mindspore.shard_error import ShardError
 from spmdsim.dialects.mindspore.strategies import configured, default_cuts
 from spmdsim.dialects.session import alone, current_world
@@ -23,6 +24,9 @@ from spmdsim.tensor.operator import ShardedOp
 from spmdsim.tensor.watch import watchers
 
 install()
+
+#: What an out_strategy may be: the result with or without its pending sums scattered, or only as it is.
+RESULTS = {"gather": "product", "matmul": "product", "transpose": "same"}
 
 
 class Primitive:
@@ -84,6 +88,7 @@ class Primitive:
         bound = self.op.bind([shape_of(x) for x in given], self.params)
         self._fit([len(shape) for shape in bound.shapes])
         strategy = self._strategy(bound, current_world().size)
+        self._check_result(bound, strategy)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
         applied = self._applied(strategy)
         if applied is None:
@@ -115,6 +120,17 @@ class Primitive:
         if self._sharding is not None:
             return self._sharding
         return None if watchers else self.op.shard(strategy)
+
+    def _check_result(self, bound: BoundRule, strategy: Strategy) -> None:
+        """Refuse an out_strategy that the operator does not take, or cannot give."""
+        wanted = None if self._sharding is None else self._sharding.out_strategy
+        if wanted is not None:
+            computed = bound.output_layouts(strategy)[0]
+            kind = RESULTS.get(self.name, "no")
+            try:
+                result_layout(kind, computed, bound.output_shapes[0], wanted)
+            except RuleError as error:
+                raise ShardError(f"{self.name}.shard: {error.message}") from None
 
     def _strategy(self, bound: BoundRule, ranks: int) -> Strategy:
         """The strategy meant, for these shapes on so many ranks."""
