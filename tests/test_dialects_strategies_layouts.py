@@ -8,7 +8,9 @@ from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore import Layout
+from spmdsim.dialects.mindspore import ops as msops
 from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.dialects.session import use_world
 from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record
@@ -111,6 +113,11 @@ def test_tensor_parallelism_in_two_and_three_dims(x, w, result, mode, names, tra
     moved = [(e.collective, e.axes) for e in trace.collectives]
     assert moved == [(words[f.name], f.axes) for f in found.forward]
     np.testing.assert_allclose(y.full(), a @ (b.T if transposed else b), rtol=1e-12)
+    with use_world(world):
+        primitive = msops.MatMul(transpose_b=transposed).add_prim_attr("enable_nd_tp", True)
+        again = primitive.shard(layouts, (make(*result),))(a, b)
+    assert again.layout == y.layout
+    np.testing.assert_array_equal(again.full(), y.full())
 
 
 def test_other_layouts_are_no_tensor_parallelism_in_two_dims():

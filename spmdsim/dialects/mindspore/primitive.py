@@ -15,6 +15,7 @@ from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.results import result_layout
 from spmdsim.dialects.mindspore.shard_error import ShardError
 from spmdsim.dialects.mindspore.strategies import configured, default_cuts
+from spmdsim.dialects.mindspore.strategies import shard as derived
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import Layout
@@ -97,6 +98,29 @@ class Primitive:
             return applied(*tensors, **self.params)
         except RuleError as error:  # an out_strategy that the result cannot have
             raise ShardError(error.message, **error.facts) from None
+
+    def as_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """Apply it with the layouts of the strategy's derivation, which also says where the result lies.
+
+        Args:
+            name: MindSpore's name of the operator.
+            operands: what it is applied to.
+            attrs: MindSpore's attributes.
+
+        Raises:
+            RuntimeError: (also a ValueError) the strategy does not fit.
+        """
+        given = typed(operands)
+        found = derived(
+            name,
+            [shape_of(x) for x in given],
+            *self._strategies,
+            devices=current_world().size,
+            repeat="left" if self._repeat == "left" else None,
+            attrs=attrs,
+        )
+        tensors = [place(x, layout) for x, layout in zip(given, found.inputs)]
+        return self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.params)
 
     def laid_out(self, *operands: Any) -> list[Tensor]:
         """The operands where the strategy wants them."""

@@ -11,8 +11,7 @@ import spmdsim.ops as ops
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import ELEMENTWISE
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel, place, shape_of, typed
-from spmdsim.dialects.mindspore.strategies import shard as derived
+from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel, shape_of
 from spmdsim.dialects.session import current_world
 from spmdsim.layout import Layout
 from spmdsim.ops.reduce import normal_dims
@@ -48,6 +47,20 @@ class MatMul(Primitive):
     def __init__(self, transpose_a: bool = False, transpose_b: bool = False) -> None:
         given = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         super().__init__(ops.matmul.op, **{k: True for k, v in given.items() if v})  # type: ignore[attr-defined]
+        self._nd_tp = False
+
+    def add_prim_attr(self, name: str, value: Any) -> Primitive:
+        """``enable_nd_tp`` takes layouts as tensor parallelism in two or three dims."""
+        if name != "enable_nd_tp":
+            return super().add_prim_attr(name, value)
+        self._nd_tp = bool(value)
+        return self
+
+    def __call__(self, a: Any, b: Any) -> Any:
+        """Apply it."""
+        if not self._nd_tp or self._sharding is None:
+            return super().__call__(a, b)
+        return self.as_derived("MatMul", (a, b), {"enable_nd_tp": True, **self.params})
 
 
 class BatchMatMul(MatMul):
@@ -222,23 +235,11 @@ class Gather(Primitive):
         Raises:
             RuntimeError: (also a ValueError) cuts for which MindSpore has no mode.
         """
-        operands = typed((params, indices))
-        shapes = [shape_of(x) for x in operands]
-        self.params = {"dim": axis % len(shapes[0])}
-        given, wanted = self._strategies
+        self.params = {"dim": axis % len(shape_of(params))}
+        given = self._strategies[0]
         if given is None or any(isinstance(entry, Layout) for entry in given):
             return super().__call__(params, indices)
-        found = derived(
-            "Gather",
-            shapes,
-            given,
-            wanted,
-            devices=current_world().size,
-            repeat="left" if self._repeat == "left" else None,
-            attrs={"axis": axis},
-        )
-        tensors = [place(x, layout) for x, layout in zip(operands, found.inputs)]
-        return self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.params)
+        return self.as_derived("Gather", (params, indices), {"axis": axis})
 
 
 class Cast(Primitive):
