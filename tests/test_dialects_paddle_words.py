@@ -75,8 +75,11 @@ def test_layers_with_given_values(world):
             RowParallelLinear(4, 6, mp_group=object())
         with pytest.raises(AssertionError, match="must be divisible"):
             RowParallelLinear(5, 6)
+        paddle.seed(1)
         first, second = (ColumnParallelLinear(4, 6).weight.numpy() for _ in range(2))
         assert not np.array_equal(first, second)
+        paddle.seed(1)
+        np.testing.assert_array_equal(ColumnParallelLinear(4, 6).weight.numpy(), first)
 
 
 @pytest.mark.ranks(2)

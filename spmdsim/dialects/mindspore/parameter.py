@@ -21,8 +21,9 @@ _seed = [0, 0]
 
 
 def set_seed(seed: int) -> None:
-    """The seed of all parameters created afterwards, and of dropout."""
+    """The seed of all parameters created afterwards, and of dropout; parameters without a name count from 0 again."""
     _seed[:] = [int(seed), 0]
+    Parameter._count = 0
 
 
 def next_seed() -> int:

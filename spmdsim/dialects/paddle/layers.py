@@ -10,13 +10,11 @@ import spmdsim.ops as ops
 from spmdsim.dialects.paddle.attributes import initial
 from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
-from spmdsim.dialects.paddle.static import everywhere
+from spmdsim.dialects.paddle.static import everywhere, next_name
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 from spmdsim.nn import Embedding, Linear, Module, Uniform, zeros
 from spmdsim.tensor import Tensor
-
-_made = [0]
 
 
 class _Layer(Module):
@@ -27,8 +25,7 @@ class _Layer(Module):
 
     def _fill(self, name: str | None, weight_attr: Any, bias: bool = False) -> None:
         """Fill the parameters; two layers of one kind get different first values, on every rank the same."""
-        self._name = name or f"{type(self).__name__}_{_made[0]}"
-        _made[0] += name is None
+        self._name = name or next_name(type(self).__name__)
         for path, parameter in self.inner.named_parameters():
             weight = len(parameter.shape) == 2
             default = Uniform() if weight else zeros

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from spmdsim.tensor import Tensor
 
 install()
 _seed = [0]
+_layers: Counter[str] = Counter()
 _dynamic = [False]
 
 
@@ -43,14 +45,21 @@ def get_device() -> str:
 
 
 def seed(value: int) -> None:
-    """Where random numbers and the first values of parameters begin."""
+    """Where random numbers begin; layers without a name count from 0 again."""
     _seed[0] = value
+    _layers.clear()
 
 
 def next_seed() -> int:
     """Another seed at every call, the same on every rank."""
     _seed[0] += 1
     return _seed[0]
+
+
+def next_name(kind: str) -> str:
+    """A name for a layer that was given none; it decides the layer's first values."""
+    _layers[kind] += 1
+    return f"{kind}_{_layers[kind] - 1}"
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:

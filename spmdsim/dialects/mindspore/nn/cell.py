@@ -18,6 +18,14 @@ class Cell(Module):
     def __init__(self, auto_prefix: bool = True, flags: Any = None) -> None:
         """Both arguments are accepted and ignored."""
 
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Run :meth:`construct`; the first call names all parameters by their path, which decides their values."""
+        if not self.__dict__.get("_named"):
+            self.get_parameters()
+            for _, cell in self.cells_and_names():
+                cell.__dict__["_named"] = True
+        return super().__call__(*inputs, **options)
+
     def construct(self, *inputs: Any, **options: Any) -> Any:
         """Compute; defined by each cell."""
         raise UsageTypeError(f"{type(self).__name__} defines no construct()")

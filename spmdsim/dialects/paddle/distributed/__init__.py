@@ -12,7 +12,7 @@ from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, Replicate, Shard
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
-from spmdsim.dialects.paddle.static import everywhere, in_dynamic_mode
+from spmdsim.dialects.paddle.static import everywhere, in_dynamic_mode, next_name
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import LayoutError
 from spmdsim.layout import Layout
@@ -20,9 +20,6 @@ from spmdsim.nn import Uniform, zeros
 from spmdsim.nn.module import Initialiser, Parameter
 from spmdsim.ops import add, embedding, matmul, padded_embedding
 from spmdsim.tensor import Tensor
-
-#: Which program of the process asked last; parameters without a name get a number each.
-_made = [0]
 
 
 class ParallelEnv:
@@ -99,8 +96,7 @@ def split(
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
     given = x if isinstance(x, Tensor) else everywhere(x, where.mesh)
-    _made[0] += name is None
-    name = name or f"split_{_made[0] - 1}"
+    name = name or next_name("split")
     if operation == "embedding":
         return _embedding(given, where, weight_attr, name, padding_row)
     return _linear(given, where, weight_attr, bias_attr, name)
