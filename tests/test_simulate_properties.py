@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdsim.simulation import simulate
+from spmdsim.simulation.timing import Speeds
 
 pytest.importorskip("greenlet")
 
@@ -182,11 +183,14 @@ def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
 @settings(max_examples=300, deadline=None)
 def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
     size, calls = case
-    short = simulate(run_calls, size, calls, True, check=False).to_dict()
-    general = simulate(run_calls, size, calls, False, check=False).to_dict()
-    assert short == general
-    results = [simulate(run_calls, size, calls, way, check=False).results for way in (True, False)]
-    assert results[0] == results[1]
+    slow = Speeds(2e-6, 1e-9, 0.0, 2, 5e-7, 3e-10)  # two ranks per node
+    for machine, strict in ((None, False), (slow, True)):
+        short, general = (
+            simulate(run_calls, size, calls, way, check=False, machine=machine, strict=strict)
+            for way in (True, False)
+        )
+        assert short.to_dict() == general.to_dict()
+        assert short.results == general.results
 
 
 def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
