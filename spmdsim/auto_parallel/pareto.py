@@ -46,7 +46,7 @@ class Point:
     choice: Choice
 
 
-def solutions(problem: Problem, most: int = 20, step: float = 0.0) -> list[Solution]:
+def solutions(problem: Problem, most: int = 20, step: float = 0.0, gap: float = 1e-9) -> list[Solution]:
     """The frontier of a problem, fastest first.
 
     The limit on memory is lowered below the last solution's until nothing fits.
@@ -55,13 +55,14 @@ def solutions(problem: Problem, most: int = 20, step: float = 0.0) -> list[Solut
         problem: the problem.
         most: points at most; then the step between them is widened and the frontier thinned out.
         step: by which share the memory must at least fall from point to point.
+        gap: how far from the fastest a point may be.
     """
     found: list[Solution] = []
     limit: float | None = None
     tiny = _tie_break(problem)
     while len(found) < most:
         try:
-            answer = solve_integer(problem.weighted(tiny), limit)
+            answer = solve_integer(problem.weighted(tiny), limit, gap=gap)
         except DoesNotFitError:
             break
         answer = Solution.of(problem, answer.states, answer.method, answer.optimal)
@@ -81,7 +82,7 @@ def _tie_break(problem: Problem) -> float:
 
 
 def frontier(
-    graph: Graph, where: int | Mesh | Sequence[Mesh], settings: Settings, most: int = 12
+    graph: Graph, where: int | Mesh | Sequence[Mesh], settings: Settings, most: int = 10
 ) -> list[Point]:
     """All trade-offs of time and memory over the given or searched meshes, fastest first.
 
@@ -92,9 +93,9 @@ def frontier(
     points: list[Point] = []
     tie = any(operator.layer is not None for operator in graph.operators)
     open_settings = replace(settings, sharded_parameters=True, tie=tie)
-    for mesh in candidate_meshes(graph, where):
+    for mesh in candidate_meshes(graph, where, 2):
         model = Model(graph, mesh, open_settings)
-        for one in solutions(model.problem, most, step=0.02):
+        for one in solutions(model.problem, most, step=0.04, gap=1e-3):
             points.append(Point(mesh, one.seconds, one.memory, model.choice(one.states)))
     kept = set(pareto_filter((p.seconds, p.memory) for p in points))
     best: dict[tuple[float, float], Point] = {}
