@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from spmdsim.auto_parallel.programs import PROGRAMS, build_program, gpt, mlp, tu
 from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.settings import Settings, machine_on
-from spmdsim.cli.main import main
 from spmdsim.cost import CostModel, Machine
 from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.errors import InputError, RuleError
@@ -292,60 +290,6 @@ def test_large_searches_stay_symbolic() -> None:
     assert len({found.strategy(f"l{k}.fc1") for k in range(96)}) == 1
 
 
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
-    assert main(["search", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text(
-        "from spmdsim import ops\n"
-        "inputs = {'x': (64, 32)}\n"
-        "parameters = {'w': (32, 64)}\n"
-        "def program(x, w):\n"
-        "    return ops.sum(ops.relu(ops.matmul(x, w)))\n"
-    )
-    data = run_json(
-        capsys, str(file), "-n", "4", "--why", "matmul.w", "((4,1),(1,1))", "--save", str(tmp_path / "s")
-    )
-    assert [row["name"] for row in data["operators"]] == ["matmul.w", "relu", "sum"]
-    assert data["operators"][0]["source"].endswith("model.py:5")
-    assert data["why"][0]["operator"] == "matmul.w"
-    assert json.loads((tmp_path / "s").read_text())["strategies"] == data["strategies"]
-    again = run_json(capsys, str(file), "-n", "4", "--load", str(tmp_path / "s"), "--run")
-    assert again["strategies"] == data["strategies"] and again["run"]["holds"]
-    assert all(row["predicted"] == row["counted"] for row in again["run"]["bytes"])
-    assert main(["search", "--program", "tutorial", "-n", "8"]) == 0
-    assert "matmul1" in capsys.readouterr().out
-
-
-def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]) -> None:
-    data = run_json(capsys, "--matmul", "512,512,512", "-n", "8")
-    assert data["grid"] == [2, 2, 2] and data["ratio"] == pytest.approx(1.0)
-    points = run_json(capsys, "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "2", "--pareto")
-    assert points == sorted(points, key=lambda p: p["seconds"])
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["-n", "4"], "one of them"),
-        (["--program", "mlp", "--mesh", "dp"], "--mesh is written like"),
-        (["--program", "mlp", "--memory", "lots"], "is not a size"),
-        (["--program", "mlp", "--why", "fc0", "(("], "a strategy is written like"),
-        (["nowhere.py"], "no program file"),
-        (["--program", "mlp", "--run"], "--run runs a program file"),
-        (["--matmul", "1,2"], "three sizes"),
-        (["--program", "mlp", "-n", "2", "--memory", "1KiB"], "smallest limit"),
-        (["--program", "mlp", "--recompute", "--run"], "can only be priced"),
-    ],
-)
-def test_command_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert main(["search", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_the_network_of_the_tutorial_propagates() -> None:
     found = search(tutorial(), 8, method="sharding_propagation", polish=False)
     assert len(found.remarks) == 3
@@ -402,11 +346,3 @@ def test_more_axes_are_searched_when_asked() -> None:
     assert min(s for _, s in three.considered) <= min(s for _, s in two.considered)
     assert search("mlp", 8, layers=2, hidden=256, batch=64).considered == three.considered, "quick: three"
     assert len(search("gpt", 8, layers=1).considered) == 3, "many strategies: two"
-
-
-def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> None:
-    example = Path(__file__).parent.parent / "examples" / "search_network.py"
-    assert main(["search", str(example), "-n", "8", "--run"]) == 0
-    text = capsys.readouterr().out
-    assert "matmul.fc1" in text and text.rstrip().endswith("as predicted")
-    assert "NOT as predicted" not in text and "differ\n" not in text

@@ -89,31 +89,38 @@ def factor_words(bound: BoundRule, parts: dict[str, int]) -> float:
     return total
 
 
-def best_factor_grid(bound: BoundRule, ranks: int) -> FactorGrid:
-    """The grid on all ranks that moves the fewest words; every piece is even.
+def best_factor_grid(bound: BoundRule, ranks: int, *, idle: float = 0.25) -> FactorGrid:
+    """The grid that moves the fewest words, of those that use most ranks; every piece is even.
 
     Args:
         bound: an operator that sums products.
         ranks: number of ranks.
+        idle: the share of ranks that may be left idle, if the others receive fewer words by more than they compute
+            more; where no grid divides the sizes otherwise, more ranks may be.
 
     Raises:
-        InputError: no grid of these ranks divides the sizes.
+        InputError: no rank at all.
 
     >>> from spmdsim.rules import Rule, bind
     >>> batched = bind(Rule.parse("b m k, b k n -> b m n"), ((8, 64, 64), (8, 64, 64)))
-    >>> best_factor_grid(batched, 8).parts
-    (8, 1, 1, 1)
+    >>> best_factor_grid(batched, 8).parts, best_factor_grid(batched, 9).parts
+    ((8, 1, 1, 1), (8, 1, 1, 1))
     """
+    if ranks < 1:
+        raise InputError(f"{ranks} ranks cannot form a grid; there has to be at least 1")
     factors = [factor for factor in bound.sizes if factor in bound.splittable]
-    best: tuple[float, dict[str, int]] | None = None
-    for parts in _grids(prime_factors(ranks), factors, bound):
-        words = factor_words(bound, parts)
-        if best is None or words < best[0] * (1 - 1e-12):
-            best = (words, parts)
-    if best is None:
-        sizes = ", ".join(f"{f}={n}" for f, n in bound.sizes.items())
-        raise InputError(f"no grid of {ranks} ranks divides the factors of '{bound.rule}' ({sizes}) evenly")
-    return FactorGrid(bound, tuple(best[1].get(factor, 1) for factor in bound.sizes), best[0])
+    least = max(1, math.ceil(ranks * (1 - idle)))
+    best: tuple[float, float, dict[str, int]] | None = None
+    for used in range(ranks, 0, -1):
+        if best is not None and used < least:
+            break
+        for parts in _grids(prime_factors(used), factors, bound):
+            words = factor_words(bound, parts)
+            score = words * ranks / used
+            if best is None or score < best[0] * (1 - 1e-12):
+                best = (score, words, parts)
+    assert best is not None, "one rank always works"
+    return FactorGrid(bound, tuple(best[2].get(factor, 1) for factor in bound.sizes), best[1])
 
 
 def _grids(primes: tuple[int, ...], factors: list[str], bound: BoundRule) -> Iterator[dict[str, int]]:

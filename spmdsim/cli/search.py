@@ -12,6 +12,7 @@ from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.found import Found
+    from spmdsim.auto_parallel.matmul_grid import GridProduct
     from spmdsim.auto_parallel.proof import Proof
     from spmdsim.layout import Mesh
 
@@ -23,6 +24,7 @@ examples:
   spmdsim search --program mlp --hidden 1024 -n 8 --memory 24MiB
   spmdsim search --program mlp -n 4 --pareto
   spmdsim search --matmul 4096,4096,4096 -n 8        the communication-optimal grid of one product
+  spmdsim search --matmul 512,512,512 -n 8 --run     the same, multiplied on it
   spmdsim search model.py -n 8                       a program of yours, see below
   spmdsim search model.py -n 8 --run                 run it, too, and compare its bytes with the prediction
   mpirun -n 8 spmdsim search model.py -n 8 --run     the same on real ranks
@@ -78,7 +80,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--pareto", action="store_true", help="all trade-offs of time and memory")
     parser.add_argument(
-        "--run", action="store_true", dest="carry_out", help="run a program file with the strategies found"
+        "--run", action="store_true", dest="carry_out", help="run a program file, or the product of --matmul"
     )
     parser.add_argument("--load", metavar="FILE", help="strategies saved before, instead of a search")
     parser.add_argument(
@@ -271,9 +273,42 @@ def _matmul(args: argparse.Namespace) -> int:
     except ValueError:
         raise InputError(f"--matmul takes three sizes M,K,N, but got {args.matmul!r}") from None
     found = best_grid(m, k, n, args.ranks)
+    ran = _run_matmul(found) if args.carry_out else None
     if args.json:
-        emit_json(found.to_dict())
+        emit_json({**found.to_dict(), **({"run": ran} if ran else {})})
     else:
         say(str(found))
+        if ran:
+            say(
+                f"run in {ran['world']}: a rank receives {ran['words']:,.0f} words at most, predicted "
+                f"{found.words:,.0f}; largest error {ran['error']:.1e}"
+            )
     sys.stdout.flush()
-    return 0
+    return 0 if ran is None or ran["error"] < 1e-9 else 1
+
+
+def _run_matmul(found: GridProduct) -> dict[str, Any]:
+    """Multiply random matrices on the grid, on real ranks under an MPI launcher, else in lock step."""
+    import numpy as np
+
+    from spmdsim.auto_parallel.matmul_grid import run_product
+    from spmdsim.layout import Layout, Mesh
+    from spmdsim.tensor import Tensor
+    from spmdsim.trace import record
+    from spmdsim.worlds import LockStep, world
+
+    here = world()
+    if isinstance(here, LockStep):
+        here = LockStep(found.ranks)
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((found.m, found.k)), rng.standard_normal((found.k, found.n))
+    start = Layout.replicated(Mesh((here.size,), ("x",)), 2)
+    first, second, _ = found.layouts()
+    x, y = Tensor.from_global(a, start, here).to(first), Tensor.from_global(b, start, here).to(second)
+    with record() as trace:
+        product = run_product(x, y, found)
+    received = [trace.nbytes(rank) / 8 for rank in here.ranks]
+    words = max(here.gather_objects(received))
+    wanted = a @ b
+    error = float(np.abs(product.full() - wanted).max() / np.abs(wanted).max())
+    return {"world": str(here), "words": words, "error": error}
