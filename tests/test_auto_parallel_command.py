@@ -38,6 +38,13 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "matmul1" in capsys.readouterr().out
 
 
+def test_bert_with_a_vocabulary_has_its_embeddings(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--program", "bert", "--layers", "1", "-n", "2"]
+    bare, whole = run_json(capsys, *sizes), run_json(capsys, *sizes, "--vocab", "64")
+    names = [{layout["name"] for layout in data["layouts"]} for data in (bare, whole)]
+    assert {"embedding", "positions", "segments", "head.w", "logits.b"} <= names[1] - names[0]
+
+
 def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "--matmul", "512,512,512", "-n", "8")
     assert data["grid"] == [2, 2, 2] and data["ratio"] == pytest.approx(1.0)

@@ -67,19 +67,21 @@ def bert(
     seq: int = 8,
     *,
     heads: int | None = 8,
-    vocab: int = 1024,
-    embedding: bool = False,
+    vocab: int | None = None,
+    embedding: bool | None = None,
     training: bool = True,
 ) -> Graph:
     """A stack of post-norm transformer layers; with ``embedding``, the whole network that guesses masked words.
 
-    Sizes are as in :func:`gpt`. The whole network has embeddings of words, positions and segments, and a head: a
-    layer of its own, the word embedding once more, and a bias. Without it the layers' result is compared with a target.
+    Sizes are as in :func:`gpt`; a ``vocab`` asks for the embedding, too. The whole network has embeddings of words,
+    positions and segments, and a head: a layer of its own, the word embedding once more, and a bias. Without it the
+    layers' result is compared with a target.
     """
+    embedding = vocab is not None if embedding is None else embedding
     build = GraphBuilder(f"bert {layers} x {hidden}", training=training)
     table = -1
     if embedding:
-        x, table = _embeddings(build, batch, seq, hidden, vocab)
+        x, table = _embeddings(build, batch, seq, hidden, vocab or 1024)
     else:
         x = build.input("x", (batch, seq, hidden))
     for layer in range(layers):
