@@ -22,9 +22,12 @@ from spmdsim.errors import InputError, PlanError
 from spmdsim.layout import Layout
 from spmdsim.redistribution.step import Step
 
-#: What a step of rows is: all ranks of a group want the same rows, each wants its own, or each gives the gradients
-#: of those that it wanted back to their owners.
-ROW_COLLECTIVES = ("gather_rows", "exchange_rows", "return_rows")
+#: All ranks of a group want the same rows.
+GATHER_ROWS = "gather_rows"
+#: Each wants its own.
+EXCHANGE_ROWS = "exchange_rows"
+#: Each gives the gradients of those that it wanted back to their owners.
+RETURN_ROWS = "return_rows"
 
 #: Tables with more rows per id than this are not marked row by row: the ids are sorted instead.
 SPARSE = 64
@@ -61,14 +64,28 @@ class RowStep(Step):
         size = self.src.mesh.axis_size
         if any(axis not in self.dst.split_axes for axis in self.axes if size(axis) > 1):
             return None
-        return replace(self, collective=ROW_COLLECTIVES[2])
+        return replace(self, collective=RETURN_ROWS)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether gradients go back to the rows' owners, not rows to who wants them."""
+        return self.collective == RETURN_ROWS
+
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Global shape of the table, ``(v, h)``."""
+        return self.count, self.shape[-1]
+
+    def held_shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of a rank's part of the table."""
+        return self.table.local_shape(self.table_shape, rank)
 
     def received(self, rank: int, ids: np.ndarray) -> int:
         """Elements that ``rank`` receives for given ids, those of its group."""
         frame = row_frame(self, rank)
         me, wants = frame.members.index(rank), frame.wants(ids)
-        back = self.collective == ROW_COLLECTIVES[2]
-        return sum(count for _, count in (frame.returned if back else frame.elements)(wants, me))
+        elements = frame.returned if self.goes_back else frame.elements
+        return sum(count for _, count in elements(wants, me))
 
     def expected(self, rank: int) -> list[tuple[int, int]]:
         """For each member of the group, the elements that ``rank`` expects from it for evenly spread ids."""
@@ -77,7 +94,7 @@ class RowStep(Step):
         frame = row_frame(self, rank)
         held = [stop - start for start, stop in pairwise(frame.edges)]
         me = frame.members.index(rank)
-        if self.collective == ROW_COLLECTIVES[2]:
+        if self.goes_back:
             return [(m, self._wanted(m, held[me])) for m in frame.members]
         return [(m, self._wanted(rank, rows)) for m, rows in zip(frame.members, held)]
 
@@ -115,7 +132,7 @@ def row_step(
     dims = [entry + next_run(entry, wanted, free) for entry, wanted in zip(src.dims, target.dims)]
     dst = Layout(src.mesh, dims)
     alike = dst.canonical == src.reduced.canonical
-    name = ROW_COLLECTIVES[0] if alike else ROW_COLLECTIVES[1]
+    name = GATHER_ROWS if alike else EXCHANGE_ROWS
     return RowStep(name, axes, src, dst, shape, table=table, count=count, padding=padding)
 
 
@@ -206,8 +223,7 @@ def row_frame(step: RowStep, rank: int) -> RowFrame:
 
 @lru_cache(maxsize=4096)
 def _frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
-    width = step.shape[-1]
-    held = [step.table.bounds((step.count, width), m)[0] for m in members]
+    held = [step.table.bounds(step.table_shape, m)[0] for m in members]
     base = step.src.bounds(step.shape, members[0])
     boxes = [step.dst.bounds(step.shape, m) for m in members]
     within = [tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, base)) for box in boxes]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spmdsim.cost.machine import CostModel
     from spmdsim.layout import Mesh
     from spmdsim.redistribution.rows import RowStep
+    from spmdsim.worlds.rows import Peers
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -123,9 +124,7 @@ class World(ABC):
         return results
 
     @abstractmethod
-    def _run_rows(
-        self, step: RowStep, ids: list[Any], values: list[Any]
-    ) -> tuple[list[Any], list[tuple[tuple[int, int], ...]]]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
 
     def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
@@ -139,7 +138,7 @@ class World(ABC):
         start: float,
         elements: Sequence[int],
         seconds: float | None = None,
-        peers: tuple[tuple[tuple[int, int], ...], ...] | None = None,
+        peers: tuple[Peers, ...] | None = None,
     ) -> None:
         recorder.emit(
             CollectiveEvent(

@@ -17,7 +17,7 @@ import numpy as np
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.flat import flat_receives
-from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowStep
+from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
@@ -55,9 +55,9 @@ class LockStep(World):
         program.run(shards, results)
         return results
 
-    def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> tuple[Shards, Peers]:
+    def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> tuple[Shards, list[Peers]]:
         self.check_mesh(step.src.mesh)
-        run = return_all_rows if step.collective == ROW_COLLECTIVES[2] else run_all_rows
+        run = return_all_rows if step.goes_back else run_all_rows
         return run(step, ids, values)
 
     def _keep(self, step: Step, dtype: np.dtype) -> _Compiled:

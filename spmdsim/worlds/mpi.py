@@ -29,10 +29,10 @@ from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import broadcast, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi_row_programs import RowPrograms
-from spmdsim.worlds.mpi_rows import Peers
 from spmdsim.worlds.mpi_shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
+from spmdsim.worlds.rows import Peers
 from spmdsim.worlds.traffic import exchange_traffic, group_traffic
 from spmdsim.worlds.tuning import threshold, tuning
 

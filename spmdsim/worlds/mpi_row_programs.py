@@ -8,14 +8,14 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowStep
+from spmdsim.redistribution.rows import GATHER_ROWS, RowStep
 from spmdsim.worlds.fingerprint import digest
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi_check import Call, Check, Checker
 from spmdsim.worlds.mpi_comms import Comms
-from spmdsim.worlds.mpi_rows import Peers, RowExchange
+from spmdsim.worlds.mpi_rows import RowExchange
 from spmdsim.worlds.mpi_shared import Shared
-from spmdsim.worlds.rows import check_shards
+from spmdsim.worlds.rows import Peers, check_shards
 
 #: Steps whose derived form is kept.
 KEPT = 256
@@ -40,13 +40,13 @@ class RowPrograms:
         self, step: RowStep, ids: np.ndarray, values: np.ndarray, shared: bool
     ) -> tuple[np.ndarray, Peers]:
         """The rank's part of a step; see :meth:`World.run_rows`."""
-        back = step.collective == ROW_COLLECTIVES[2]
+        back = step.goes_back
         if self.rank not in step.src.mesh:
             return np.zeros((0,) * (2 if back else len(step.shape)), values.dtype), ()
         check_shards(step, self.rank, ids, values)
         key = (step, values.dtype, shared)
         if self.checker is not None and step.src.mesh.axis_size(*step.axes) > 1:
-            self._compare(key, ids)
+            self._compare(self.checker, key, ids)
         found = self._made.get(key)
         if found is None:
             if len(self._made) >= KEPT:
@@ -54,22 +54,21 @@ class RowPrograms:
             found = self._made[key] = self._derive(*key)
         return (found.give_back if back else found.look_up)(contiguous(ids), contiguous(values))
 
-    def _compare(self, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray) -> None:
-        assert self.checker is not None  # for the type checker: run asks first
+    def _compare(self, checker: Checker, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray) -> None:
         check = self._checks.get(key)
         if check is None:
             step, dtype, shared = key
             members = tuple(sorted(step.group(self.rank)))
             way = "shared" if shared else None
             call = Call(step, dtype.name, way, members, digest(step, dtype.name, way))
-            check = self._checks[key] = self.checker.of(call)
+            check = self._checks[key] = checker.of(call)
         if check.due():
             check.compare(f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}")
 
     def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
         members = tuple(sorted(step.group(self.rank)))
         comm = self.comms.of(members) if len(members) > 1 else MPI.COMM_SELF
-        alike, target = step.collective == ROW_COLLECTIVES[0], step.dst.local_shape(step.shape, self.rank)
+        alike, target = step.collective == GATHER_ROWS, step.dst.local_shape(step.shape, self.rank)
         windows, near = None, alike and len(members) > 1 and self.shared.possible(members, comm)
         if shared and near and 0 not in target:
             windows = self.shared.windows(members, comm, math.prod(target) * dtype.itemsize)

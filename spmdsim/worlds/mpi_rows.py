@@ -19,10 +19,9 @@ from spmdsim.worlds import mpi_types
 from spmdsim.worlds.mpi_shared import Windows
 from spmdsim.worlds.mpi_types import element, mover
 from spmdsim.worlds.pool import allocator
-from spmdsim.worlds.rows import gathered_gradient, place_rows, summed
+from spmdsim.worlds.rows import Peers, gathered_gradient, place_rows, summed
 
 Counts = tuple[list[int], list[int]]
-Peers = tuple[tuple[int, int], ...]
 
 
 class RowExchange:
@@ -65,7 +64,7 @@ class RowExchange:
         self._fresh = allocator((ids, self.width), dtype)
         self.types: list[MPI.Datatype] = []
         self._same_columns = len(set(map(str, frame.columns))) == 1
-        self.held = step.table.local_shape((step.count, step.shape[-1]), rank)
+        self.held = step.held_shape(rank)
         widths = {part.stop - part.start for part in frame.columns}
         most = _size(frame.parts[0]) if frame.alike else sum(map(_size, frame.parts))
         if (most + 1) * max(widths) > mpi_types.MAX_COUNT:

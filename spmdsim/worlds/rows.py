@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowFrame, RowStep, Want, row_frame
+from spmdsim.redistribution.rows import RowFrame, RowStep, Want, row_frame
 
 #: Bytes of rows that are placed at a time.
 PIECE = 512 * 1024
 
-#: Per owned rank, the elements that came from each other rank.
-Peers = list[tuple[tuple[int, int], ...]]
+#: The elements that came to a rank from each other one.
+Peers = tuple[tuple[int, int], ...]
 
 
 def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
@@ -78,20 +78,21 @@ def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
     wanted = step.src.local_shape(step.shape, rank)[:-1]
     if ids.shape != wanted:
         raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {wanted}")
-    back = step.collective == ROW_COLLECTIVES[2]
-    layout, shape = (step.dst, step.shape) if back else (step.table, (step.count, step.shape[-1]))
-    held, what = layout.local_shape(shape, rank), "the gradients" if back else "the table"
+    if step.goes_back:
+        what, layout, held = "the gradients", step.dst, step.dst.local_shape(step.shape, rank)
+    else:
+        what, layout, held = "the table", step.table, step.held_shape(rank)
     if values.shape != held:
         raise WorldError(
             f"rank {rank} holds a part of {what} of shape {values.shape}, but {layout} gives it {held}"
         )
 
 
-def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tuple[list[Any], Peers]:
+def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tuple[list[Any], list[Peers]]:
     """A step of rows on the shards of all ranks of the world."""
     nothing = np.zeros((0,) * len(step.shape), tables[0].dtype)
     results: list[Any] = [nothing] * len(tables)
-    peers: Peers = [()] * len(tables)
+    peers: list[Peers] = [()] * len(tables)
     for members in step.src.mesh.groups(*step.axes):
         for rank in members:
             check_shards(step, rank, ids[rank], tables[rank])
@@ -109,11 +110,13 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tu
     return results, peers
 
 
-def return_all_rows(step: RowStep, ids: Sequence[Any], gradients: Sequence[Any]) -> tuple[list[Any], Peers]:
+def return_all_rows(
+    step: RowStep, ids: Sequence[Any], gradients: Sequence[Any]
+) -> tuple[list[Any], list[Peers]]:
     """The gradients of the table's parts, on the shards of all ranks of the world."""
     nothing = np.zeros((0, 0), gradients[0].dtype)
     results: list[Any] = [nothing] * len(gradients)
-    peers: Peers = [()] * len(gradients)
+    peers: list[Peers] = [()] * len(gradients)
     for members in step.src.mesh.groups(*step.axes):
         for rank in members:
             check_shards(step, rank, ids[rank], gradients[rank])
@@ -122,9 +125,8 @@ def return_all_rows(step: RowStep, ids: Sequence[Any], gradients: Sequence[Any])
         wants = frame.wants(ids[members[0]])
         sums = [summed(want, gradients[rank]) for want, rank in zip(wants, members)]
         for k, rank in enumerate(members):
-            held = step.table.local_shape((step.count, step.shape[-1]), rank)
             parts = [some[want.places[k] : want.places[k + 1]] for want, some in zip(wants, sums)]
-            results[rank] = gathered_gradient(frame, wants, k, parts, held)
+            results[rank] = gathered_gradient(frame, wants, k, parts, step.held_shape(rank))
             peers[rank] = tuple(frame.returned(wants, k))
     return results, peers
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import ROW_COLLECTIVES, RowStep
+from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import World
 from spmdsim.worlds.rows import Peers, check_shards
@@ -78,14 +78,12 @@ class ShapeOnly(World):
         self._shapes[step, shard] = found
         return found
 
-    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], Peers]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
         if 0 in step.src.mesh:
             check_shards(step, 0, ids[0], values[0])
         peers = tuple((peer, count) for peer, count in step.expected(0) if peer != 0)
-        shape = step.dst.local_shape(step.shape, 0)
-        if step.collective == ROW_COLLECTIVES[2]:
-            shape = step.table.local_shape((step.count, step.shape[-1]), 0)
+        shape = step.held_shape(0) if step.goes_back else step.dst.local_shape(step.shape, 0)
         return [ShapeArray(shape, values[0].dtype)], [peers]
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
