@@ -74,5 +74,7 @@ def test_a_layout_that_does_not_follow_is_refused():
     def program(x, w):
         return ops.sum(ops.matmul.op.shard(((2, 2), (2, 1)), ((1, 4),))(x, w))
 
-    with pytest.raises(RuleError, match=r"out_strategy \(1, 4\) does not follow.*matmul.w; at: .*configured.py"):
+    with pytest.raises(
+        RuleError, match=r"out_strategy \(1, 4\) does not follow.*matmul.w; at: .*configured.py"
+    ):
         search(program, 4, inputs={"x": (16, 32)}, parameters={"w": (32, 16)})
