@@ -104,7 +104,7 @@ def digits_file() -> Path:
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
-            "the default data are scikit-learn's handwritten digits; install spmdsim[data], or give --x and --w"
+            "the default data are scikit-learn's handwritten digits: pip install 'spmdsim[data]', or give your own"
         )
     path = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective_measure import communicator, noise_note
-    from spmdsim.cli.output import emit_json, is_speaker, remark, say
+    from spmdsim.cli.output import emit_json, remark, say
     from spmdsim.collectives import collective
 
     comm = communicator()
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         footer(say, rows, wrong, args)
-    if args.csv and is_speaker():
+    if args.csv:
         write_csv(args.csv, rows)
     if args.trace:
         _write_timeline(args, name, calls, sizes[-1], comm)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-
-from spmdsim.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -99,10 +97,10 @@ def footer(say: Any, rows: list[Row], wrong: int, args: argparse.Namespace) -> N
 
 def write_csv(path: str, rows: list[Row]) -> None:
     """Write the rows with a heading."""
-    try:
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow([*Row.__dataclass_fields__, "error"])
-            writer.writerows([*asdict(row).values(), row.error] for row in rows)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    from spmdsim.cli.output import write_file
+
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([*Row.__dataclass_fields__, "error"])
+    writer.writerows([*asdict(row).values(), row.error] for row in rows)
+    write_file(path, text.getvalue())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective_common import add_schedule_arguments, parse_bytes, schedule_from
@@ -45,26 +44,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
-    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.cli.output import remark, write_file
     from spmdsim.collectives.chakra import chakra_files
     from spmdsim.collectives.goal import goal_of
 
     if args.output is None:
         raise InputError("--format chakra writes one file per rank; name them with -o NAME (NAME.RANK.et)")
     program = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time)
-    for rank, data in enumerate(chakra_files(program) if is_speaker() else ()):
-        path = Path(f"{args.output}.{rank}.et")
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    for rank, data in enumerate(chakra_files(program)):
+        write_file(f"{args.output}.{rank}.et", data)
     remark(f"wrote {len(program.ranks)} files {args.output}.RANK.et")
     return 0
 
 
 def run(args: argparse.Namespace) -> int:
     """Export."""
-    from spmdsim.cli.output import is_speaker, remark, say
+    from spmdsim.cli.output import remark, say, write_file
     from spmdsim.collectives.goal import goal_of
     from spmdsim.collectives.msccl import msccl_xml
 
@@ -79,10 +74,6 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         say(text.rstrip("\n"))
         return 0
-    if is_speaker():
-        try:
-            Path(args.output).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {args.output}: {error.strerror}") from None
+    write_file(args.output, text)
     remark(f"wrote {args.output}")
     return 0

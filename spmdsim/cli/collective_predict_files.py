@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 
 def write_pictures(plot: Plot, svg: str | None, png: str | None) -> None:
     """Write a plot as SVG, as PNG, or both."""
-    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.cli.output import is_speaker, remark, write_file
     from spmdsim.draw.plot import save_png, svg_plot
 
     if not is_speaker():
         return
     if svg:
-        _write(svg, svg_plot(plot))
+        write_file(svg, svg_plot(plot))
         remark(f"wrote {svg}")
     if png:
         save_png(plot, png)
@@ -33,7 +32,7 @@ def write_timeline(
     path: str, found: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
 ) -> None:
     """Write the timeline of the fastest algorithm at the last point of a prediction."""
-    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.cli.output import remark, write_file
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.algorithm import algorithm
     from spmdsim.cost.topology_spec import parse_topology
@@ -49,14 +48,6 @@ def write_timeline(
     mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
     schedule = make_schedule(chosen, point.ranks, **mine)
     network = parse_topology(found.topology, point.ranks, found.machine) if found.topology else None
-    if is_speaker():
-        timeline = predicted_timeline(schedule, found.machine, point.nbytes, network, itemsize, events)
-        _write(path, json.dumps(timeline))
-        remark(f"wrote {path}: {chosen.name} on {point.ranks} ranks, {point.nbytes:,} bytes")
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    timeline = predicted_timeline(schedule, found.machine, point.nbytes, network, itemsize, events)
+    write_file(path, json.dumps(timeline))
+    remark(f"wrote {path}: {chosen.name} on {point.ranks} ranks, {point.nbytes:,} bytes")

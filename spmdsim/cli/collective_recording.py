@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from spmdsim.cli.collective_measure import Case
+from spmdsim.cli.output import write_file
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.execution import execute
 from spmdsim.collectives.program import program_for
@@ -112,10 +112,7 @@ def write_measured_timeline(path: str, schedule: Schedule, case: Case, comm: Any
         "bytes": case.nbytes,
         "measured": True,
     }
-    try:
-        Path(path).write_text(json.dumps(chrome_timeline(slices_of(everyone), case.size, facts)))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, json.dumps(chrome_timeline(slices_of(everyone), case.size, facts)))
 
 
 def slices_of(everyone: Sequence[Sequence[Noted]]) -> list[Slice]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective_common import add_schedule_arguments, parse_bytes, schedule_from
-from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Show; 1 when the schedule is wrong."""
-    from spmdsim.cli.output import emit_json, is_speaker, remark
+    from spmdsim.cli.output import emit_json, remark, write_file
     from spmdsim.collectives.history import unroll
 
     schedule = schedule_from(args, args.collective, args.algorithm)
@@ -55,12 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.svg is not None:
         from spmdsim.draw.schedule_svg import schedule_svg
 
-        picture = schedule_svg(story)
-        if is_speaker():
-            try:
-                Path(args.svg).write_text(picture, encoding="utf-8")
-            except OSError as error:
-                raise InputError(f"cannot write {args.svg}: {error.strerror}") from None
+        write_file(args.svg, schedule_svg(story))
         remark(f"wrote {args.svg}")
     if args.json:
         emit_json(_as_json(story))

@@ -1,7 +1,7 @@
 """What commands print with: one rank speaks, tables on a terminal or in a file, JSON for programs.
 
-Every function may be called by all ranks; only rank 0 (or the only process) writes, unless each rank has a log. Results go to stdout,
-progress and remarks to stderr.
+Every function may be called by all ranks; only rank 0 (or the only process) writes, unless each rank has a log.
+Results go to stdout, progress and remarks to stderr.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spmdsim.errors import InputError
 from spmdsim.launch.environment import is_root, terminal_columns
 from spmdsim.launch.logs import has_log
 
@@ -107,6 +109,20 @@ def _plain(value: Any) -> Any:
 def emit_json(value: object) -> None:
     """Print one JSON document on the speaking rank."""
     say(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+
+
+def write_file(path: str | Path, content: str | bytes) -> None:
+    """Write a file on the speaking rank.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    if not is_speaker():
+        return
+    try:
+        Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 class Progress(Protocol):

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from spmdsim.errors import InputError
-
 HELP = "run an mpi4py program on virtual ranks, without MPI, and name its mistakes"
 DESCRIPTION = """\
 Run an ordinary mpi4py program on N virtual ranks in one process: no MPI and no mpi4py needed.
@@ -88,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         parser = argparse.ArgumentParser(prog="spmdsim simulate", add_help=False)
         _add_options(parser)
         parser.parse_args(ours, namespace=args)
+    from spmdsim.cli.output import write_file
     from spmdsim.simulation import simulate
 
     real = sys.stdout
@@ -110,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     )
     real.flush()
     if args.trace is not None:
-        _write(args.trace, report.trace)
+        write_file(args.trace, json.dumps(report.trace))
     if args.json:
         print(json.dumps(report.to_dict(), indent=2))
     elif not args.quiet:
@@ -130,14 +129,6 @@ def _machine(args: argparse.Namespace) -> Any:
     names = ("alpha", "beta", "gamma")
     chosen = {name: value for name, value in zip(names, given) if value is not None}
     return replace(speeds_of(args.machine), **chosen)
-
-
-def _write(path: str, content: Any) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as stream:
-            json.dump(content, stream)
-    except OSError as error:
-        raise InputError(f"cannot write the trace {path}: {error.strerror}") from None
 
 
 def _tell(report: Any) -> None:

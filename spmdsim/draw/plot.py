@@ -204,7 +204,7 @@ def save_png(plot: Plot, path: str | Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError(
-            "PNG needs matplotlib, an optional part: pip install matplotlib; SVG needs nothing"
+            "PNG needs matplotlib, which is not installed: pip install 'spmdsim[plot]'; SVG needs nothing"
         ) from None
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
