@@ -1,4 +1,4 @@
-"""What the tests share: a world of n ranks, without MPI and under mpirun alike."""
+"""What the tests share: a world of n ranks, without MPI and under mpirun alike; ranks of their own."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "world" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.mpi)
+
+
+@pytest.fixture(scope="session")
+def launcher() -> object:
+    """What starts ranks, for tests that start jobs of their own: skipped where that cannot be."""
+    from spmdsim.errors import SpmdError
+    from spmdsim.launch import launched
+    from spmdsim.launch.mpi import find_launcher
+
+    if launched():
+        pytest.skip("starts ranks of its own, which a rank of a job must not")
+    try:
+        return find_launcher()
+    except SpmdError as error:
+        pytest.skip(f"no ranks can be started: {error}")
 
 
 @pytest.fixture

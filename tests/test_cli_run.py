@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import run_python
 
 import spmdsim.cases.case
 import spmdsim.cases.inputs
@@ -22,8 +20,6 @@ from spmdsim import LockStep, Mesh, ops
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cases.matmul import matmul_case
 from spmdsim.cli.main import main
-from spmdsim.errors import SpmdError
-from spmdsim.launch.mpi import find_launcher
 
 LOCKSTEP = ("run", "--world", "lockstep")
 
@@ -409,19 +405,13 @@ def test_files_that_do_not_fit(tmp_path, capsys):
     assert "(12, 10)" in said and "(13, 10)" in said
 
 
-def test_real_ranks_say_the_same(tmp_path):
+def test_real_ranks_say_the_same(tmp_path, launcher):
     """Two processes: the same verdicts and bytes as in lock step; a missing file is said once."""
-    try:
-        find_launcher()
-    except SpmdError as error:
-        pytest.skip(f"no ranks can be started: {error}")
     np.save(tmp_path / "x.npy", X)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     arguments = ["--only", "matmul,linear", "--x", "x.npy", "--json"]
 
     def start(*words):
-        command = [sys.executable, "-m", "spmdsim", "run", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environ, cwd=tmp_path)
+        return run_python("-m", "spmdsim", "run", *words, cwd=tmp_path)
 
     real, lockstep = start("-n", "2", *arguments), start("-n", "2", "--world", "lockstep", *arguments)
     assert real.returncode == lockstep.returncode == 0, real.stderr

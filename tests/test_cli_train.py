@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from processes import run_python
 
 import spmdsim.cases.network_data
 from spmdsim import LockStep, ops
 from spmdsim.cases.network import Network
 from spmdsim.cases.network_data import load
 from spmdsim.cli.main import main
-from spmdsim.errors import InputError, SpmdError
-from spmdsim.launch.mpi import find_launcher
+from spmdsim.errors import InputError
 
 LOCKSTEP = ("train", "--world", "lockstep")
 
@@ -214,20 +211,11 @@ def test_labels_beyond_nine_are_named(tmp_path, capsys):
     assert "labels are 0..9" in capsys.readouterr().err
 
 
-def test_real_ranks_and_their_logs(tmp_path):
-    try:
-        find_launcher()
-    except SpmdError as error:
-        pytest.skip(f"no ranks can be started: {error}")
+def test_real_ranks_and_their_logs(tmp_path, launcher):
     mnist(tmp_path)
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "DATA_PATH": str(tmp_path),
-    }
     arguments = ["--strategies", "data", "--compare", "--batch", "16", "--log-dir", "log_output"]
-    command = [sys.executable, "-m", "spmdsim", "train", "-n", "2", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environ, cwd=tmp_path)
+    command = ["-m", "spmdsim", "train", "-n", "2", *arguments]
+    result = run_python(*command, cwd=tmp_path, DATA_PATH=str(tmp_path))
     assert result.returncode == 0, result.stderr
     assert "on 2 ranks (MPIWorld)" in result.stdout
     assert "the run equals the single process" in result.stdout

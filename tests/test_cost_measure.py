@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import run_python
 
 from spmdsim.cli.collective_detect import labels, wide_range
 from spmdsim.cli.collective_measure import PERIOD, Case
@@ -18,16 +16,12 @@ from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule
 from spmdsim.collectives.lockstep import run_lock_step
 from spmdsim.collectives.reduction_order import candidates, emulate, matching_schedules
 from spmdsim.cost import load_machine
-from spmdsim.launch import launched
 
-real_ranks = pytest.mark.skipif(launched(), reason="starts ranks of its own")
+real_ranks = pytest.mark.usefixtures("launcher")
 
 
 def spmdsim(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "spmdsim", "collective", *arguments]
-    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    return run_python("-m", "spmdsim", "collective", *arguments, timeout=120)
 
 
 # ------------------------------------------------------------------------------ the check of results

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from spmdsim.errors import SpmdError
-from spmdsim.launch.mpi import find_launcher
+from processes import run_python
 
 TESTS = Path(__file__).resolve().parent
 EXAMPLES = TESTS.parent / "examples"
@@ -40,22 +35,9 @@ ELSEWHERE = {"buggy_programs", "collective_exercise", "search_network.py", "docu
 def run(script, *arguments, launch=None):
     """What a program prints, by itself or on ranks."""
     head = ["-m", "spmdsim", "launch", "-n", str(launch)] if launch else []
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    result = subprocess.run(
-        [sys.executable, *head, str(EXAMPLES / script), *arguments],
-        capture_output=True, text=True, timeout=100, env=environ,
-    )  # fmt: skip
+    result = run_python(*head, EXAMPLES / script, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
-
-
-@pytest.fixture
-def mpi():
-    """Ranks can be started here."""
-    try:
-        find_launcher()
-    except SpmdError as error:
-        pytest.skip(f"no ranks can be started: {error}")
 
 
 def test_every_example_is_tested():
@@ -92,7 +74,7 @@ def test_lab_notebook(tmp_path):
         assert line in told
 
 
-def test_first_steps_on_ranks(mpi):
+def test_first_steps_on_ranks(launcher):
     told = run("first_steps.py", launch=8)
     assert [line for line in FIRST_STEPS if line not in told] == []
     assert len(told.splitlines()) == len(FIRST_STEPS)  # one rank speaks
@@ -118,7 +100,7 @@ def test_gpt_on_text(options, collectives):
     assert float(difference) < 1e-5
 
 
-def test_gpt_on_text_on_ranks(mpi):
+def test_gpt_on_text_on_ranks(launcher):
     told = run("gpt_on_text.py", *GPT, launch=2)
     assert told.startswith("dp=1 tp=2, ")
     (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
@@ -128,6 +110,6 @@ def test_gpt_on_text_on_ranks(mpi):
 @pytest.mark.parametrize("launch", [None, 8])
 def test_chained_products(request, launch):
     if launch:
-        request.getfixturevalue("mpi")
+        request.getfixturevalue("launcher")
     told = run("documents/chained_matmul.py", *([] if launch else ["--lockstep"]), launch=launch)
     assert [line for line in CHAINED if line not in told] == []

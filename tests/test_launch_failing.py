@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 
 import pytest
+from processes import run_python
 
-from spmdsim.errors import SpmdError
-from spmdsim.launch.mpi import find_launcher
+pytestmark = pytest.mark.usefixtures("launcher")
 
 RANKS = 3
 
@@ -45,22 +43,10 @@ def launch(tmp_path, *arguments, options=()):
     """Run the program on ranks; what it printed, its exit code and its seconds."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    command = [sys.executable, "-m", "spmdsim", "launch", "-n", str(RANKS), *options, str(script), *arguments]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = ["-m", "spmdsim", "launch", "-n", RANKS, *options, script, *arguments]
     begin = time.monotonic()
-    result = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=60, env=environ, cwd=tmp_path
-    )
+    result = run_python(*command, cwd=tmp_path, timeout=60)
     return result, time.monotonic() - begin
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _mpi():
-    """These tests start ranks themselves."""
-    try:
-        find_launcher()
-    except SpmdError as error:
-        pytest.skip(f"no ranks can be started: {error}")
 
 
 @pytest.mark.parametrize(
@@ -115,21 +101,13 @@ def test_a_script_under_plain_mpirun_that_asks_for_it(tmp_path):
         "assert MPI.COMM_WORLD.rank != 1, 'one is bad'\nMPI.COMM_WORLD.Barrier()\n"
     )
     code = f"import sys; from spmdsim.launch import start; sys.exit(start({RANKS}, sys.argv[1:]))"
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-c", code, sys.executable, str(script)]
-    result = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=60, env=environ
-    )
+    result = run_python("-c", code, sys.executable, script, timeout=60)
     assert result.returncode == 1
     assert result.stderr.count("\nAssertionError: one is bad\n") == 1
 
 
 def test_a_script_that_is_not_there(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-m", "spmdsim", "launch", "-n", "2", str(tmp_path / "none.py")],
-        capture_output=True,
-        text=True,
-    )
+    result = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "none.py")
     assert result.returncode == 2
     assert result.stderr.startswith("spmdsim launch: error: there is no script")
     assert result.stderr.count("\n") == 1
@@ -142,13 +120,10 @@ def test_in_lock_step_one_process_plays_all_ranks(tmp_path):
         "import sys\nfrom spmdsim import world\nfrom spmdsim.dialects.session import current_world\n"
         "print(type(world()).__name__, world().size, current_world().size, sys.argv[1:])\nsys.exit(5)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    head = [sys.executable, "-m", "spmdsim", "launch", "-n", "6", "--world", "lockstep"]
-    told = subprocess.run([*head, str(script), "-n", "7"], capture_output=True, text=True, env=environ)
+    head = ["-m", "spmdsim", "launch", "-n", 6, "--world", "lockstep"]
+    told = run_python(*head, script, "-n", 7)
     assert (told.returncode, told.stdout) == (5, "LockStep 6 6 ['-n', '7']\n")
-    logged = subprocess.run(
-        [*head, "--log-dir", str(tmp_path / "logs"), str(script)], capture_output=True, text=True, env=environ
-    )
+    logged = run_python(*head, "--log-dir", tmp_path / "logs", script)
     assert "rank 0 failed with exit code 5" in logged.stderr
     assert (tmp_path / "logs" / "worker_0.log").read_text() == "LockStep 6 6 []\n"
 

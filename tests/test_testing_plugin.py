@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from spmdsim.errors import SpmdError
-from spmdsim.launch.mpi import find_launcher
+from processes import run_python
 
 pytest.importorskip("pytest_mpi")
+pytestmark = pytest.mark.usefixtures("launcher")
 
 RANKS = 3
 
@@ -74,25 +70,7 @@ def run_ranks(folder, text, *options):
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(text)
     pytest_command = ["-m", "pytest", "-q", "--with-mpi", "-p", "no:cacheprovider", *options, "test_it.py"]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.run(
-        [sys.executable, "-m", "spmdsim", "launch", "-n", str(RANKS), *pytest_command],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=100,
-        cwd=folder,
-        env=environ,
-    )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _mpi():
-    """These tests start ranks themselves."""
-    try:
-        find_launcher()
-    except SpmdError as error:
-        pytest.skip(f"no ranks can be started: {error}")
+    return run_python("-m", "spmdsim", "launch", "-n", RANKS, *pytest_command, cwd=folder)
 
 
 def test_failures_are_agreed_on_and_reported_once(tmp_path):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from processes import run_python
 
-from spmdsim.errors import SpmdError, UsageTypeError
-from spmdsim.launch.mpi import find_launcher
+from spmdsim.errors import UsageTypeError
 from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds import fingerprint
@@ -68,21 +64,13 @@ print("all the same")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, launcher):
     """Run a case on three ranks: all it printed, and its exit code."""
-    try:
-        find_launcher()
-    except SpmdError as error:
-        pytest.skip(f"no ranks can be started: {error}")
     script = tmp_path_factory.mktemp("agreement") / "program.py"
     script.write_text(PROGRAM)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
     def run(case):
-        command = [sys.executable, "-m", "spmdsim", "launch", "-n", "3", str(script), case]
-        result = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=60, env=environ
-        )
+        result = run_python("-m", "spmdsim", "launch", "-n", 3, script, case, timeout=60)
         return result.stdout + result.stderr, result.returncode
 
     return run

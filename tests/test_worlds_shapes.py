@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from processes import run_python
 
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout import Mesh
@@ -121,7 +119,4 @@ def test_a_closed_world_says_so(world):
 
 def test_importing_the_worlds_starts_no_mpi():
     program = "import sys, spmdsim, spmdsim.worlds, spmdsim.trace; spmdsim.worlds.LockStep(2); print('mpi4py' in sys.modules)"
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-c", program]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environ, timeout=60)
-    assert result.stdout.strip() == "False"
+    assert run_python("-c", program).stdout.strip() == "False"
