@@ -18,8 +18,8 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.mindspore import MapLayout, NotExpandable, infer_operators, operators, unify
 from spmdsim.redistribution.mindspore.cost import operator_cost
 from spmdsim.redistribution.mindspore.operators import is_expandable, names, received_elements
-from spmdsim.redistribution.mindspore.optimise import merged_concat, optimise
-from spmdsim.redistribution.mindspore.optimizer import optimizer_shard_layout
+from spmdsim.redistribution.mindspore.optimizer_shards import optimizer_shard_layout
+from spmdsim.redistribution.mindspore.reorder import merged_concat, optimise
 from spmdsim.redistribution.mindspore.transform import (
     apply,
     needed_ranks,

@@ -15,9 +15,9 @@ from spmdsim.redistribution.mindspore.operators import (
     operators,
     received_elements,
 )
-from spmdsim.redistribution.mindspore.optimise import merged_concat, optimise
-from spmdsim.redistribution.mindspore.optimizer import optimizer_shard_layout
+from spmdsim.redistribution.mindspore.optimizer_shards import optimizer_shard_layout
 from spmdsim.redistribution.mindspore.plan import MindSporePlan, mindspore_plan
+from spmdsim.redistribution.mindspore.reorder import merged_concat, optimise
 from spmdsim.redistribution.mindspore.transform import (
     apply,
     needed_ranks,

@@ -41,7 +41,7 @@ def operators(
     ranks: Sequence[int] | None = None,
     all2all: bool = False,
 ) -> list[MapOperator]:
-    """The operators of ``rank``, without the reordering of :mod:`~spmdsim.redistribution.mindspore.optimise`.
+    """The operators of ``rank``, without the reordering of :mod:`~spmdsim.redistribution.mindspore.reorder`.
 
     Args:
         before: the layout (and shape) before, also as three lists; several axes on a dim make it several dims.

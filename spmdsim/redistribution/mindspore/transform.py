@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.mindspore.operators import MapOperator, operators
-from spmdsim.redistribution.mindspore.optimise import optimise
+from spmdsim.redistribution.mindspore.reorder import optimise
 from spmdsim.redistribution.mindspore.unify import MapLayout, Shape, Written, as_numbers
 
 OperatorMap = dict[int, list[MapOperator]]
