@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from spmdsim.dialects.host import host, install, whole
 from spmdsim.dialects.mindspore.cuts import check_cuts
 from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
+from spmdsim.dialects.mindspore.operators import table
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.results import result_layout
 from spmdsim.dialects.mindspore.shard_error import ShardError
@@ -26,8 +28,11 @@ from spmdsim.tensor.watch import watchers
 
 install()
 
-#: What an out_strategy may be: the result with or without its pending sums scattered, or only as it is.
-RESULTS = {"gather": "product", "matmul": "product", "transpose": "same"}
+
+@cache
+def _results() -> dict[str, str]:
+    """What an out_strategy may be, by our operators' names; a Gather's is chosen as a product's."""
+    return {row.op.name: row.out_strategy for row in table().values()} | {"gather": "product"}
 
 
 class Primitive:
@@ -150,7 +155,7 @@ class Primitive:
         wanted = None if self._sharding is None else self._sharding.out_strategy
         if wanted is not None:
             computed = bound.output_layouts(strategy)[0]
-            kind = RESULTS.get(self.name, "no")
+            kind = _results().get(self.name, "no")
             try:
                 result_layout(kind, computed, bound.output_shapes[0], wanted)
             except RuleError as error:

@@ -30,7 +30,7 @@ EXPORTS: dict[str, str] = {
     "GlobalTensor": "local",
     "LocalTensor": "local",
     "Size": "local",
-    **dict.fromkeys(("Tensor", "manual_seed", "tensor"), "functions"),
+    **dict.fromkeys(("Tensor", "manual_seed", "tensor"), "creation"),
     **dict.fromkeys(("arange", "full", "ones", "rand", "randn", "zeros"), "creation"),
     **dict.fromkeys(("cast", "cat", "concat"), "operators"),
     **dict.fromkeys(("bool", "float16", "float32", "float64", "int8", "int32", "int64"), "dtypes"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import spmdsim.ops as core
-from spmdsim.dialects.oneflow.functions import next_seed
+from spmdsim.dialects.oneflow.creation import next_seed
 from spmdsim.dialects.oneflow.local import GlobalTensor
 from spmdsim.dialects.oneflow.nn.module import Module, Parameter
 from spmdsim.dialects.oneflow.operators import FUNCTIONS, lifted
