@@ -180,7 +180,7 @@ def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
 
 
 @given(array_calls())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
     size, calls = case
     slow = Speeds(2e-6, 1e-9, 0.0, 2, 5e-7, 3e-10)  # two ranks per node
