@@ -82,9 +82,8 @@ class Task:
         self.finalized = False
         self.looked_at = -1.0  # what the clock showed at the last look
         self.idle_looks = 0  # looks since the last communication
-        self.caught: dict[
-            int, tuple[str, Site]
-        ] = {}  # by sender, the wildcard receive that took its last message
+        # By sender, the wildcard receive that took its last message.
+        self.caught: dict[int, tuple[str, Site]] = {}
 
 
 class Scheduler:
