@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -83,15 +83,9 @@ class Pool:
         self.nbytes = 0
         self._by_size: OrderedDict[int, list[np.ndarray]] = OrderedDict()
         self._pages = Pages()
-        self._alone = self._references_when_free()
-
-    def _references_when_free(self) -> int:
-        """What :meth:`_count` says of a buffer that only the pool holds (it depends on the interpreter)."""
-        return self._count([np.empty(1, np.uint8)], 0)
-
-    @staticmethod
-    def _count(kept: list[np.ndarray], index: int) -> int:
-        return sys.getrefcount(kept[index])
+        # The references to an array that only a list holds; what the question adds depends on the interpreter.
+        held = [np.empty(1, np.uint8)]
+        self._alone = getrefcount(held[0])
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialised C-ordered array that nobody else refers to."""
@@ -109,7 +103,7 @@ class Pool:
         else:
             self._by_size.move_to_end(nbytes)
             for index in range(len(kept)):
-                if self._count(kept, index) == self._alone:
+                if getrefcount(kept[index]) == self._alone:
                     return kept[index]
         buffer = self._pages.cut(nbytes)
         kept.append(buffer)
