@@ -8,78 +8,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.ops.broadcast import unbroadcast
+from spmdsim.ops.declare import Vjp, binary, boolean, divided, floating, unary
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
-
-Vjp = Callable[..., Sequence[Any]]
-
-
-def _binary(
-    name: str,
-    function: Callable[..., Any],
-    vjp: Vjp | None,
-    linear: Any = "none",
-    dtype: Any = None,
-    **rule: Any,
-) -> Callable[[Any, Any], Tensor]:
-    declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
-    op = Op(name, declared, function, None if vjp is None else _summed(vjp), dtype=dtype)
-
-    def call(a: Any, b: Any) -> Tensor:
-        like = a if isinstance(a, Tensor) else b
-        return op(as_operand(a, like), as_operand(b, like))
-
-    return _named(call, op, name)
-
-
-def _summed(vjp: Vjp) -> Vjp:
-    def local(dy: np.ndarray, operands: Sequence[np.ndarray], result: Any, **params: Any) -> list[Any]:
-        found = vjp(dy, operands, result, **params)
-        return [None if g is None else unbroadcast(g, x.shape) for g, x in zip(found, operands)]
-
-    return local
-
-
-def _unary(
-    name: str,
-    function: Callable[..., Any],
-    derivative: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
-    linear: Any = "none",
-    dtype: Any = None,
-    **rule: Any,
-) -> Callable[..., Tensor]:
-    """A function of one element; ``derivative(x, y)`` gives dy/dx from operand and result."""
-
-    def vjp(dy: np.ndarray, operands: Sequence[np.ndarray], result: np.ndarray) -> tuple[np.ndarray]:
-        return (dy * derivative(operands[0], result),)  # type: ignore[misc]
-
-    declared = Rule.parse("... -> ...", linear=linear, **rule)
-    op = Op(name, declared, function, vjp if derivative else None, dtype=dtype, saves_result=True)
-
-    def call(x: Tensor) -> Tensor:
-        return op(x)
-
-    return _named(call, op, name)
-
-
-def _named(call: Callable[..., Tensor], op: Op, name: str) -> Callable[..., Tensor]:
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"``{name}``, element by element."
-    call.op = op  # type: ignore[attr-defined]
-    return call
-
-
-def _bool(*_: Any) -> np.dtype:
-    return np.dtype(bool)
-
-
-def _divided(a: np.dtype, b: np.dtype) -> np.dtype:
-    return np.result_type(np.true_divide(np.ones((), a), np.ones((), b)))
-
-
-def _floating(dtype: np.dtype) -> np.dtype:
-    return dtype if dtype.kind in "fcV" else np.exp(np.ones((), dtype)).dtype
 
 
 def _same(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
@@ -87,15 +19,15 @@ def _same(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
 
 
 # A product is linear in each factor, a sum in both together, a quotient in the numerator.
-add = _binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")
-subtract = _binary("subtract", np.subtract, lambda dy, ab, y: (dy, -dy), linear="all", passes=("sum", "avg"))
-multiply = _binary("multiply", np.multiply, lambda dy, ab, y: (dy * ab[1], dy * ab[0]), linear="each")
-divide = _binary(
+add = binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")
+subtract = binary("subtract", np.subtract, lambda dy, ab, y: (dy, -dy), linear="all", passes=("sum", "avg"))
+multiply = binary("multiply", np.multiply, lambda dy, ab, y: (dy * ab[1], dy * ab[0]), linear="each")
+divide = binary(
     "divide",
     np.true_divide,
     lambda dy, ab, y: (dy / ab[1], -dy * ab[0] / (ab[1] * ab[1])),
     linear=((0,),),
-    dtype=_divided,
+    dtype=divided,
 )
 
 
@@ -116,34 +48,34 @@ def _chosen(pick: Callable[..., Any]) -> Vjp:
     return vjp
 
 
-power = _binary("power", np.power, _power_vjp)
-maximum = _binary("maximum", np.maximum, _chosen(np.greater))
-minimum = _binary("minimum", np.minimum, _chosen(np.less))
-equal = _binary("equal", np.equal, None, dtype=_bool)
-greater = _binary("greater", np.greater, None, dtype=_bool)
-less = _binary("less", np.less, None, dtype=_bool)
+power = binary("power", np.power, _power_vjp)
+maximum = binary("maximum", np.maximum, _chosen(np.greater))
+minimum = binary("minimum", np.minimum, _chosen(np.less))
+equal = binary("equal", np.equal, None, dtype=boolean)
+greater = binary("greater", np.greater, None, dtype=boolean)
+less = binary("less", np.less, None, dtype=boolean)
 
-negative = _unary("negative", np.negative, lambda x, y: np.asarray(-1, x.dtype), linear="each")
-exp = _unary("exp", np.exp, lambda x, y: y, dtype=_floating)
-log = _unary("log", np.log, lambda x, y: 1 / x, dtype=_floating)
-sqrt = _unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y, dtype=_floating)
-tanh = _unary("tanh", np.tanh, lambda x, y: 1 - y * y, dtype=_floating)
-absolute = _unary("absolute", np.absolute, lambda x, y: np.sign(x))
+negative = unary("negative", np.negative, lambda x, y: np.asarray(-1, x.dtype), linear="each")
+exp = unary("exp", np.exp, lambda x, y: y, dtype=floating)
+log = unary("log", np.log, lambda x, y: 1 / x, dtype=floating)
+sqrt = unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y, dtype=floating)
+tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y, dtype=floating)
+absolute = unary("absolute", np.absolute, lambda x, y: np.sign(x))
 
 
 def _relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, np.zeros((), x.dtype))
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def stable_sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)) without overflow on either side."""
     small = np.exp(-np.abs(x))
     one = np.asarray(1, small.dtype)
     return np.where(x >= 0, one / (one + small), small / (one + small))
 
 
-relu = _unary("relu", _relu, lambda x, y: x > 0)
-sigmoid = _unary("sigmoid", _sigmoid, lambda x, y: y * (1 - y), dtype=_floating)
+relu = unary("relu", _relu, lambda x, y: x > 0)
+sigmoid = unary("sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), dtype=floating)
 
 _GELU = 0.7978845608028654  # sqrt(2 / pi)
 
@@ -160,7 +92,7 @@ def _gelu_slope(x: np.ndarray, _y: np.ndarray) -> np.ndarray:
     return half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
 
 
-gelu = _unary("gelu", _gelu, _gelu_slope)
+gelu = unary("gelu", _gelu, _gelu_slope)
 
 
 def _cast_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dtype: Any) -> tuple[np.ndarray]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.ops.elementwise import _binary, _bool, _divided, _floating, _sigmoid, _unary
+from spmdsim.ops.declare import binary, boolean, divided, floating, unary
+from spmdsim.ops.elementwise import stable_sigmoid
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 
@@ -17,59 +18,59 @@ def _one(x: np.ndarray) -> Any:
     return np.ones((), x.dtype)
 
 
-greater_equal = _binary("greater_equal", np.greater_equal, None, dtype=_bool)
-less_equal = _binary("less_equal", np.less_equal, None, dtype=_bool)
-not_equal = _binary("not_equal", np.not_equal, None, dtype=_bool)
-logical_and = _binary("logical_and", np.logical_and, None, dtype=_bool)
-logical_or = _binary("logical_or", np.logical_or, None, dtype=_bool)
-floor_divide = _binary("floor_divide", np.floor_divide, None)
-remainder = _binary("remainder", np.remainder, None)
-squared_difference = _binary(
+greater_equal = binary("greater_equal", np.greater_equal, None, dtype=boolean)
+less_equal = binary("less_equal", np.less_equal, None, dtype=boolean)
+not_equal = binary("not_equal", np.not_equal, None, dtype=boolean)
+logical_and = binary("logical_and", np.logical_and, None, dtype=boolean)
+logical_or = binary("logical_or", np.logical_or, None, dtype=boolean)
+floor_divide = binary("floor_divide", np.floor_divide, None)
+remainder = binary("remainder", np.remainder, None)
+squared_difference = binary(
     "squared_difference",
     lambda a, b: (a - b) * (a - b),
     lambda dy, ab, y: (2 * dy * (ab[0] - ab[1]), 2 * dy * (ab[1] - ab[0])),
 )
-arctan2 = _binary(
+arctan2 = binary(
     "arctan2",
     np.arctan2,
     lambda dy, ab, y: (
         dy * ab[1] / (ab[0] * ab[0] + ab[1] * ab[1]),
         -dy * ab[0] / (ab[0] * ab[0] + ab[1] * ab[1]),
     ),
-    dtype=_divided,
+    dtype=divided,
 )
 
-logical_not = _unary("logical_not", np.logical_not, None, dtype=_bool)
-identity = _unary("identity", lambda x: x, lambda x, y: _one(x), linear="each")
-sign = _unary("sign", np.sign, None)
-floor = _unary("floor", np.floor, None)
-ceil = _unary("ceil", np.ceil, None)
-rint = _unary("rint", np.rint, None)
-square = _unary("square", np.square, lambda x, y: 2 * x)
-reciprocal = _unary("reciprocal", lambda x: _one(x) / x, lambda x, y: -y * y, dtype=_floating)
-rsqrt = _unary("rsqrt", lambda x: _one(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, dtype=_floating)
-sin = _unary("sin", np.sin, lambda x, y: np.cos(x), dtype=_floating)
-cos = _unary("cos", np.cos, lambda x, y: -np.sin(x), dtype=_floating)
-log1p = _unary("log1p", np.log1p, lambda x, y: 1 / (1 + x), dtype=_floating)
-expm1 = _unary("expm1", np.expm1, lambda x, y: y + 1, dtype=_floating)
-softplus = _unary(
+logical_not = unary("logical_not", np.logical_not, None, dtype=boolean)
+identity = unary("identity", lambda x: x, lambda x, y: _one(x), linear="each")
+sign = unary("sign", np.sign, None)
+floor = unary("floor", np.floor, None)
+ceil = unary("ceil", np.ceil, None)
+rint = unary("rint", np.rint, None)
+square = unary("square", np.square, lambda x, y: 2 * x)
+reciprocal = unary("reciprocal", lambda x: _one(x) / x, lambda x, y: -y * y, dtype=floating)
+rsqrt = unary("rsqrt", lambda x: _one(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, dtype=floating)
+sin = unary("sin", np.sin, lambda x, y: np.cos(x), dtype=floating)
+cos = unary("cos", np.cos, lambda x, y: -np.sin(x), dtype=floating)
+log1p = unary("log1p", np.log1p, lambda x, y: 1 / (1 + x), dtype=floating)
+expm1 = unary("expm1", np.expm1, lambda x, y: y + 1, dtype=floating)
+softplus = unary(
     "softplus",
     lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
-    lambda x, y: _sigmoid(x),
-    dtype=_floating,
+    lambda x, y: stable_sigmoid(x),
+    dtype=floating,
 )
-silu = _unary(
+silu = unary(
     "silu",
-    lambda x: x * _sigmoid(x),
-    lambda x, y: _sigmoid(x) + y * (1 - _sigmoid(x)),
-    dtype=_floating,
+    lambda x: x * stable_sigmoid(x),
+    lambda x, y: stable_sigmoid(x) + y * (1 - stable_sigmoid(x)),
+    dtype=floating,
 )
-relu6 = _unary("relu6", lambda x: np.clip(x, 0, 6).astype(x.dtype), lambda x, y: (x > 0) & (x < 6))
-elu = _unary(
+relu6 = unary("relu6", lambda x: np.clip(x, 0, 6).astype(x.dtype), lambda x, y: (x > 0) & (x < 6))
+elu = unary(
     "elu",
     lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     lambda x, y: np.where(x > 0, 1, y + 1),
-    dtype=_floating,
+    dtype=floating,
 )
 
 

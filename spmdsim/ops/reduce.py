@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import boolean
 from spmdsim.ops.elementwise import cast, divide, equal, multiply, where
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
@@ -84,18 +85,14 @@ def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.nda
     return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=_summed(x.dtype)))
 
 
-def _bool(_: np.dtype, **__: Any) -> np.dtype:
-    return np.dtype(bool)
-
-
 _sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=_summed)
 _max_op = Op("max", _rule("max"), _local(np.max, _lowest), finish=True)
 _min_op = Op("min", _rule("min"), _local(np.min, _highest), finish=True)
 _prod_op = Op(
     "prod", _rule("prod"), _local(np.prod, lambda _: 1), dtype=lambda d, **_: np.prod(np.ones(1, d)).dtype
 )
-_all_op = Op("all", _rule("all"), _local(np.all, lambda _: True), dtype=_bool)
-_any_op = Op("any", _rule("any"), _local(np.any, lambda _: False), dtype=_bool)
+_all_op = Op("all", _rule("all"), _local(np.all, lambda _: True), dtype=boolean)
+_any_op = Op("any", _rule("any"), _local(np.any, lambda _: False), dtype=boolean)
 
 
 def sum(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
