@@ -6,7 +6,7 @@ and operators, and refuses what that system refuses. It computes nothing of its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -16,18 +16,36 @@ from spmdsim.dialects.missing import not_covered
 DIALECTS = ("mindspore", "oneflow", "paddle", "torch", "jax")
 
 
-def lazy(package: str, exports: dict[str, str], name: str, nearest: Mapping[str, str] | None = None) -> Any:
-    """The object ``name`` of a package whose ``exports`` say which submodule has it.
+def lazy(
+    package: str,
+    exports: Mapping[str, str],
+    name: str,
+    nearest: Mapping[str, str] | None = None,
+    submodules: Collection[str] = (),
+    table: str = "",
+) -> Any:
+    """The object ``name`` of a package. Nothing is imported before it is asked for.
 
-    A name that maps to itself is the submodule. Nothing is imported before it is asked for.
+    Args:
+        package: the package's name.
+        exports: public name -> the submodule that has it; one that maps to itself is the submodule.
+        name: what is asked for.
+        nearest: what to use instead of names that resemble none.
+        submodules: those that programs reach as attributes.
+        table: a submodule whose ``FUNCTIONS`` are names of the package, too.
 
     Raises:
-        AttributeError: the package has no such name; it says what is nearest (``nearest``, or the spelling).
+        AttributeError: the package has no such name; it says what is nearest.
     """
-    if name not in exports:
-        raise not_covered(package, name, exports, nearest)
-    module = import_module(f"{package}.{exports[name]}")
-    return module if exports[name] == name and not hasattr(module, name) else getattr(module, name)
+    if name in submodules:
+        return import_module(f"{package}.{name}")
+    if name in exports:
+        module = import_module(f"{package}.{exports[name]}")
+        return module if exports[name] == name and not hasattr(module, name) else getattr(module, name)
+    functions = import_module(f"{package}.{table}").FUNCTIONS if table and not name.startswith("_") else {}
+    if name in functions:
+        return functions[name]
+    raise not_covered(package, name, [*exports, *functions, *submodules], nearest)
 
 
 def __getattr__(name: str) -> ModuleType:

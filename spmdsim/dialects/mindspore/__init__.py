@@ -72,9 +72,7 @@ __all__ = list(EXPORTS)
 def __getattr__(name: str) -> Any:
     if name == "dtype":
         return import_module(f"{__name__}.common.dtype")
-    if name in SUBMODULES:
-        return import_module(f"{__name__}.{name}")
-    return lazy(__name__, EXPORTS, name, NEAREST)
+    return lazy(__name__, EXPORTS, name, NEAREST, SUBMODULES)
 
 
 def __dir__() -> list[str]:

@@ -34,7 +34,7 @@ def batch_parallel(
     if given and isinstance(given[0], Layout):
         check_devices(given, devices)
         given, devices = [layout.parts for layout in given], given[0].mesh.rank_list
-    ranks = _members(devices, math.prod(given[0]) if given else 1)
+    ranks = device_ranks(devices, math.prod(given[0]) if given else 1)
     wanted = [tuple(len(ranks) if d == 0 else 1 for d in range(len(shape))) for shape in shapes]
     if given is not None and [tuple(entry) for entry in given] != wanted:
         raise ShardError(f"the operator splits dim 0 over all {len(ranks)} devices, but got {tuple(given)}")
@@ -87,7 +87,7 @@ def data_source(
     if given is not None and not any(given):
         given = None
     cuts = [tuple(entry) for entry in given] if given is not None else None
-    ranks = _members(devices, math.prod(_longest(cuts)) if cuts else 1)
+    ranks = device_ranks(devices, math.prod(_longest(cuts)) if cuts else 1)
     if cuts is None:
         cuts = [tuple(len(ranks) if d == 0 else 1 for d in range(len(shape))) for shape in shapes]
     check_cuts(cuts, shapes, len(ranks))
@@ -102,7 +102,7 @@ def data_source(
         raise ShardError(
             f"{matrix} makes {math.prod(matrix)} pieces, which do not divide {len(ranks)} devices"
         )
-    mesh = _matrix(matrix, ranks, repeat)
+    mesh = device_mesh(matrix, ranks, repeat)
 
     def layout(entry: tuple[int, ...]) -> Layout:
         return Layout(mesh, [f"dim{d}" if cut == matrix[d] else None for d, cut in enumerate(entry)])
@@ -134,7 +134,8 @@ def _longest(cuts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return sorted(cuts, key=lambda entry: (len(entry), math.prod(entry)))[-1]
 
 
-def _matrix(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) -> Mesh:
+def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) -> Mesh:
+    """The mesh of a device matrix, with an axis of repeated calculation if there are more ranks."""
     times = len(ranks) // math.prod(matrix)
     sizes, names = list(matrix), [f"dim{d}" for d in range(len(matrix))]
     if times > 1:
@@ -144,7 +145,8 @@ def _matrix(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) -> Mes
     return Mesh(sizes, names, ranks)
 
 
-def _members(devices: int | Sequence[int] | None, otherwise: int) -> tuple[int, ...]:
+def device_ranks(devices: int | Sequence[int] | None, otherwise: int) -> tuple[int, ...]:
+    """The ranks meant by a number of devices or a list of them."""
     if devices is None:
         return tuple(range(otherwise))
     return tuple(range(devices)) if isinstance(devices, int) else tuple(devices)

@@ -14,7 +14,7 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.cuts import check_cuts
-from spmdsim.dialects.mindspore.data_parallel import _matrix, _members
+from spmdsim.dialects.mindspore.data_parallel import device_mesh, device_ranks
 from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.results import forward, pending_axes, result_layout, scattered
@@ -88,7 +88,7 @@ def gather(
     bound = ops.gather.op.bind(shapes, {"dim": axis})  # type: ignore[attr-defined]
     if given is not None and any(isinstance(entry, Layout) for entry in given):
         return _by_layouts(bound, given, out, devices)
-    ranks = _members(devices, 1 if given is None else math.prod(math.prod(e) for e in given))
+    ranks = device_ranks(devices, 1 if given is None else math.prod(math.prod(e) for e in given))
     cuts = tuple(given) if given is not None else _data_parallel(table, ids, len(ranks))
     check_cuts(cuts, shapes if "manual_split" not in attrs else (_rounded(table, cuts[0]), ids), len(ranks))
     param, index = tuple(cuts[0]), tuple(cuts[1])
@@ -152,7 +152,7 @@ def _split(
         lead = 1 if mode == BATCH_AND_AXIS else 2
         sizes = (*index[:lead], param[0])
         factors = [*(dim[0] if dim else "" for dim in bound.inputs[1][:lead]), LOOKED_UP]
-    mesh = _matrix(sizes, ranks, repeat or "left")
+    mesh = device_mesh(sizes, ranks, repeat or "left")
     splits = {factor: f"dim{d}" for d, factor in enumerate(factors) if factor}
     strategy = Strategy.of(mesh, splits)
     bound.check(strategy)

@@ -32,7 +32,8 @@ def next_seed() -> int:
     return (_seed[0] << 20) + _seed[1]
 
 
-def _constant(value: float) -> Any:
+def constant(value: float) -> Any:
+    """One value everywhere."""
     return lambda index, _shape, dtype, _seed: np.full([p.stop - p.start for p in index], value, dtype)
 
 
@@ -44,19 +45,21 @@ def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[1] * field, shape[0] * field
 
 
-def _xavier(shape: tuple[int, ...]) -> Uniform:
+def xavier_uniform(shape: tuple[int, ...]) -> Uniform:
+    """Glorot and Bengio (2010)."""
     return Uniform(math.sqrt(6 / sum(_fans(shape))))
 
 
-def _he(shape: tuple[int, ...]) -> Uniform:
+def he_uniform(shape: tuple[int, ...]) -> Uniform:
+    """He et al. (2015)."""
     return Uniform(math.sqrt(6 / _fans(shape)[0]))
 
 
 #: Initialisers by MindSpore's names, from the shape; "normal" has a deviation of 0.01 there.
 INITIALISERS: dict[str, Callable[[tuple[int, ...]], Any]] = {
     "normal": lambda _: Normal(0.01), "zeros": lambda _: zeros, "ones": lambda _: ones, "zero": lambda _: zeros,
-    "one": lambda _: ones, "uniform": lambda _: Uniform(0.07), "xavier_uniform": _xavier, "XavierUniform": _xavier,
-    "he_uniform": _he, "HeUniform": _he,
+    "one": lambda _: ones, "uniform": lambda _: Uniform(0.07), "xavier_uniform": xavier_uniform, "XavierUniform": xavier_uniform,
+    "he_uniform": he_uniform, "HeUniform": he_uniform,
 }  # fmt: skip
 
 
@@ -78,7 +81,7 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     found: Any
     if isinstance(init, (int, float)):
-        found = _constant(init)
+        found = constant(init)
     elif isinstance(init, str) and init in INITIALISERS:
         found = INITIALISERS[init](sizes)
     elif isinstance(init, (np.ndarray, Tensor)):

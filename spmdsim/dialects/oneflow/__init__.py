@@ -8,11 +8,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from spmdsim.dialects import lazy
-from spmdsim.dialects.missing import not_covered
 
 #: Public name -> the submodule that has it.
 EXPORTS: dict[str, str] = {
@@ -51,15 +49,7 @@ __all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
-    if name in SUBMODULES:
-        return import_module(f"{__name__}.{name}")
-    if not name.startswith("_") and name not in EXPORTS:
-        from spmdsim.dialects.oneflow.operators import FUNCTIONS
-
-        if name in FUNCTIONS:
-            return FUNCTIONS[name]
-        raise not_covered(__name__, name, [*EXPORTS, *FUNCTIONS, *SUBMODULES], NEAREST)
-    return lazy(__name__, EXPORTS, name)
+    return lazy(__name__, EXPORTS, name, NEAREST, SUBMODULES, table="operators")
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects.mindspore.parameter import INITIALISERS, _constant, _he, _xavier, initializer
+from spmdsim.dialects.mindspore.parameter import (
+    INITIALISERS,
+    constant,
+    he_uniform,
+    initializer,
+    xavier_uniform,
+)
 from spmdsim.nn import Normal as _Normal
 from spmdsim.nn import Uniform as _Uniform
 from spmdsim.nn import ones, zeros
@@ -30,7 +36,7 @@ def Uniform(scale: float = 0.07) -> Any:
 
 def Constant(value: float) -> Any:
     """One value everywhere."""
-    return _constant(value)
+    return constant(value)
 
 
 def Zero() -> Any:
@@ -45,12 +51,12 @@ def One() -> Any:
 
 def XavierUniform() -> Any:
     """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
-    return lambda index, shape, dtype, seed: _xavier(shape)(index, shape, dtype, seed)
+    return lambda index, shape, dtype, seed: xavier_uniform(shape)(index, shape, dtype, seed)
 
 
 def HeUniform() -> Any:
     """Uniform numbers by fan-in (He et al., 2015)."""
-    return lambda index, shape, dtype, seed: _he(shape)(index, shape, dtype, seed)
+    return lambda index, shape, dtype, seed: he_uniform(shape)(index, shape, dtype, seed)
 
 
 def __getattr__(name: str) -> Any:
