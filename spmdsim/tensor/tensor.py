@@ -5,7 +5,8 @@ A program says what to compute on whole tensors; each process holds only the sha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -218,9 +219,7 @@ class Tensor:
         Raises:
             PlanError: the layout is partial or for another number of dims.
         """
-        from spmdsim.tensor.move import move
-
-        return move(self, layout)
+        return _move()(self, layout)
 
     def detach(self) -> Tensor:
         """The same data without a gradient history."""
@@ -245,6 +244,14 @@ class Tensor:
                 f"backward() without a gradient needs one element, but the shape is {self.shape}"
             )
         backward(self, gradient)
+
+
+@cache
+def _move() -> Callable[[Tensor, Layout], Tensor]:
+    """``move``, looked up once: an import statement costs as much as a quarter of a redistribution."""
+    from spmdsim.tensor.move import move
+
+    return move
 
 
 def _world(world: World | None) -> World:
