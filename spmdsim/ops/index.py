@@ -18,15 +18,6 @@ from spmdsim.worlds.pool import empty
 from spmdsim.worlds.rows import add_rows, place_rows
 
 
-def check_ids(ids: np.ndarray, size: int, what: str) -> None:
-    """Refuse ids that are no integers in ``0 .. size-1``.
-
-    Raises:
-        InputError: naming the first of them.
-    """
-    checked_ids(ids, size, what=what)
-
-
 def _embedding(
     context: Context, ids: np.ndarray, table: np.ndarray, padding: int | None = None
 ) -> np.ndarray:
@@ -139,7 +130,7 @@ embedding.op = _embedding_op  # type: ignore[attr-defined]
 
 def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Each rank's last row is zero, and every id it does not hold is looked up there."""
-    check_ids(ids, context.size("v") - context.strategy.parts("v"), "rows of the table")
+    checked_ids(ids, context.size("v") - context.strategy.parts("v"), what="rows of the table")
     return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
 
 
@@ -190,7 +181,7 @@ padded_embedding.op = _padded_op  # type: ignore[attr-defined]
 
 def _pick(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """``x[..., ids]`` row by row; zero where another rank holds the entry."""
-    check_ids(ids, context.size("c"), "classes")
+    checked_ids(ids, context.size("c"), what="classes")
     start, stop = context.bounds("c")
     mine = (ids >= start) & (ids < stop)
     if x.shape[-1] == 0:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.ops.index import add_rows, check_ids
+from spmdsim.redistribution.rows import checked_ids
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.worlds.rows import add_rows
 
 #: The factor that is looked up.
 LOOKED_UP = "v"
@@ -30,7 +31,7 @@ def _rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
 
 def _forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.ndarray:
     """The entries this rank holds, zeros where another rank holds them."""
-    check_ids(ids, context.size(LOOKED_UP), f"entries of dim {dim}")
+    checked_ids(ids, context.size(LOOKED_UP), what=f"entries of dim {dim}")
     start, stop = context.bounds(LOOKED_UP)
     if stop - start == context.size(LOOKED_UP):
         return np.take(x, ids, axis=dim)

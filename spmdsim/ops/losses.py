@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.ops.index import check_ids
 from spmdsim.ops.normalise import _log_softmax
+from spmdsim.redistribution.rows import checked_ids
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 
@@ -54,7 +54,7 @@ softmax_cross_entropy.op = _dense_op  # type: ignore[attr-defined]
 
 
 def _sparse(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    check_ids(labels, logits.shape[-1], "classes")
+    checked_ids(labels, logits.shape[-1], what="classes")
     found = _log_softmax(logits, -1)
     return np.exp(found), -np.take_along_axis(found, labels[..., None], axis=-1)[..., 0]
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from spmdsim.errors import RuleError
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
-from spmdsim.ops.index import check_ids, pick
+from spmdsim.ops.index import pick
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import mean, normal_dims
 from spmdsim.ops.reduce import sum as sum_
+from spmdsim.redistribution.rows import checked_ids
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 
@@ -183,7 +184,7 @@ layer_norm.op = _layer_norm_op  # type: ignore[attr-defined]
 
 
 def _rows(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    check_ids(labels, logits.shape[-1], "classes")
+    checked_ids(labels, logits.shape[-1], what="classes")
     found = np.take_along_axis(_log_softmax(logits, -1), labels[..., None], axis=-1)[..., 0]
     return np.negative(found, out=found)
 

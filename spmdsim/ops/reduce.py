@@ -120,8 +120,7 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.
     top = result if keepdims else op(x.detach(), dims=found, keepdims=True)
     mask = cast(equal(x.detach(), top), x.dtype)
-    count = sum(mask, found, keepdims=True)
-    weight = divide(mask, count.to(count.layout.reduced))
+    weight = divide(mask, _whole(sum(mask, found, keepdims=True)))
     return _with_slope(result, x, weight, found, keepdims)
 
 
@@ -159,6 +158,7 @@ def prod(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
 
 
 def _whole(x: Tensor) -> Tensor:
+    """Nothing of it pending."""
     return x.to(x.layout.reduced)
 
 

@@ -12,7 +12,7 @@ from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.ops.primitives import to_tensor
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
-from spmdsim.ops.index import check_ids
+from spmdsim.redistribution.rows import checked_ids
 from spmdsim.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -65,7 +65,8 @@ class CrossEntropyLoss(_Loss):
         given = to_tensor(logits)
         given = given.to(given.layout.reduced)
         if not isinstance(labels, Tensor) and np.ndim(labels) < given.ndim:
-            check_ids(np.asarray(labels), given.shape[-1], "classes")  # on the whole: all ranks say the same
+            # On the whole, so that all ranks say the same.
+            checked_ids(np.asarray(labels), given.shape[-1], what="classes")
         known = _labels(labels, given)
         if known.ndim < given.ndim:
             return self._reduced(core.cross_entropy(given, known, "none"))
