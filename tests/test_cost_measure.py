@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim.cli.collective_detect import labels, wide_range
-from spmdsim.cli.collective_measure import PERIOD, Case
+from spmdsim.cli.collective.detect import labels, wide_range
+from spmdsim.cli.collective.measure import PERIOD, Case
 from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.lockstep import run_lock_step
 from spmdsim.collectives.reduction_order import candidates, emulate, matching_schedules

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spmdsim.cli.collective_predict import growing_counts, growing_sizes
+from spmdsim.cli.collective.predict import growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine

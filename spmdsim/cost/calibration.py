@@ -6,7 +6,7 @@ criterion on relative errors, so that noise is not taken for a protocol change.
 
 Between ranks on one node a message is a copy through caches, so what it costs depends on the rounds before: bytes that
 rest are cheaper than bytes the sender has just written, and so is reducing them. Therefore whole rounds are timed as
-emulated algorithms do them (``spmdsim/cli/collective_samples.py``), and the machine gets their differences.
+emulated algorithms do them (``spmdsim/cli/collective/samples.py``), and the machine gets their differences.
 
 What limits predictions made with such a machine: how fast messages, and freshly written bytes above all, travel
 depends on which cores the ranks have and what these share, so a machine file holds for the placement it was measured

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.collective_bench_table import Row, footer, printer, write_csv
+from spmdsim.cli.collective.bench_table import Row, footer, printer, write_csv
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     sizes = _sizes(args)
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
-    from spmdsim.cli.collective_measure import communicator, noise_note
+    from spmdsim.cli.collective.measure import communicator, noise_note
     from spmdsim.cli.output import emit_json, remark, say
     from spmdsim.collectives import collective
 
@@ -105,8 +105,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    from spmdsim.cli.collective_common import parse_bytes
-    from spmdsim.cli.collective_predict import growing_sizes
+    from spmdsim.cli.collective.common import parse_bytes
+    from spmdsim.cli.collective.predict import growing_sizes
 
     if args.iters < 1 or args.warmup_iters < 0:
         raise InputError(f"-n {args.iters} -w {args.warmup_iters}: at least one timed call is needed")
@@ -140,7 +140,7 @@ def _measure(
 
     import numpy as np
 
-    from spmdsim.cli.collective_measure import (
+    from spmdsim.cli.collective.measure import (
         BATCHES,
         case_for,
         emulated_call,
@@ -193,8 +193,8 @@ def _write_timeline(
     """The messages of one more run of the last emulated algorithm."""
     import numpy as np
 
-    from spmdsim.cli.collective_measure import case_for
-    from spmdsim.cli.collective_recording import write_measured_timeline
+    from spmdsim.cli.collective.measure import case_for
+    from spmdsim.cli.collective.recording import write_measured_timeline
     from spmdsim.cli.output import remark
 
     emulated = [schedule for schedule in calls.values() if schedule is not None]

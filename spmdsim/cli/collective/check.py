@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.collective_common import find_algorithm, rank_counts
+from spmdsim.cli.collective.common import find_algorithm, rank_counts
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.collective_common import add_schedule_arguments, schedule_from
+from spmdsim.cli.collective.common import add_schedule_arguments, schedule_from
 
 if TYPE_CHECKING:
     from spmdsim.collectives.facts import Facts
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _schedule(args: argparse.Namespace, name: str):  # type: ignore[no-untyped-def]
     """The schedule, with only those options the algorithm has."""
-    from spmdsim.cli.collective_common import find_algorithm
+    from spmdsim.cli.collective.common import find_algorithm
 
     known = dict(find_algorithm(args.collective, name, args.chunks).options)
     mine = argparse.Namespace(**vars(args))

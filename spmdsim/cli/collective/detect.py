@@ -78,8 +78,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Detect; 1 if a table's choice is contradicted by the bits."""
-    from spmdsim.cli.collective_common import parse_bytes
-    from spmdsim.cli.collective_predict import growing_sizes
+    from spmdsim.cli.collective.common import parse_bytes
+    from spmdsim.cli.collective.predict import growing_sizes
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
-    from spmdsim.cli.collective_measure import communicator
+    from spmdsim.cli.collective.measure import communicator
     from spmdsim.worlds import MPIWorld
 
     comm = communicator()
@@ -111,7 +111,7 @@ def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) ->
     """One size: the library's results, the table's choice, the orders that give the same bits every time."""
     import numpy as np
 
-    from spmdsim.cli.collective_measure import case_for, native_call
+    from spmdsim.cli.collective.measure import case_for, native_call
     from spmdsim.collectives.reduction_order import candidates, matching_schedules
 
     case = case_for(name, comm, nbytes, np.dtype(dtype_name))

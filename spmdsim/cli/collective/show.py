@@ -6,7 +6,7 @@ import argparse
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.collective_common import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
 
 if TYPE_CHECKING:
     from rich.console import Console

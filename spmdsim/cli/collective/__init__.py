@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from importlib.util import find_spec
 
 SUBCOMMANDS = (
     "show",
@@ -18,7 +17,7 @@ SUBCOMMANDS = (
     "calibrate",
     "detect",
 )
-"""Each is ``spmdsim/cli/collective_<name>.py`` with ``add_parser(subparsers)``; those not installed are left out."""
+"""Each is ``spmdsim/cli/collective/<name>.py`` with ``add_parser(subparsers)``."""
 
 EXAMPLES = """\
 examples:
@@ -48,6 +47,4 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         dest="subcommand", metavar="SUBCOMMAND", required=True, parser_class=type(parser)
     )
     for name in SUBCOMMANDS:
-        module = f"spmdsim.cli.collective_{name}"
-        if find_spec(module) is not None:
-            import_module(module).add_parser(inner)
+        import_module(f"{__name__}.{name}").add_parser(inner)

@@ -43,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, fit, print, write."""
-    from spmdsim.cli.collective_common import parse_bytes
+    from spmdsim.cli.collective.common import parse_bytes
     from spmdsim.launch import launched, start_self
 
     largest = parse_bytes(args.end)
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--end is {largest}; fitting needs sizes up to 1K at least")
     if not launched():
         return start_self(args.ranks, sys.argv[1:])
-    from spmdsim.cli.collective_measure import communicator, noise_note
+    from spmdsim.cli.collective.measure import communicator, noise_note
     from spmdsim.cli.output import emit_json, remark, say
     from spmdsim.cost.machine_file import machine_to_json, save_machine
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibration, Fit | None]:
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
-    from spmdsim.cli import collective_samples as samples
+    from spmdsim.cli.collective import samples
     from spmdsim.cost import Link
     from spmdsim.cost.calibration import calibrate, fit_pieces, lower_envelope
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.cli.collective_measure import case_for, native_call, seconds_per_call
+from spmdsim.cli.collective.measure import case_for, native_call, seconds_per_call
 from spmdsim.collectives.execution import execute, rounds_of
 from spmdsim.collectives.program import INPUT, OUTPUT, WORK, Action, Place, Program, Step
 from spmdsim.cost import Measurement

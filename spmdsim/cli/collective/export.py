@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.collective_common import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.cli.collective_measure import Case
+from spmdsim.cli.collective.measure import Case
 from spmdsim.cli.output import write_file
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.execution import execute
