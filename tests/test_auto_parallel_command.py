@@ -80,3 +80,12 @@ def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> No
     text = capsys.readouterr().out
     assert "matmul.fc1" in text and text.rstrip().endswith("as predicted")
     assert "NOT as predicted" not in text and "differ\n" not in text
+
+
+def test_a_file_that_cannot_be_written_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wanted = tmp_path / "no folder" / "s.json"
+    assert main(["search", "--program", "mlp", "--hidden", "16", "-n", "2", "--save", str(wanted)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("spmdsim search: error: cannot write ") and said.count("\n") == 1

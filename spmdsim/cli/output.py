@@ -117,10 +117,20 @@ def write_file(path: str | Path, content: str | bytes) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    if not is_speaker():
-        return
+    if is_speaker():
+        with writing(path):
+            Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Say in one line that a file cannot be written, if it cannot.
+
+    Raises:
+        InputError: with the system's reason.
+    """
     try:
-        Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+        yield
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from None
 

@@ -7,7 +7,7 @@ import ast
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.output import emit_json, is_speaker, say
+from spmdsim.cli.output import emit_json, is_speaker, say, writing
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
             axes=args.axes,
         )
     if args.save and is_speaker():
-        found.save(args.save)
+        with writing(args.save):
+            found.save(args.save)
     proof = _carry_out(args, found) if args.carry_out else None
     _print(args, found, proof)
     return 0 if proof is None or proof.holds else 1
