@@ -25,6 +25,7 @@ from spmdsim.worlds.fingerprint import check_mode
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.mpi_check import Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi_comms import Comms
+from spmdsim.worlds.mpi_leaving import Counts, at_end
 from spmdsim.worlds.mpi_numbered import place_numbered
 from spmdsim.worlds.mpi_place import broadcast, place
 from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
@@ -115,6 +116,8 @@ class MPIWorld(World):
             )
         if _launched is None:
             _launched = cls()
+            if _launched._comms.departures is not None:
+                at_end(_launched._comms.departures, _launched._counts)
         return _launched
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
@@ -283,6 +286,11 @@ class MPIWorld(World):
         if self._checker is not None:
             self._checker.meet(self.comm)
         return self.comm.allgather(values[0])
+
+    def _counts(self) -> Counts | None:
+        """What this rank has done, for the others when it leaves; None if it may leave without a word."""
+        made = self._comms.counts()
+        return made if made is None or self._checker is None else {**made, **self._checker.counts()}
 
     def close(self) -> None:
         """Free communicators and MPI types; collective over the world."""

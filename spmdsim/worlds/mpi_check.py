@@ -14,6 +14,7 @@ from spmdsim.redistribution.step import Step
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
 from spmdsim.worlds.mpi_comms import Comms
+from spmdsim.worlds.mpi_leaving import Counts, key
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
 DEADLINE = 300.0
@@ -86,6 +87,12 @@ class Checker:
         self.comms, self.mode, self.deadline = comms, mode, deadline
         self.given_up: list[object] = []
         self._numbers: dict[tuple[int, ...], list[int]] = {}
+        self._meetings = 0
+
+    def counts(self) -> Counts:
+        """How many calls of which groups were begun, for a rank that leaves."""
+        calls = {key("call", members): counter[0] for members, counter in self._numbers.items()}
+        return {**calls, key("meeting"): self._meetings}
 
     def meet(self, comm: MPI.Comm) -> None:
         """Wait until all ranks of a communicator are there.
@@ -93,7 +100,8 @@ class Checker:
         Raises:
             WorldError: they are not before the deadline.
         """
-        request, begin = comm.Ibarrier(), time.monotonic()
+        request, begin, number = comm.Ibarrier(), time.monotonic(), self._meetings
+        self._meetings += 1
         while not request.Test():
             waited = time.monotonic() - begin
             if waited > self.deadline:
@@ -103,9 +111,14 @@ class Checker:
                     f"{source_line() or 'an unknown place'}; do all ranks run the same program?"
                 )
             if waited > 0.005:
+                self.comms.require(tuple(range(comm.size)), key("meeting"), number, self._meeting_place)
                 time.sleep(0.0005)
             else:
                 os.sched_yield()
+
+    @staticmethod
+    def _meeting_place() -> str:
+        return f"where all ranks meet, at {source_line() or 'an unknown place'}"
 
     def of(self, call: Call) -> Check:
         """The check of a call; calls of the same members are numbered together."""
@@ -158,7 +171,13 @@ class Check:
                 self.checker.given_up.append((request, held))
                 raise WorldError(self._missing(comm))
             else:
+                self._require_others()
                 time.sleep(0.0005)
+
+    def _require_others(self) -> None:
+        call, number = self.call, self.number
+        kind, text = key("call", call.members), lambda: call.record(number, self._place())
+        self.checker.comms.require(call.members, kind, number, lambda: f"collective {number}: {text()}")
 
     def _missing(self, comm: MPI.Comm) -> str:
         """Tell the others that this rank gave up; who does not say so too within a moment is missing."""

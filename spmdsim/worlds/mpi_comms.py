@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from spmdsim.errors import WorldError
 from spmdsim.worlds.fingerprint import number_of
+from spmdsim.worlds.mpi_leaving import Counts, Departures, key, who_left
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
@@ -37,8 +38,10 @@ class Comms:
         self.comm, self.deadline = comm, deadline
         self._all = tuple(range(comm.Get_size()))
         self._made: dict[tuple[int, ...], MPI.Comm] = {}
+        self.departures: Departures | None = None
         if len(self._all) > 1:
             self._made[self._all] = self._create(self._all)
+            self.departures = Departures(self._made[self._all])
 
     def __len__(self) -> int:
         return len(self._made)
@@ -62,6 +65,19 @@ class Comms:
             found = self._made[ranks] = self._create(ranks)
         return found
 
+    def counts(self) -> Counts | None:
+        """The groups that were made, for a rank that leaves; None for a world that was closed."""
+        return {key("group", ranks): 1 for ranks in self._made} if self._all in self._made else None
+
+    def require(self, ranks: tuple[int, ...], kind: int, number: int, where: Callable[[], str]) -> None:
+        """Go on only if none of these ranks has left before it made the call.
+
+        Raises:
+            WorldError: some have; ``where`` says which call it is.
+        """
+        if self.departures is not None and (gone := self.departures.missing(ranks, kind, number)):
+            raise WorldError(f"{who_left(gone)} {where()}")
+
     def _create(self, ranks: tuple[int, ...]) -> MPI.Comm:
         group = self.comm.Get_group()
         part = group.Incl(list(ranks))
@@ -77,7 +93,7 @@ class Comms:
         leader, others = ranks[0], set(ranks[1:])
         if me != leader:
             talk.Send(word, leader, TAG)
-            if not self._until(lambda: talk.Iprobe(leader, TAG)):
+            if not self._until(lambda: talk.Iprobe(leader, TAG), ranks):
                 raise WorldError(self._text(ranks, set()))
             talk.Recv(heard, leader, TAG)
             return
@@ -91,13 +107,13 @@ class Comms:
                         missing.discard(rank)
             return not missing
 
-        if not self._until(hear):
+        if not self._until(hear, ranks):
             raise WorldError(self._text(ranks, missing))
         for rank in sorted(others):
             talk.Send(word, rank, TAG)
 
-    def _until(self, done: Callable[[], bool]) -> bool:
-        begin = time.monotonic()
+    def _until(self, done: Callable[[], bool], ranks: tuple[int, ...]) -> bool:
+        begin, kind = time.monotonic(), key("group", ranks)
         while not done():
             waited = time.monotonic() - begin
             if waited > self.deadline:
@@ -105,6 +121,7 @@ class Comms:
             if waited < 0.005:
                 os.sched_yield()
             else:
+                self.require(ranks, kind, 0, lambda: f"a collective of ranks {list(ranks)}")
                 time.sleep(0.0005)
         return True
 
