@@ -68,7 +68,12 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ("--op ReLU --shapes (64,32) --shard ((3,1),) -n 8", "cannot be split evenly"),
         ("--op ReLU --shapes (64,32) --shard ((2,1),) -n 8 --ranks-order 3,1,2,0", "has 4 ranks"),
         ("--op LayerNorm --shapes (64,32) --shard ((2,1),)", "does not take 1 operands"),
-        ("--op softmax --shapes (2,4) --shard ((2,1),) --attr axis=1", "does not take --attr"),
+        (
+            "--op softmax --shapes (2,4) --shard ((2,1),) --attr axis=1",
+            "does not take --attr axis; it takes dim",
+        ),
+        ("--op matmul --shapes (2,4) --shard ((2,1),)", "matmul takes 2 operands, but --shapes gives 1"),
+        ("--op gather --shapes (2,4),(3,) --shard ((2,1),(1,))", "gather needs --attr dim=..."),
         ("--op Nope --shapes (2,4) --shard ((2,1),)", "and MindSpore's"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class Outcome:
             "bytes_counted": list(self.counted),
             "bytes_predicted": list(self.predicted),
             "seconds": self.seconds,
-            "max_error": self.verdict.max_error,
+            "max_error": self.verdict.max_error if math.isfinite(self.verdict.max_error) else None,
             "tolerance": self.verdict.tolerance,
             "why": self.verdict.why,
             "ok": self.ok,
@@ -125,11 +126,13 @@ def run_case(case: Case, world: World, verbose: bool = False) -> Outcome:
     """Run a case and judge it. All ranks must call it; all return the same outcome."""
     program = case.build(world)
     world.barrier()
-    with record() as trace:
+    # A file's nan and inf are values like others: the verdict says whether they are where they should be.
+    with np.errstate(invalid="ignore", over="ignore"), record() as trace:
         start = time.perf_counter()
         result = program.run()
         elapsed = time.perf_counter() - start
-    verdict = check(result, program.reference, depth=program.depth, magnitude=program.magnitude)
+    with np.errstate(invalid="ignore", over="ignore"):
+        verdict = check(result, program.reference, depth=program.depth, magnitude=program.magnitude)
     mine = [(trace.nbytes(rank), elapsed) for rank in world.ranks]
     counted, times = zip(*world.gather_objects(mine))
     tensors = (*program.operands, result)

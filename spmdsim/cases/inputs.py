@@ -23,6 +23,8 @@ Index = tuple[slice, ...]
 DEFAULT_COLUMNS = 40
 DEFAULT_TOKENS = 512
 DEFAULT_WIDTH = 32
+#: Every rank of some cases holds a row per token; a whole library would not fit.
+MOST_TOKENS = 2**18
 VOCABULARY = 256
 
 
@@ -224,9 +226,16 @@ class Inputs:
         """Token ids: the bytes of a text."""
         path = self._text or str(project_text())
         tokens: FileArray = open_tokens(path)
-        count = min(tokens.shape[0], DEFAULT_TOKENS) if self._text is None else tokens.shape[0]
+        count = min(tokens.shape[0], DEFAULT_TOKENS if self._text is None else MOST_TOKENS)
         source = Source(Path(path).name, (count,), np.dtype(np.int32), tokens.read)
         return source.astype(np.dtype(np.int32))
+
+    @property
+    def text_note(self) -> str:
+        """Says so where a file's text is longer than what is looked up."""
+        if self._text is None or self.ids.shape[0] == (size := open_tokens(self._text).shape[0]):
+            return ""
+        return f"embedding looks up the first {self.ids.shape[0]:,} of the {size:,} bytes of {self.ids.name}"
 
     @cached_property
     def table(self) -> Source:

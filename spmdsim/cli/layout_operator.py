@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,10 +78,8 @@ def derive(args: argparse.Namespace) -> Derived:
     op = find_operator(args.op)
     try:
         bound = op.bind(shapes, params)
-    except TypeError as error:
-        raise InputError(
-            f"{op.name} does not take --attr {params} with {len(shapes)} operands: {error}"
-        ) from None
+    except TypeError:
+        raise InputError(_misfit(op, len(shapes), params)) from None
     given, by_cuts = _strategy(args, shapes)
     strategy = op.shard(given, repeat=args.repeat or "right").strategy(
         bound, _ranks(args, bound, given, by_cuts)
@@ -121,6 +120,19 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
         if args.n not in (None, len(devices)):
             raise InputError(f"-n {args.n} was given, but --ranks-order has {len(devices)} ranks")
     return layout_mindspore.derive(args, shapes, attrs, given, out, devices)
+
+
+def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
+    """Why an operator's rule cannot be called with so many operands and these attributes."""
+    known = inspect.signature(op.rule).parameters.values() if callable(op.rule) else ()
+    # What a rule is given by position and must have is a shape, what is annotated otherwise an attribute.
+    shapes = [p.name for p in known if "tuple" in str(p.annotation) and p.default is p.empty]
+    rest = {p.name: p for p in known if p.name not in shapes and p.kind is not p.VAR_POSITIONAL}
+    if unknown := [name for name in params if name not in rest]:
+        return f"{op.name} does not take --attr {unknown[0]}; it takes {', '.join(rest) or 'none'}"
+    if missing := [n for n, p in rest.items() if p.default is p.empty and n not in params]:
+        return f"{op.name} needs --attr {missing[0]}=..."
+    return f"{op.name} takes {len(shapes)} operands, but --shapes gives {count}"
 
 
 def find_operator(name: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spmdsim.cli.arguments import positive
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from spmdsim.cases.inputs import Inputs
     from spmdsim.layout import Mesh
     from spmdsim.worlds.base import World
+
+Fit = TypeVar("Fit")
 
 EXAMPLES = """\
 examples:
@@ -56,7 +59,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--x", metavar="FILE", help="left operand: .npy, .npz:name, .safetensors:name, IDX")
     parser.add_argument("--w", metavar="FILE", help="right operand")
     parser.add_argument("--data", metavar="FILE", help="images, one row each (same as --x)")
-    parser.add_argument("--text", metavar="FILE", help="any file whose bytes are the token ids")
+    parser.add_argument(
+        "--text", metavar="FILE", help="any file whose bytes are the token ids (the first 262,144)"
+    )
     parser.add_argument("--verbose", action="store_true", help="also show every rank's slices")
     parser.add_argument("--json", action="store_true", help="verdicts for programs")
     parser.set_defaults(run=run)
@@ -73,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     cases = _cases(args, world, inputs)
     outcomes = _run_all(cases, world, args.verbose)
     ok = all(outcome.ok for outcome in outcomes)
-    _report(outcomes, world, args, ok)
+    _report(outcomes, world, args, ok, inputs.text_note)
     world.close()
     return 0 if ok else 1
 
@@ -135,18 +140,37 @@ def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]
         raise InputError(f"--layout and --strategy are for matmul, but --only names {', '.join(only)}")
     found = [_mesh(args.mesh, world.size)] if args.mesh else meshes(world.size)
     if args.layout:
-        layouts = [parse_layout(part, found[0], ndim=2) for part in args.layout.split(";")]
+        layouts = _first_fit(
+            found, lambda mesh: [parse_layout(part, mesh, ndim=2) for part in args.layout.split(";")]
+        )
         if len(layouts) not in (2, 3):
             raise InputError(f"--layout takes 'X; W' or 'X; W; OUT', but got {args.layout!r}")
         out = layouts[2] if len(layouts) == 3 else None
         return [layout_case(layouts[0], layouts[1], out, f"layouts {args.layout}", inputs)]
     if args.strategy:
-        words, scatter = parse_strategy(args.strategy, found[0])
-        return [matmul_case(found[0], words, scatter, inputs)]
+        mesh, words, scatter = _first_fit(found, lambda mesh: (mesh, *parse_strategy(args.strategy, mesh)))
+        return [matmul_case(mesh, words, scatter, inputs)]
     for mesh in found:
         if len(mesh.axes) > 3:
             raise InputError(f"the catalogue has meshes of 1 to 3 axes; give --strategy for {mesh}")
     return list(catalogue(found, inputs, only, args.every))
+
+
+def _first_fit(found: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
+    """What is read on the first mesh that has the axes it names."""
+    from spmdsim.errors import InputError, SpmdError
+
+    for mesh in found[:-1]:
+        try:
+            return read(mesh)
+        except SpmdError:
+            continue
+    try:
+        return read(found[-1])
+    except SpmdError as error:
+        if len(found) == 1:
+            raise
+        raise InputError(f"{error}; a mesh can be given with --mesh, such as --mesh dp=2,tp=4") from None
 
 
 def _run_all(cases: list[Case], world: World, verbose: bool) -> list[Outcome]:
@@ -161,7 +185,7 @@ def _run_all(cases: list[Case], world: World, verbose: bool) -> list[Outcome]:
     return outcomes
 
 
-def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool) -> None:
+def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, note: str) -> None:
     from spmdsim.cli import output
 
     if not output.is_speaker():
@@ -178,6 +202,8 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
     if args.verbose:
         for outcome in outcomes:
             _show_slices(outcome)
+    if note and any(outcome.case.op == "embedding" for outcome in outcomes):
+        output.say(note)
     wrong = sum(not o.ok for o in outcomes)
     output.say(
         f"{len(outcomes) - wrong} of {len(outcomes)} cases hold on {world.size} ranks ({type(world).__name__}); "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import math
 import struct
 import zipfile
 import zlib
@@ -75,8 +76,7 @@ def open_array(path: str | Path, name: str | None = None) -> FileArray:
         InputError: the file is missing, damaged or of an unknown kind, or has no such member.
     """
     file, member = _split_member(Path(path), name)
-    if not file.is_file():
-        raise InputError(f"there is no file {str(file)!r}")
+    _require_file(file)
     kind = "".join(file.suffixes[-2:]).lower()
     with _readable(file, kind or "an IDX file"):
         if kind.endswith(".npy"):
@@ -88,6 +88,13 @@ def open_array(path: str | Path, name: str | None = None) -> FileArray:
         return _open_idx(file)
 
 
+def _require_file(file: Path) -> None:
+    if file.is_dir():
+        raise InputError(f"{str(file)!r} is a folder; give a file")
+    if not file.is_file():
+        raise InputError(f"there is no file {str(file)!r}")
+
+
 @contextmanager
 def _readable(path: Path, kind: str) -> Iterator[None]:
     """Whatever a damaged file makes a reader say becomes one clear error."""
@@ -96,7 +103,7 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
     except InputError:
         raise
     except (
-        OSError, ValueError, KeyError, SyntaxError, EOFError, struct.error, zipfile.BadZipFile, zlib.error,
+        OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, struct.error, zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
         raise InputError(f"{str(path)!r} cannot be read as {kind}: {error}") from None
 
@@ -108,8 +115,7 @@ def open_tokens(path: str | Path) -> FileArray:
         InputError: the file is missing or empty.
     """
     file = Path(path)
-    if not file.is_file():
-        raise InputError(f"there is no file {str(file)!r}")
+    _require_file(file)
     count = file.stat().st_size
     if not count:
         raise InputError(f"{str(file)!r} is empty")
@@ -128,7 +134,8 @@ def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
 def _mapped(
     path: Path, shape: tuple[int, ...], dtype: np.dtype, offset: int, fortran: bool = False
 ) -> FileArray:
-    count = int(np.prod(shape, dtype=np.int64))
+    _require_numbers(path, shape, dtype)
+    count = math.prod(shape)
     have = path.stat().st_size - offset
     if have < count * dtype.itemsize:
         raise InputError(
@@ -145,6 +152,14 @@ def _mapped(
         return np.array(data[index], dtype=native, order="C")
 
     return FileArray(path, shape, native, read)
+
+
+def _require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """What a header says must be possible before anything is read by it."""
+    if dtype.kind not in "biufc" and dtype.name != "bfloat16":
+        raise InputError(f"{str(path)!r} holds elements of type {dtype}; save numbers")
+    if not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise InputError(f"{str(path)!r} is damaged: its header says shape {shape}")
 
 
 # -- npy and npz ------------------------------------------------------------------------------------
@@ -207,6 +222,7 @@ def _streamed(
     path: Path, shape: tuple[int, ...], dtype: np.dtype, open_stream: Callable[[], IO[bytes]]
 ) -> FileArray:
     """Rows of compressed data: read on to the last wanted one, keep only the wanted columns."""
+    _require_numbers(path, shape, dtype)
     native = dtype.newbyteorder("=")
     row_shape = shape[1:]
     row = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
@@ -240,8 +256,8 @@ def _pick(names: Sequence[str], member: str | None, path: Path) -> str:
     if member is None and len(names) == 1:
         return names[0]
     if member not in names:
-        what = "which array is meant" if member is None else f"there is no array {member!r}"
-        raise InputError(f"{what} in {str(path)!r}? It has {', '.join(sorted(names))}; write {path}:NAME")
+        what = "say which array is meant of" if member is None else f"there is no array {member!r} in"
+        raise InputError(f"{what} {str(path)!r}, which has {', '.join(sorted(names))}; write {path}:NAME")
     return str(member)
 
 
