@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.auto_parallel import rules
-from spmdsim.auto_parallel.elimination import TooWideError, eliminate, reduce_domains
-from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
-from spmdsim.auto_parallel.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.integer import DoesNotFitError, brute_force, smallest_memory, solve_integer
-from spmdsim.auto_parallel.local_search import improve
-from spmdsim.auto_parallel.model import Model
-from spmdsim.auto_parallel.pareto import pareto_filter, solutions
-from spmdsim.auto_parallel.problem import Problem
-from spmdsim.auto_parallel.programs import bert, chain, gpt, mlp, moe, tutorial
+from spmdsim.auto_parallel.costs.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.networks import bert, chain, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search, search_mesh
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, brute_force, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.local_search import improve
+from spmdsim.auto_parallel.solvers.pareto import pareto_filter, solutions
+from spmdsim.auto_parallel.solvers.problem import Problem
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
 from spmdsim.layout import Mesh

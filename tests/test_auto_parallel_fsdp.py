@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from spmdsim.auto_parallel import rules
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.integer import smallest_memory
-from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.search import search_mesh
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.solvers.integer import smallest_memory
 from spmdsim.cost import Machine
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Rule

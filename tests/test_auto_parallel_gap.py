@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spmdsim.auto_parallel.graph import Graph
-from spmdsim.auto_parallel.programs import bert, chain, convolutions, gpt, mlp, moe, tutorial
+from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.programs.networks import bert, chain, convolutions, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search
 from spmdsim.cost import Machine
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from spmdsim.auto_parallel import rules
 from spmdsim.auto_parallel.candidates import cut_strategies, operator_cuts, prime_factors
-from spmdsim.auto_parallel.double_recursion import double_recursion, step_costs
-from spmdsim.auto_parallel.graph import GraphBuilder
-from spmdsim.auto_parallel.mindspore_costs import operator_cost, strategy_cost
-from spmdsim.auto_parallel.pareto import pareto_filter
-from spmdsim.auto_parallel.programs import chain, mlp
+from spmdsim.auto_parallel.costs.mindspore_costs import operator_cost, strategy_cost
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import GraphBuilder
+from spmdsim.auto_parallel.programs.networks import chain, mlp
+from spmdsim.auto_parallel.solvers.double_recursion import double_recursion, step_costs
+from spmdsim.auto_parallel.solvers.pareto import pareto_filter
 from spmdsim.cost.published import MindSporeModel
 from spmdsim.errors import InputError
 from spmdsim.rules import strategy_from_cuts

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim.auto_parallel import rules
 from spmdsim.auto_parallel.baselines import complete, fully_sharded, in_pieces, megatron
-from spmdsim.auto_parallel.elimination import eliminate
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.integer import solve_integer
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
-from spmdsim.auto_parallel.model import Model
 from spmdsim.auto_parallel.named_dims import NamedDims, named_dims, written
-from spmdsim.auto_parallel.problem import Problem
-from spmdsim.auto_parallel.programs import bert, convolutions, gpt, mlp, moe
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.networks import bert, convolutions, gpt, mlp, moe
 from spmdsim.auto_parallel.search import search_mesh
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.solvers.elimination import eliminate
+from spmdsim.auto_parallel.solvers.integer import solve_integer
+from spmdsim.auto_parallel.solvers.problem import Problem
 from spmdsim.cost import Machine
 from spmdsim.cost.published import AlpaModel
 from spmdsim.errors import InputError

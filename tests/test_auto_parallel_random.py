@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spmdsim import ops
-from spmdsim.auto_parallel.elimination import TooWideError, eliminate
-from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
-from spmdsim.auto_parallel.graph import Graph
-from spmdsim.auto_parallel.integer import brute_force, smallest_memory, solve_integer
-from spmdsim.auto_parallel.local_search import improve
-from spmdsim.auto_parallel.model import Model
+from spmdsim.auto_parallel.costs.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.programs.record import record_program
 from spmdsim.auto_parallel.proof import arguments, prove
-from spmdsim.auto_parallel.record import record_program
 from spmdsim.auto_parallel.search import search
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
+from spmdsim.auto_parallel.solvers.integer import brute_force, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.local_search import improve
 from spmdsim.cost import Machine
 from spmdsim.layout import Mesh
 from spmdsim.worlds import LockStep

@@ -10,12 +10,12 @@ import pytest
 
 from spmdsim import ops
 from spmdsim.auto_parallel.carry_out import Applied, Parallelised, compare_bytes, run
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.einsum_grid import best_factor_grid
 from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
+from spmdsim.auto_parallel.programs.record import record_program
 from spmdsim.auto_parallel.proof import arguments, prove
-from spmdsim.auto_parallel.record import record_program
 from spmdsim.auto_parallel.search import search
-from spmdsim.auto_parallel.settings import Settings
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from spmdsim.auto_parallel import rules
 from spmdsim.auto_parallel.candidates import binary_mesh, device_matrices, mesh_strategies
-from spmdsim.auto_parallel.double_recursion import double_recursion
+from spmdsim.auto_parallel.costs.memory import peak_memory
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.moves import Moves, path, simple_layouts
+from spmdsim.auto_parallel.costs.settings import Settings, machine_on
 from spmdsim.auto_parallel.found import Found, load_choice
-from spmdsim.auto_parallel.graph import GraphBuilder
-from spmdsim.auto_parallel.integer import DoesNotFitError
-from spmdsim.auto_parallel.layers import find_repeats, mark_layers
-from spmdsim.auto_parallel.memory import peak_memory
-from spmdsim.auto_parallel.model import Model
-from spmdsim.auto_parallel.moves import Moves, path, simple_layouts
-from spmdsim.auto_parallel.pareto import frontier, frontier_table
-from spmdsim.auto_parallel.programs import PROGRAMS, build_program, gpt, mlp, tutorial
-from spmdsim.auto_parallel.propagation import propagate
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import GraphBuilder
+from spmdsim.auto_parallel.programs.layers import find_repeats, mark_layers
+from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program, gpt, mlp, tutorial
 from spmdsim.auto_parallel.search import search, search_mesh
-from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.auto_parallel.solvers.double_recursion import double_recursion
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
+from spmdsim.auto_parallel.solvers.pareto import frontier, frontier_table
+from spmdsim.auto_parallel.solvers.propagation import propagate
 from spmdsim.cost import CostModel, Machine
 from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.errors import InputError, RuleError

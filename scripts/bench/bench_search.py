@@ -14,13 +14,13 @@ from collections.abc import Callable
 from functools import partial
 
 from spmdsim import ops
-from spmdsim.auto_parallel.double_recursion import double_recursion
-from spmdsim.auto_parallel.programs import gpt
-from spmdsim.auto_parallel.propagation import propagate
-from spmdsim.auto_parallel.record import record_program
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.networks import gpt
+from spmdsim.auto_parallel.programs.record import record_program
 from spmdsim.auto_parallel.report import text_table
 from spmdsim.auto_parallel.search import search, search_mesh
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.solvers.double_recursion import double_recursion
+from spmdsim.auto_parallel.solvers.propagation import propagate
 from spmdsim.cost import Machine
 from spmdsim.layout import Mesh
 from spmdsim.tensor import Tensor

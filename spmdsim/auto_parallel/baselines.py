@@ -9,11 +9,11 @@ from dataclasses import replace
 from spmdsim.auto_parallel.batch import batch_factors
 from spmdsim.auto_parallel.candidates import configured_strategy, device_matrices
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.elimination import eliminate
-from spmdsim.auto_parallel.graph import Graph, Operator
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.keeper import split_further
-from spmdsim.auto_parallel.model import Model
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.rules import Strategy
 
 
 def batch_factors(graph: Graph) -> list[list[str]]:
     """Per operator the factors that come from dim 0 of an input.
 
-    >>> from spmdsim.auto_parallel.programs import mlp
+    >>> from spmdsim.auto_parallel.programs.networks import mlp
     >>> batch_factors(mlp(1, 8, 8, bias=False))
     [['.0'], ['b']]
     """

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from spmdsim.auto_parallel.graph import Graph, Operator
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.errors import InputError, RuleError, context
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.auto_parallel.evaluate import Move
+from spmdsim.auto_parallel.costs.evaluate import Move
+from spmdsim.auto_parallel.costs.moves import element_type
+from spmdsim.auto_parallel.costs.settings import Settings, machine_on
 from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.moves import element_type
-from spmdsim.auto_parallel.record import record_call
-from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.auto_parallel.programs.record import record_call
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
 from spmdsim.nn.gradients import backward as backward_pass

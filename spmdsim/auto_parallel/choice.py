@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Strategy
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from spmdsim.auto_parallel.baselines import baselines
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.evaluate import Evaluation, evaluate
-from spmdsim.auto_parallel.graph import Graph, Operator
-from spmdsim.auto_parallel.memory import Memory, peak_memory
-from spmdsim.auto_parallel.pricing import Pricer
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.costs.evaluate import Evaluation, evaluate
+from spmdsim.auto_parallel.costs.memory import Memory, peak_memory
+from spmdsim.auto_parallel.costs.pricing import Pricer
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy

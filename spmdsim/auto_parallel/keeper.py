@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from spmdsim.auto_parallel.candidates import configured_result
 from spmdsim.auto_parallel.choice import Kept, States
-from spmdsim.auto_parallel.graph import Graph, Value
-from spmdsim.auto_parallel.messages import shared
-from spmdsim.auto_parallel.moves import simple_layouts
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.costs.messages import shared
+from spmdsim.auto_parallel.costs.moves import simple_layouts
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.layout import Layout, Mesh
 
 #: Up to so many layouts of one tensor are all considered.

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.graph import Graph
-from spmdsim.auto_parallel.memory import peak_memory
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.costs.memory import peak_memory
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy
@@ -101,7 +101,7 @@ def named_dims(graph: Graph) -> NamedDims:
     Raises:
         InputError: an operator takes a dim apart or joins dims; such programs have no dims of one name.
 
-    >>> from spmdsim.auto_parallel.programs import chain
+    >>> from spmdsim.auto_parallel.programs.networks import chain
     >>> list(named_dims(chain((8, 4), batch=16)).sizes.items())
     [('.0', 16), ('k', 8), ('n', 4)]
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.auto_parallel.carry_out import Bytes, compare_bytes, run
 from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.record import shape_and_dtype
+from spmdsim.auto_parallel.programs.record import shape_and_dtype
 from spmdsim.auto_parallel.report import size_text, text_table
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import record

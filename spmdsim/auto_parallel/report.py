@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.auto_parallel.graph import Operator
-from spmdsim.auto_parallel.moves import piece_elements
+from spmdsim.auto_parallel.costs.moves import piece_elements
+from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.cost.machine import Machine
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.evaluate import Move
+    from spmdsim.auto_parallel.costs.evaluate import Move
     from spmdsim.auto_parallel.found import Found, WhyNot
 
 #: Operators and redistributions shown before the rest is summed up.

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices, searched_axes
-from spmdsim.auto_parallel.elimination import TooWideError, eliminate
+from spmdsim.auto_parallel.costs.memory import peak_memory
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.graph import Graph
-from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
-from spmdsim.auto_parallel.integer import DoesNotFitError, smallest_memory, solve_integer
-from spmdsim.auto_parallel.memory import peak_memory
-from spmdsim.auto_parallel.model import Model
-from spmdsim.auto_parallel.problem import Solution
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
+from spmdsim.auto_parallel.solvers.heuristics import by_propagation, by_recursion, expressing
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.problem import Solution
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.layout import Mesh
@@ -102,14 +102,14 @@ def search(
 def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, sizes: dict[str, Any]) -> Graph:
     """The program as a graph."""
     if isinstance(program, str):
-        from spmdsim.auto_parallel.programs import build_program
+        from spmdsim.auto_parallel.programs.networks import build_program
 
         return build_program(program, **sizes)
     if isinstance(program, Graph):
         if sizes:
             raise InputError(f"a graph takes no sizes, but got {', '.join(sizes)}")
         return program
-    from spmdsim.auto_parallel.record import record_program
+    from spmdsim.auto_parallel.programs.record import record_program
 
     return record_program(program, _ranks(mesh_or_ranks), **sizes)
 

@@ -142,8 +142,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _carry_out(args: argparse.Namespace, found: Found) -> Proof:
     """Run the program file, on real ranks under an MPI launcher, else in lock step."""
+    from spmdsim.auto_parallel.programs.record import load_program
     from spmdsim.auto_parallel.proof import arguments, prove
-    from spmdsim.auto_parallel.record import load_program
     from spmdsim.worlds import LockStep, world
 
     if not args.file:
@@ -190,14 +190,14 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
         return args.program, where, sizes
     if sizes:
         raise InputError(f"a program file has its own sizes; --{next(iter(sizes))} is for built-in programs")
-    from spmdsim.auto_parallel.record import load_program
+    from spmdsim.auto_parallel.programs.record import load_program
 
     program, inputs, parameters = load_program(args.file)
     return program, where, {"inputs": inputs, "parameters": parameters}
 
 
 def _settings(args: argparse.Namespace) -> Any:
-    from spmdsim.auto_parallel.settings import Settings
+    from spmdsim.auto_parallel.costs.settings import Settings
 
     return Settings(
         machine=_machine(args.machine), partial=True, recompute=args.recompute, overlap=args.overlap
@@ -256,7 +256,7 @@ def parse_bytes(text: str) -> float:
 
 
 def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> int:
-    from spmdsim.auto_parallel.pareto import frontier, frontier_table
+    from spmdsim.auto_parallel.solvers.pareto import frontier, frontier_table
 
     points = frontier(graph, where, settings)
     if args.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spmdsim.auto_parallel.graph import Graph, Operator, Value
+from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.cost.machine import CostModel
 from spmdsim.rules import BoundRule, Strategy
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spmdsim.auto_parallel.moves import Moves
+from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.graph import Value
-    from spmdsim.auto_parallel.problem import Problem
-    from spmdsim.auto_parallel.settings import Settings
+    from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.auto_parallel.programs.graph import Value
+    from spmdsim.auto_parallel.solvers.problem import Problem
     from spmdsim.layout import Layout
 
 #: Message sizes between which a cost model is taken for straight.

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.auto_parallel.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.layers import mark_layers
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.layers import mark_layers
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spmdsim.auto_parallel.problem import IMPOSSIBLE, Problem, Solution
+from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE, Problem, Solution
 from spmdsim.errors import SpmdError
 
 #: The largest table that is built: 8 bytes per entry.

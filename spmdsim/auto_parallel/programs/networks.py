@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from spmdsim.auto_parallel import rules
-from spmdsim.auto_parallel.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.transformer import bert, gpt, moe
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.transformer import bert, gpt, moe
 from spmdsim.errors import InputError
 
 __all__ = ["PROGRAMS", "bert", "build_program", "chain", "convolutions", "gpt", "mlp", "moe", "tutorial"]

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spmdsim.auto_parallel.graph import Operator
+from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.cost.published import MindSporeModel
 from spmdsim.errors import InputError
 from spmdsim.rules import BoundRule, Strategy

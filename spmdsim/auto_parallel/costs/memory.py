@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.graph import Graph, Operator
-from spmdsim.auto_parallel.moves import piece_elements
-from spmdsim.auto_parallel.settings import Settings
-from spmdsim.auto_parallel.work import saves
+from spmdsim.auto_parallel.costs.moves import piece_elements
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.work import saves
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
 
 
 @dataclass(frozen=True)

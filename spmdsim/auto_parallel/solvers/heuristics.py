@@ -12,15 +12,15 @@ from spmdsim.auto_parallel.candidates import (
     device_matrices,
     searched_axes,
 )
-from spmdsim.auto_parallel.double_recursion import double_recursion
-from spmdsim.auto_parallel.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.costs.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.graph import Graph, Operator
-from spmdsim.auto_parallel.local_search import improve
-from spmdsim.auto_parallel.model import Model
-from spmdsim.auto_parallel.moves import Moves
-from spmdsim.auto_parallel.propagation import propagate
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.solvers.double_recursion import double_recursion
+from spmdsim.auto_parallel.solvers.local_search import improve
+from spmdsim.auto_parallel.solvers.propagation import propagate
 from spmdsim.layout import Mesh
 from spmdsim.rules import Strategy
 

@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, prime_factors
-from spmdsim.auto_parallel.graph import Graph, Operator
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.errors import InputError
 from spmdsim.rules import BoundRule, Strategy
 
@@ -94,7 +94,7 @@ def double_recursion(
     Raises:
         InputError: no ranks, an unknown version or order, too little memory.
 
-    >>> from spmdsim.auto_parallel.programs import chain
+    >>> from spmdsim.auto_parallel.programs.networks import chain
     >>> found = double_recursion(chain((1000, 4000), batch=3000), 8, "r1.0")
     >>> found.cuts[0], found.parts(0)
     (('n', '.0', 'n'), ((2, 1), (1, 4)))

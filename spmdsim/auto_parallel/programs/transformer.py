@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spmdsim.auto_parallel import rules
-from spmdsim.auto_parallel.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.errors import InputError
 
 

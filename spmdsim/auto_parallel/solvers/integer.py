@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.auto_parallel.problem import IMPOSSIBLE, Problem, Solution
+from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE, Problem, Solution
 from spmdsim.errors import InputError, SpmdError
 
 
@@ -51,7 +51,7 @@ def solve_integer(
         DoesNotFitError: nothing fits; the message names the smallest limit that would.
     """
     _need_scipy()
-    from spmdsim.auto_parallel.elimination import reduce_domains, restrict
+    from spmdsim.auto_parallel.solvers.elimination import reduce_domains, restrict
 
     bound, kept = limit, reduce_domains(problem, memory=limit is not None)
     small = restrict(problem, kept)
@@ -112,7 +112,7 @@ def _too_small(problem: Problem, limit: float | None) -> DoesNotFitError:
 
 def smallest_memory(problem: Problem) -> float:
     """Bytes of the assignment that takes least memory."""
-    from spmdsim.auto_parallel.elimination import TooWideError, eliminate
+    from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 
     light = problem.weighted(1.0, 0.0)
     for key, prices in problem.pairs.items():

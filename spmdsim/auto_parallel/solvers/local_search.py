@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spmdsim.auto_parallel.elimination import TooWideError, eliminate, reduce_domains, restrict
-from spmdsim.auto_parallel.problem import Problem, Solution
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains, restrict
+from spmdsim.auto_parallel.solvers.problem import Problem, Solution
 
 
 def improve(

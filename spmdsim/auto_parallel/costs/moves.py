@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from spmdsim.auto_parallel.problem import IMPOSSIBLE
-from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.auto_parallel.costs.settings import Settings, machine_on
+from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from spmdsim.auto_parallel.evaluate import Message, Move, QuickPrices
-from spmdsim.auto_parallel.moves import Moves, element_type, path
-from spmdsim.auto_parallel.settings import Settings, machine_on
+from spmdsim.auto_parallel.costs.evaluate import Message, Move, QuickPrices
+from spmdsim.auto_parallel.costs.moves import Moves, element_type, path
+from spmdsim.auto_parallel.costs.settings import Settings, machine_on
 from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan

@@ -22,13 +22,13 @@ import numpy as np
 from spmdsim.auto_parallel.batch import batch_factors, splitting_batch
 from spmdsim.auto_parallel.candidates import configured_strategy, mesh_strategies
 from spmdsim.auto_parallel.choice import Choice, Kept, States, states_of
-from spmdsim.auto_parallel.graph import Graph, Operator, Value
+from spmdsim.auto_parallel.costs.messages import SharedMessages
+from spmdsim.auto_parallel.costs.moves import Moves, piece_elements
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.work import kept_when_recomputing, saves, work_seconds
 from spmdsim.auto_parallel.keeper import Keeper
-from spmdsim.auto_parallel.messages import SharedMessages
-from spmdsim.auto_parallel.moves import Moves, piece_elements
-from spmdsim.auto_parallel.problem import IMPOSSIBLE, Problem
-from spmdsim.auto_parallel.settings import Settings
-from spmdsim.auto_parallel.work import kept_when_recomputing, saves, work_seconds
+from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
+from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE, Problem
 from spmdsim.errors import RuleError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy

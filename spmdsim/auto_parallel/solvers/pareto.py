@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.graph import Graph
-from spmdsim.auto_parallel.integer import DoesNotFitError, solve_integer
-from spmdsim.auto_parallel.model import Model
-from spmdsim.auto_parallel.problem import Problem, Solution
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
+from spmdsim.auto_parallel.solvers.problem import Problem, Solution
 from spmdsim.layout import Mesh
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from spmdsim.auto_parallel.candidates import configured_result, configured_strategy
 from spmdsim.auto_parallel.choice import States, states_of
-from spmdsim.auto_parallel.graph import Graph, Operator, Value
-from spmdsim.auto_parallel.model import candidates
-from spmdsim.auto_parallel.moves import Moves, path
-from spmdsim.auto_parallel.settings import Settings
+from spmdsim.auto_parallel.costs.model import candidates
+from spmdsim.auto_parallel.costs.moves import Moves, path
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy
@@ -52,7 +52,7 @@ def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Pro
     Raises:
         InputError: no operator is configured.
 
-    >>> from spmdsim.auto_parallel.programs import mlp
+    >>> from spmdsim.auto_parallel.programs.networks import mlp
     >>> graph = mlp(2, 8, 8, bias=False).configure(fc0={".0": "x"})
     >>> [str(s) for s in propagate(graph, Mesh((2,), ("x",))).strategies]
     ['.0:x', '.1:x', '.0:x', 'b:x']

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spmdsim.auto_parallel.graph import Graph
+from spmdsim.auto_parallel.programs.graph import Graph
 
 #: The longest layer that is looked for, in operators.
 LONGEST = 400

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import Protocol
 
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.graph import Graph, Value
-from spmdsim.auto_parallel.messages import shared
-from spmdsim.auto_parallel.moves import Moves
-from spmdsim.auto_parallel.settings import Settings
-from spmdsim.auto_parallel.work import work_seconds
+from spmdsim.auto_parallel.costs.messages import shared
+from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.work import work_seconds
+from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.layout import Layout
 from spmdsim.redistribution.merge import Merge, buckets, elements_held
 from spmdsim.redistribution.step import Step

@@ -1,0 +1,1 @@
+"""What strategies cost: operators, moves between layouts, gradients, memory."""

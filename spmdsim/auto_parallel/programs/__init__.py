@@ -1,0 +1,1 @@
+"""What a search looks at: operator graphs, recorded from programs or built in."""
