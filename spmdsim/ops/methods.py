@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import UsageTypeError
 from spmdsim.ops import contract, elementwise, functions, order, reduce, shape, slicing
 from spmdsim.tensor import Tensor
 
@@ -18,6 +20,18 @@ def _compared(function: Any) -> Any:
         return function(a, b) if known or hasattr(b, "as_operand") else NotImplemented
 
     return compare
+
+
+def _rows(x: Tensor) -> Iterator[Tensor]:
+    """``for row in x``, as in numpy."""
+    return (slicing.getitem(x, k) for k in range(len(x)))
+
+
+def _refuse_array(x: Tensor, *_: Any, **__: Any) -> Any:
+    """``np.asarray(x)`` would gather behind the user's back, and only on the ranks that call it."""
+    raise UsageTypeError(
+        "a tensor is not turned into an array by itself; use .full() on all ranks, or .local()"
+    )
 
 
 def install() -> None:
@@ -33,7 +47,15 @@ def install() -> None:
         "__truediv__": elementwise.divide,
         "__rtruediv__": lambda a, b: elementwise.divide(b, a),
         "__pow__": elementwise.power,
+        "__floordiv__": functions.floor_divide,
+        "__rfloordiv__": lambda a, b: functions.floor_divide(b, a),
+        "__mod__": functions.remainder,
+        "__rmod__": lambda a, b: functions.remainder(b, a),
+        "__rmatmul__": lambda a, b: contract.matmul(b, a),
         "__neg__": elementwise.negative,
+        "__abs__": elementwise.absolute,
+        "__iter__": _rows,
+        "__array__": _refuse_array,
         "__gt__": elementwise.greater,
         "__lt__": elementwise.less,
         "__eq__": _compared(elementwise.equal),

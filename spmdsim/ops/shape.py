@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import REDUCE_OPS, Layout
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.rules import Rule
@@ -126,18 +126,21 @@ _reshape_op = Op(
 )
 
 
-def reshape(x: Tensor, shape: Sequence[int], layout: Layout | None = None) -> Tensor:
+def reshape(x: Tensor, shape: int | Sequence[int], layout: Layout | None = None) -> Tensor:
     """The same elements, in row-major order, in another shape.
 
     Args:
         x: the tensor.
-        shape: new shape; one size may be -1.
+        shape: new shape, or the only size; one size may be -1.
         layout: where the result should live; if left out, where it is without moving data, if possible.
 
     Raises:
         RuleError: another number of elements.
+        UsageTypeError: sizes that are not in one tuple.
     """
-    new = full_shape(x.shape, shape)
+    if isinstance(layout, int):
+        raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
+    new = full_shape(x.shape, (shape,) if isinstance(shape, int) else shape)
     if layout is not None:
         return move(x, layout, new)
     return _reshape_op(x, shape=new)

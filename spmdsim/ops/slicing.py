@@ -175,6 +175,8 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         RuleError: anything else, or an index out of range.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
+    if wrong := [p for p in parts if not isinstance(p, (int, np.integer, slice, type(None), type(Ellipsis)))]:
+        raise RuleError(f"a tensor is indexed by integers and slices, not {type(wrong[0]).__name__}")
     given = len([p for p in parts if p is not None and p is not Ellipsis])
     if given > x.ndim:
         raise RuleError(f"{given} indices are too many for a tensor of {x.ndim} dims")
@@ -192,14 +194,12 @@ def getitem(x: Tensor, index: Any) -> Tensor:
             if not -n <= part < n:
                 raise RuleError(f"index {part} is out of range for dim {dim} of size {n}")
             a, b, s = int(part) % n, int(part) % n + 1, 1
-        elif isinstance(part, slice):
+        else:
             a, b, s = part.indices(n)
             if s < 1:
                 raise RuleError(f"slices of tensors need positive steps, but got {part}")
             b = a if b < a else b
             shape.append(len(range(a, b, s)))
-        else:
-            raise RuleError(f"a tensor is indexed by integers and slices, not {type(part).__name__}")
         start.append(a)
         stop.append(b)
         step.append(s)
