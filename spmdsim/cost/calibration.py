@@ -8,14 +8,15 @@ Between ranks on one node a message is a copy through caches, so what it costs d
 rest are cheaper than bytes the sender has just written, and so is reducing them. Therefore whole rounds are timed as
 emulated algorithms do them (``spmdsim/cli/collective/samples.py``), and the machine gets their differences.
 
-What limits predictions made with such a machine: how fast messages, and freshly written bytes above all, travel
-depends on which cores the ranks have and what these share, so a machine file holds for the placement it was measured
-in. On one virtual machine of two cores it was 1 or 11 GB/s, 9 or 25 us for a short message, from one minute to the
-next, for no reason that could be seen from inside, whether ranks were bound to cores or not: rings were predicted to
-7 % in the median where calibration and measurement met the same state, to 30 to 60 % where not; recursive doubling,
-which sends only what rests, to 3 to 13 %. A round in which a rank only sends or only receives is priced as an exchange, which is 20 % too much for
-a binomial broadcast. Beyond the caches all ranks share the memory's bandwidth, which is measured with as many ranks
-as calibrate, not with more. Other work on the machine adds to measured and never to predicted times.
+What limits predictions made with such a machine: how fast messages, and freshly written bytes above all,
+travel depends on which cores the ranks have and what these share, so a machine file holds for the placement
+it was measured in. On one virtual machine of two cores it was 1 or 11 GB/s, 9 or 25 us for a short message,
+from one minute to the next, for no reason that could be seen from inside, whether ranks were bound to cores
+or not: rings were predicted to 7 % in the median where calibration and measurement met the same state, to 30
+to 60 % where not; recursive doubling, which sends only what rests, to 3 to 13 %. A round in which a rank only
+sends or only receives is priced as an exchange, which is 20 % too much for a binomial broadcast. Beyond the
+caches all ranks share the memory's bandwidth, which is measured with as many ranks as calibrate, not with
+more. Other work on the machine adds to measured and never to predicted times.
 """
 
 from __future__ import annotations
