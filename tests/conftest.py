@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
+
+# Thousands of tests and full caches make each search for cycles slow; a fifth of the time would go there.
+gc.set_threshold(100_000, 50, 50)
 
 
 def pytest_addoption(parser, pluginmanager):
