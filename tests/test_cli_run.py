@@ -1,16 +1,15 @@
-"""``spmdsim run``: every option, every kind of file and element type, and what it says of mistakes."""
+"""``spmdsim run``: every option, every kind of file and element type, and its verdicts."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import re
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from processes import run_python
+from run_files import KINDS, LOCKSTEP, W, X, idx, run_json, safetensors
 
 import spmdsim.cases.case
 import spmdsim.cases.inputs
@@ -20,95 +19,6 @@ from spmdsim import LockStep, Mesh, ops
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cases.matmul import matmul_case
 from spmdsim.cli.main import main
-
-LOCKSTEP = ("run", "--world", "lockstep")
-
-X = np.random.default_rng(0).standard_normal((12, 10)).astype(np.float32)
-W = np.random.default_rng(1).standard_normal((10, 7)).astype(np.float32)
-
-
-def run_json(capsys, *arguments, code=0):
-    """The JSON verdicts of a run in lock step."""
-    assert main([*LOCKSTEP, "--json", *map(str, arguments)]) == code
-    return json.loads(capsys.readouterr().out)
-
-
-def mistake(capsys, *arguments):
-    """The one line that a wrong run says."""
-    assert main([*LOCKSTEP, "-n", "4", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert re.fullmatch(r"spmdsim run: error: [^\n]+\n", captured.err), captured.err
-    return captured.err
-
-
-# -- files of every kind ----------------------------------------------------------------------------
-
-
-def safetensors(path, name, code, shape, data):
-    header = {name: {"dtype": code, "shape": list(shape), "data_offsets": [0, len(data)]}}
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
-
-
-def idx(array, code):
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape) + array.tobytes()
-
-
-def npy(folder):
-    np.save(folder / "x.npy", X)
-    return folder / "x.npy"
-
-
-def npy_fortran(folder):
-    np.save(folder / "x.npy", np.asfortranarray(X))
-    return folder / "x.npy"
-
-
-def npy_big_endian(folder):
-    np.save(folder / "x.npy", X.astype(">f4"))
-    return folder / "x.npy"
-
-
-def npz(folder):
-    np.savez(folder / "x.npz", other=W, x=X)
-    return f"{folder / 'x.npz'}:x"
-
-
-def npz_fortran(folder):
-    np.savez(folder / "x.npz", np.asfortranarray(X))
-    return folder / "x.npz"
-
-
-def npz_compressed(folder):
-    np.savez_compressed(folder / "x.npz", x=X, other=W)
-    return f"{folder / 'x.npz'}:x"
-
-
-def npz_compressed_fortran(folder):
-    np.savez_compressed(folder / "x.npz", x=np.asfortranarray(X))
-    return folder / "x.npz"
-
-
-def safetensors_f32(folder):
-    return f"{safetensors(folder / 'x.safetensors', 'fc.x', 'F32', X.shape, X.tobytes())}:fc.x"
-
-
-def idx_float(folder):
-    (folder / "x-idx").write_bytes(idx(X.astype(">f4"), 0x0D))
-    return folder / "x-idx"
-
-
-def idx_gzipped(folder):
-    (folder / "x-idx.gz").write_bytes(gzip.compress(idx(X.astype(">f4"), 0x0D)))
-    return folder / "x-idx.gz"
-
-
-KINDS = [
-    npy, npy_fortran, npy_big_endian, npz, npz_fortran, npz_compressed, npz_compressed_fortran, safetensors_f32,
-    idx_float, idx_gzipped,
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -299,110 +209,6 @@ def test_each_rank_reads_its_slice_only(tmp_path, monkeypatch):
         mine = [operand.layout.slices(operand.shape, rank) for rank in range(4)]
         assert sorted(map(str, asked[name])) == sorted({str(part) for part in mine})
     assert asked["x.npy"][0] == (slice(0, 6), slice(0, 5))
-
-
-# -- mistakes ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments, text",
-    [
-        (["--only", "matmull"], "matmul, embedding, linear"),
-        (["--shape", "4,4"], "M,K,N"),
-        (["--shape", "4,x,4"], "M,K,N"),
-        (["--shape", "4,-1,4"], "M,K,N"),
-        (["--mesh", "3"], "3 ranks, but 4 are running"),
-        (["--mesh", "dp=2,tp=4"], "8 ranks, but 4 are running"),
-        (["--mesh", "dp=2,dp=2"], "dp"),
-        (["--mesh", "2,x"], "2,x"),
-        (["--dtype", "float31"], "float31"),
-        (["--dtype", "str"], "str"),
-        (["--dtype", "V8"], "V8"),
-        (["--strategy", "z:tp"], "z:tp"),
-        (["--strategy", "m:pp"], "pp"),
-        (["--strategy", "m:tp k:tp"], "used twice"),
-        (["--layout", "tp,None"], "X; W"),
-        (["--layout", "qq,None; None,None"], "qq"),
-        (["--layout", "tp; None,None"], "tp"),
-        (["--layout", "tp,None; None,None", "--strategy", "m:tp"], "one"),
-        (["--only", "linear", "--strategy", "m:tp"], "matmul"),
-        (["--x", "nowhere.npy"], "nowhere.npy"),
-        (["--x", "a.npy", "--data", "b.npy"], "--data"),
-        (["--text", "nowhere.txt", "--only", "embedding"], "nowhere.txt"),
-        (["--shape", "5000,64,3", "--w", "nowhere.npy"], "5000"),
-        (["-n", "0"], "0"),
-        (["-n", "-2"], "-2"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_a_mistake_is_one_line(arguments, text, capsys):
-    assert text in mistake(capsys, *arguments)
-
-
-def damaged(folder, name):
-    whole = {
-        "cut.npy": lambda: npy(folder).read_bytes()[:-40],
-        "header.npy": lambda: b"\x93NUMPY\x01\x00\x10\x00{'descr': oops}  ",
-        "pickled.npy": lambda: pickled(folder),
-        "cut.npz": lambda: Path(str(npz_compressed(folder)).rpartition(":")[0]).read_bytes()[:-60],
-        "body.npz": lambda: spoiled(Path(npz_compressed_fortran(folder)).read_bytes()),
-        "cut.safetensors": lambda: safetensors(
-            folder / "s", "x", "F32", X.shape, X.tobytes()[:-4]
-        ).read_bytes(),
-        "header.safetensors": lambda: struct.pack("<Q", 4) + b"[1]]",
-        "list.safetensors": lambda: struct.pack("<Q", 3) + b"[1]",
-        "long.safetensors": lambda: struct.pack("<Q", 1 << 60) + b"{}",
-        "type.safetensors": lambda: safetensors(folder / "s", "x", "F4", X.shape, X.tobytes()).read_bytes(),
-        "empty.safetensors": lambda: b"",
-        "cut-idx": lambda: idx(X.astype(">f4"), 0x0D)[:-4],
-        "cut-idx.gz": lambda: gzip.compress(idx(X.astype(">f4"), 0x0D))[:-30],
-        "body-idx.gz": lambda: spoiled(gzip.compress(idx(X.astype(">f4"), 0x0D))),
-        "plain-idx.gz": lambda: idx(X.astype(">f4"), 0x0D),
-        "unknown.txt": lambda: b"hello",
-        "empty-idx": lambda: b"",
-    }[name]()
-    (folder / name).write_bytes(whole)
-    return folder / name
-
-
-def pickled(folder):
-    np.save(folder / "p.npy", np.array([[{}]], object), allow_pickle=True)
-    return (folder / "p.npy").read_bytes()
-
-
-def spoiled(data):
-    middle = len(data) // 2
-    return data[:middle] + bytes(255 - b for b in data[middle : middle + 20]) + data[middle + 20 :]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cut.npy", "header.npy", "pickled.npy", "cut.npz", "body.npz", "cut.safetensors", "header.safetensors",
-        "list.safetensors", "long.safetensors", "type.safetensors", "empty.safetensors", "cut-idx", "cut-idx.gz",
-        "body-idx.gz", "plain-idx.gz", "unknown.txt", "empty-idx",
-    ],
-)  # fmt: skip
-def test_a_damaged_file_is_one_line(tmp_path, name, capsys):
-    path = damaged(tmp_path, name)
-    assert name in mistake(capsys, "--only", "matmul", "--mesh", "4", "--x", path)
-
-
-def test_files_that_do_not_fit(tmp_path, capsys):
-    np.save(tmp_path / "x.npy", X)
-    np.save(tmp_path / "w.npy", W)
-    np.save(tmp_path / "vector.npy", X[0])
-    np.savez(tmp_path / "two.npz", a=X, b=W)
-    (tmp_path / "empty.txt").write_bytes(b"")
-    said = mistake(capsys, "--x", tmp_path / "w.npy", "--w", tmp_path / "x.npy")
-    assert "(10, 7)" in said and "(12, 10)" in said
-    assert "(10,)" in mistake(capsys, "--x", tmp_path / "vector.npy")
-    said = mistake(capsys, "--x", tmp_path / "two.npz")
-    assert "a, b" in said
-    assert "'c'" in mistake(capsys, "--x", f"{tmp_path / 'two.npz'}:c")
-    assert "empty" in mistake(capsys, "--only", "embedding", "--text", tmp_path / "empty.txt")
-    said = mistake(capsys, "--x", tmp_path / "x.npy", "--w", tmp_path / "w.npy", "--shape", "13,10,7")
-    assert "(12, 10)" in said and "(13, 10)" in said
 
 
 def test_real_ranks_say_the_same(tmp_path, launcher):

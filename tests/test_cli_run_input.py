@@ -7,20 +7,10 @@ import struct
 
 import numpy as np
 import pytest
+from run_files import LOCKSTEP, W, X, run_json
 
 import spmdsim.cases.inputs
 from spmdsim.cli.main import main
-
-LOCKSTEP = ("run", "--world", "lockstep")
-
-X = np.random.default_rng(0).standard_normal((12, 10)).astype(np.float32)
-W = np.random.default_rng(1).standard_normal((10, 7)).astype(np.float32)
-
-
-def run_json(capsys, *arguments):
-    """The JSON verdicts of a good run in lock step."""
-    assert main([*LOCKSTEP, "--json", *map(str, arguments)]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_nan_and_inf_are_values(tmp_path, capsys):

@@ -46,9 +46,7 @@ class PointToPoint:
         message = start_send(self, payload, dest, tag, mode, name, frame)
         if not message.done:
             message.waiter = task
-            task.waiting = message
-            self._scheduler.pass_on(task)
-            task.waiting = None
+            self._scheduler.block(message)
         if message.end > task.clock:
             task.clock = message.end
         if mode is SYNCHRONOUS:
@@ -65,9 +63,7 @@ class PointToPoint:
         receive = start_receive(self, target, source, tag, name, frame, True)
         if not receive.done:
             receive.waiter = task
-            task.waiting = receive
-            self._scheduler.pass_on(task)
-            task.waiting = None
+            self._scheduler.block(receive)
         result = received(receive, status)
         timeline = self._scheduler.timeline
         if timeline is not None:
@@ -85,9 +81,8 @@ class PointToPoint:
             task = self._task
             if not message.done:
                 message.waiter = task
-                task.waiting = message
-                self._scheduler.pass_on(task)
-                task.waiting = message.array = None
+                self._scheduler.block(message)
+                message.array = None
             if message.end > task.clock:
                 task.clock = message.end
 
@@ -115,11 +110,8 @@ class PointToPoint:
         if receive is DECLINED:
             self._receive(writable(buf), source, tag, status, "Recv", _frame(1))
         elif receive is not None:
-            task = self._task
-            receive.waiter = task
-            task.waiting = receive
-            self._scheduler.pass_on(task)
-            task.waiting = None
+            receive.waiter = self._task
+            self._scheduler.block(receive)
             got(receive, status)
 
     def Sendrecv(
