@@ -8,6 +8,7 @@ import pytest
 import spmdsim.dialects.paddle as paddle
 from spmdsim import LockStep, record
 from spmdsim.dialects.paddle.distributed import fleet
+from spmdsim.dialects.paddle.distributed.fleet import meta_parallel
 from spmdsim.dialects.paddle.distributed.fleet.layers import mpu
 from spmdsim.dialects.paddle.distributed.fleet.meta_parallel import ColumnParallelLinear, RowParallelLinear
 from spmdsim.dialects.session import use_world
@@ -194,7 +195,8 @@ def test_functions_against_numpy(world):
     "module, name, nearest",
     [(paddle, "Shrd", "Shard"), (paddle, "DataParallel", "Shard"), (paddle.nn, "Linear", "ColumnParallelLinear"),
      (paddle.distributed, "all_reduce", "reshard"), (fleet, "distributed_modl", "distributed_model"),
-     (paddle.optimizer, "AdmW", "AdamW"), (mpu, "PipelineLayer", "one stage")],
+     (paddle.optimizer, "AdmW", "AdamW"), (mpu, "PipelineLayer", "one stage"),
+     (meta_parallel, "PipelineLayer", "one stage")],
 )  # fmt: skip
 def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
     for ask in (lambda: getattr(module, name), lambda: exec(f"from {module.__name__} import {name}")):
