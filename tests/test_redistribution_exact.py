@@ -15,6 +15,7 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound import lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange import receives, sends
+from spmdsim.redistribution.few import FewTraffic
 from spmdsim.redistribution.step import overlap
 from spmdsim.redistribution.traffic import exchange_traffic
 from spmdsim.worlds.lockstep import LockStep
@@ -102,6 +103,20 @@ def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
                 assert traffic.messages[position] == len(others)
                 assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in mine)
                 assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(mine, 2))
+
+
+def test_few_ranks_are_counted_as_many_are() -> None:
+    choose = random.Random(6)
+    meshes = [*every_mesh(8), *ODD_MESHES, *every_mesh(12)]
+    for shape in [(), (13,), (1,), (0,), (16, 8), (7, 5), (5, 3, 7), (1, 2, 3)]:
+        layouts = [layout for mesh in meshes for layout in every_layout(mesh, len(shape))]
+        for _ in range(150):
+            src, dst = choose.choice(layouts), choose.choice(layouts)
+            few = FewTraffic(src.mesh, src.dims, dst.mesh, dst.dims, shape)
+            many = exchange_traffic(src, dst, shape)
+            assert few.most_received == many.most_received, (src, dst, shape)
+            assert few.most_messages == many.most_messages, (src, dst, shape)
+            assert few.most_sent == many.most_sent, (src, dst, shape)
 
 
 def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:

@@ -8,18 +8,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.price import largest, price_step
+from spmdsim.redistribution.price import largest, largest_sizes, price_exchange, price_step
 from spmdsim.redistribution.search import Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.redistribution.traffic import exchange_traffic
+from spmdsim.redistribution.traffic import busiest
 
 #: The kinds of plan.
 LOCAL = "local"
@@ -128,6 +128,13 @@ def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
     return Layout(dst.mesh, dims, [item for item in dst.partial if item not in new])
 
 
+class Arrival(NamedTuple):
+    """A layout that an exchange leads to, and the steps from there to the target."""
+
+    layout: Layout
+    rest: tuple[Step, ...]
+
+
 class _Finder:
     """Builds the candidates between two canonical layouts; the target keeps pending only what the source has."""
 
@@ -150,28 +157,22 @@ class _Finder:
         src, dst = self.src, self.dst
         if src == dst:
             return [self._candidate((), LOCAL)]
-        found = [] if reduced_axes(src, dst) else [self._candidate((self._direct(src),), DIRECT)]
+        found = [] if reduced_axes(src, dst) else self._exchanged((), src, self._arrivals)
         if found and found[0].kind == LOCAL and not self.everything:
             return found
-        bound = min((one.seconds for one in found), default=float("inf"))
-        paths = self._search(dst, float("inf") if self.everything else bound * (1 + 1e-9) + 1e-12)
+        bound = _least(found) * (1 + 1e-9) + 1e-12
+        paths = self._search(dst, float("inf") if self.everything else bound)
         found += self._collectives(paths, True)
-        for mid in self._worth(paths, found):
-            found += self._exchanged(mid, min((one.seconds for one in found), default=float("inf")))
+        found += self._reduced(paths, found)
         if self.everything and paths.target is None:
             found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
         return found
 
     def two_meshes(self) -> list[Candidate]:
         """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
-        found: list[Candidate] = []
         if not self.src.partial:
-            return self._arrive((), self.src, DIRECT)
-        paths = self._search(self.src.reduced, float("inf"))
-        for mid in self._worth(paths, found):
-            steps = steps_of(mid, self.src, self.shape, ())
-            found += self._arrive(tuple(steps), steps[-1].dst, REDUCED)
-        return found
+            return self._exchanged((), self.src, self._arrivals)
+        return self._reduced(self._search(self.src.reduced, float("inf")), [])
 
     def _candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
         return priced(steps, kind, self.itemsize, self.machine, allowed)
@@ -180,50 +181,66 @@ class _Finder:
         limit = math.prod(self.shape) if unlimited else self.limit
         return search(self.src, dst, self.shape, self.itemsize, self.machine, limit, bound)
 
-    def _worth(self, paths: Paths, found: list[Candidate]) -> Iterator[Found]:
-        """The reduced states from which an exchange may still beat what is found so far."""
-        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
-            best = min((one.seconds for one in found), default=float("inf"))
-            if self.everything or mid.seconds < best * (1 - 1e-9):
-                yield mid
-
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
         if paths.target is None:
             return []
         steps = steps_of(paths.target, self.src, self.shape, self.kept)
         return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
 
-    def _exchanged(self, mid: Found, best: float) -> list[Candidate]:
-        """The steps to a reduced state and the exchange from there, unless they take too long."""
-        after = Layout(self.src.mesh, mid.state.dims, self.kept)
-        if after == self.dst:
-            return []
-        last = self._direct(after)
-        _, seconds = price_step(last, self.itemsize, self.machine)
-        if not self.everything and mid.seconds + seconds > best * (1 + 1e-9):
-            return []
-        steps = steps_of(mid, self.src, self.shape, self.kept)
-        return [self._candidate((*steps, last), REDUCED)]
+    # -- exchanges ----------------------------------------------------------------------------------
 
-    def _direct(self, src: Layout) -> Step:
+    def _reduced(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
+        """The exchanges from reduced states that may beat the others and one another."""
+        found: list[Candidate] = []
+        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
+            best = _least(others + found)
+            if not self.everything and mid.seconds >= best * (1 - 1e-9):
+                break
+            arrivals = [there for there in self._arrivals if self._may_win(mid, there.layout, best)]
+            if arrivals:
+                steps = steps_of(mid, self.src, self.shape, self.kept)
+                found += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
+        return found
+
+    def _may_win(self, mid: Found, there: Layout, best: float) -> bool:
+        """Whether an exchange from a reduced state is needed, and not too slow: told before its steps are made."""
+        src, dims = self.src, mid.state.dims
+        if src.mesh == there.mesh and dims == there.dims:
+            return False
+        ends = (src.mesh, dims, there.mesh, there.dims)
+        _, seconds = price_exchange(*ends, self.shape, self.itemsize, self.machine)
+        slack = 0.0 if src.mesh == there.mesh else 1e-12  # with collectives in hand, ties are not looked at
+        return self.everything or mid.seconds + seconds <= best * (1 + 1e-9) + slack
+
+    def _exchanged(self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]) -> list[Candidate]:
+        """Some steps, the exchange to each of some layouts, and what follows there."""
+        kind = REDUCED if steps else DIRECT
+        return [
+            self._candidate((*steps, self._direct(src, there), *rest), SPREAD if rest else kind)
+            for there, rest in arrivals
+        ]
+
+    def _direct(self, src: Layout, dst: Layout) -> Step:
         """The exchange; a slice where every rank holds its target already."""
-        if src.mesh == self.dst.mesh and _holds_all(src, self.dst, self.shape):
-            return Step("slice", (), src, self.dst, self.shape)
-        return Step("exchange", (), src, self.dst, self.shape)
+        if src.mesh == dst.mesh:
+            traffic = busiest(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
+            if not traffic.most_received:
+                return Step("slice", (), src, dst, self.shape)
+        return Step("exchange", (), src, dst, self.shape)
 
-    def _arrive(self, steps: tuple[Step, ...], src: Layout, kind: str) -> list[Candidate]:
-        """Exchange to the target's mesh: at once, or spread over its ranks and gathered there."""
-        found = [self._candidate((*steps, self._direct(src)), kind)]
+    @cached_property
+    def _arrivals(self) -> list[Arrival]:
+        """The layouts an exchange may lead to: the target, or it spread over its ranks and gathered there."""
         dst, free = self.dst, self.dst.replicated_axes
-        if self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
+        found = [Arrival(dst, ())]
+        one_mesh = self.src.mesh == dst.mesh
+        if one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
             return found
-        sizes = [largest(Layout(dst.mesh, (entry,)), (size,)) for size, entry in zip(self.shape, dst.dims)]
+        sizes = largest_sizes(dst, self.shape)
         most = sizes.index(max(sizes))
         spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
-        away = Step("exchange", (), src, spread, self.shape)
-        gather = Step("all_gather", free, spread, dst, self.shape)
-        return [*found, self._candidate((*steps, away, gather), SPREAD)]
+        return [*found, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]
 
 
-def _holds_all(src: Layout, dst: Layout, shape: tuple[int, ...]) -> bool:
-    return exchange_traffic(src, dst, shape).most_received == 0
+def _least(found: list[Candidate]) -> float:
+    return min([one.seconds for one in found], default=float("inf"))

@@ -48,80 +48,100 @@ class Target:
         self.size_of = src.mesh._size_of
         kept = kept_axes(src, dst)
         self.dims = dst.dims
-        self.start = State(src.dims, tuple(axis for axis in src.partial_axes if axis not in kept))
+        self.start = State(src.dims, tuple([axis for axis in src.partial_axes if axis not in kept]))
         self.goal = State(dst.dims, ())
-        self.movable = tuple(a for a in src.mesh.axes if a not in kept and self.size_of[a] > 1)
+        self.movable = {a for a in src.mesh.axes if a not in kept and self.size_of[a] > 1}
         self.wanted = {axis for entry in dst.dims for axis in entry}
-        self._local: dict[Dims, tuple[int, ...]] = {}
+        self._parts: list[dict[tuple[str, ...], int]] = [{} for _ in shape]
+        self._local: dict[Dims, tuple[int, list[int]]] = {}
+        self._members: dict[tuple[str, ...], int] = {}
 
-    def local(self, dims: Dims) -> tuple[int, ...]:
-        """The local shape of the largest piece: that of the first rank, balanced splits being what they are."""
+    # -- sizes --------------------------------------------------------------------------------------
+
+    def local(self, dims: Dims) -> tuple[int, list[int]]:
+        """Elements and shape of the largest piece: the first rank's, balanced splits being what they are."""
         found = self._local.get(dims)
         if found is None:
-            found = tuple(self._part(dim, entry) for dim, entry in enumerate(dims))
-            self._local[dims] = found
+            shape = [
+                known[entry] if entry in known else self._part(dim, entry)
+                for dim, (entry, known) in enumerate(zip(dims, self._parts))
+            ]
+            found = self._local[dims] = (math.prod(shape), shape)
         return found
-
-    def largest(self, dims: Dims) -> int:
-        """Elements of the largest piece."""
-        return math.prod(self.local(dims))
 
     def _part(self, dim: int, entry: tuple[str, ...]) -> int:
         size = self.shape[dim]
         for axis in entry:
             size = -(-size // self.size_of[axis])
+        self._parts[dim][entry] = size
         return size
 
-    def moves(self, state: State) -> Iterator[Move]:
+    def members(self, axes: tuple[str, ...]) -> int:
+        """Ranks of a group along some axes."""
+        found = self._members.get(axes)
+        if found is None:
+            found = self._members[axes] = self.mesh.axis_size(*axes)
+        return found
+
+    def moved(self, state: State, move: Move) -> int:
+        """Elements that the first rank receives: the busiest one's, or where pieces are uneven a little less."""
+        kind = move.collective
+        if kind == "slice":
+            return 0
+        after, shape = self.local(move.state.dims)
+        if kind == "reduce_scatter":
+            return (self.members(move.axes) - 1) * after
+        if kind == "all_reduce":
+            members = self.members(move.axes)
+            return (members - 2) * -(-after // members) + after
+        return after - math.prod(map(min, self.local(state.dims)[1], shape))
+
+    # -- all moves ----------------------------------------------------------------------------------
+
+    def moves(self, state: State) -> list[Move]:
         """The moves that make sense from a state."""
         sliced = self._slice(state)
         if sliced is not None:
-            yield sliced  # costs nothing and shrinks everything that follows
-            return
+            return [sliced]  # costs nothing and shrinks everything that follows
         moves = self._reductions(state) if state.pending else self._placements(state)
-        for move in moves:
-            if self.largest(move.state.dims) <= self.limit:
-                yield move
+        return [move for move in moves if self.local(move.state.dims)[0] <= self.limit]
 
     # -- slice --------------------------------------------------------------------------------------
 
     def _slice(self, state: State) -> Move | None:
-        free = {*self.movable} - {a for entry in state.dims for a in entry} - {*state.pending}
-        taken: list[str] = []
-        dims = list(state.dims)
-        for dim, (entry, target) in enumerate(zip(state.dims, self.dims)):
-            run = next_run(entry, target, free)
-            if run:
-                dims[dim] = entry + run
-                taken += run
-        return Move("slice", tuple(taken), State(tuple(dims), state.pending)) if taken else None
+        if state.dims == self.dims:
+            return None
+        free = self.movable.difference(state.pending, *state.dims)
+        if free.isdisjoint(self.wanted):
+            return None
+        runs = [next_run(entry, target, free) for entry, target in zip(state.dims, self.dims)]
+        if not any(runs):
+            return None
+        dims = tuple([entry + run for entry, run in zip(state.dims, runs)])
+        return Move("slice", tuple([axis for run in runs for axis in run]), State(dims, state.pending))
 
     # -- reductions ---------------------------------------------------------------------------------
 
     def _reductions(self, state: State) -> Iterator[Move]:
         pending = {*state.pending}
         runs = [next_run(entry, target, pending) for entry, target in zip(state.dims, self.dims)]
-        fitting = [dim for dim, run in enumerate(runs) if run]
-        if len(fitting) > 1:
-            yield self._scattered(state, {dim: runs[dim] for dim in fitting})
-        for dim in fitting:
-            yield self._scattered(state, {dim: runs[dim]})
-        lost = tuple(axis for axis in state.pending if axis not in self.wanted)
+        if sum(map(bool, runs)) > 1:
+            yield self._scattered(state, runs)
+        for dim, run in enumerate(runs):
+            if run:
+                yield self._scattered(state, _only(runs, dim, run))
+        lost = tuple([axis for axis in state.pending if axis not in self.wanted])
         if lost and len(lost) < len(state.pending):
-            yield self._reduced(state, lost)
-        yield self._reduced(state, state.pending)
-        for dim in range(len(self.shape)):
-            if runs[dim] != state.pending:
-                yield self._scattered(state, {dim: state.pending})
+            yield Move("all_reduce", lost, State(state.dims, _without(state.pending, lost)))
+        yield Move("all_reduce", state.pending, State(state.dims, ()))
+        for dim, run in enumerate(runs):
+            if run != state.pending:
+                yield self._scattered(state, _only(runs, dim, state.pending))
 
-    def _scattered(self, state: State, added: dict[int, tuple[str, ...]]) -> Move:
-        dims = tuple(entry + added.get(dim, ()) for dim, entry in enumerate(state.dims))
-        axes = tuple(axis for run in added.values() for axis in run)
-        left = tuple(axis for axis in state.pending if axis not in axes)
-        return Move("reduce_scatter", axes, State(dims, left))
-
-    def _reduced(self, state: State, axes: tuple[str, ...]) -> Move:
-        return Move("all_reduce", axes, State(state.dims, tuple(a for a in state.pending if a not in axes)))
+    def _scattered(self, state: State, added: list[tuple[str, ...]]) -> Move:
+        dims = tuple([entry + run for entry, run in zip(state.dims, added)])
+        axes = tuple([axis for run in added for axis in run])
+        return Move("reduce_scatter", axes, State(dims, _without(state.pending, axes)))
 
     # -- placements ---------------------------------------------------------------------------------
 
@@ -132,22 +152,33 @@ class Target:
                 yield from self._all_to_all(state, dim, extra[-count:])
         for dim, extra in enumerate(beyond):
             for count in range(len(extra), 0, -1):
-                yield self._gathered(state, {dim: extra[-count:]})
-        if sum(bool(extra) for extra in beyond) > 1:
-            yield self._gathered(state, dict(enumerate(beyond)))
+                yield self._gathered(state, _only(beyond, dim, extra[-count:]))
+        if sum(map(bool, beyond)) > 1:
+            yield self._gathered(state, beyond)
 
     def _all_to_all(self, state: State, dim: int, axes: tuple[str, ...]) -> Iterator[Move]:
         for other, (entry, target) in enumerate(zip(state.dims, self.dims)):
             run = target[len(entry) : len(entry) + len(axes)]
-            if other != dim and {*run} == {*axes} and target[: len(entry)] == entry:
+            if run and other != dim and {*run} == {*axes} and target[: len(entry)] == entry:
                 dims = list(state.dims)
                 dims[dim] = dims[dim][: -len(axes)]
                 dims[other] = entry + run
                 yield Move("all_to_all", run, State(tuple(dims), ()))
 
-    def _gathered(self, state: State, dropped: dict[int, tuple[str, ...]]) -> Move:
-        dims = tuple(entry[: len(entry) - len(dropped.get(dim, ()))] for dim, entry in enumerate(state.dims))
-        return Move("all_gather", tuple(a for axes in dropped.values() for a in axes), State(dims, ()))
+    def _gathered(self, state: State, dropped: list[tuple[str, ...]]) -> Move:
+        dims = tuple([entry[: len(entry) - len(gone)] for entry, gone in zip(state.dims, dropped)])
+        return Move("all_gather", tuple([axis for gone in dropped for axis in gone]), State(dims, ()))
+
+
+def _only(runs: list[tuple[str, ...]], dim: int, run: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """As many runs, all empty but that of one dim."""
+    out: list[tuple[str, ...]] = [()] * len(runs)
+    out[dim] = run
+    return out
+
+
+def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple([axis for axis in axes if axis not in gone])
 
 
 def _common(entry: tuple[str, ...], target: tuple[str, ...]) -> int:

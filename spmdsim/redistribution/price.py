@@ -14,10 +14,11 @@ import numpy as np
 
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.few import FewTraffic
 from spmdsim.redistribution.flat import flat_received
-from spmdsim.redistribution.grid import cuts, piece_numbers
+from spmdsim.redistribution.grid import Entries, cuts, piece_numbers
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.redistribution.traffic import exchange_traffic
+from spmdsim.redistribution.traffic import Traffic, busiest, exchange_traffic
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
@@ -35,6 +36,25 @@ def machine_on(machine: CostModel | None, mesh: Mesh) -> CostModel:
 @lru_cache(maxsize=256)
 def _on_mesh(machine: Machine, mesh: Mesh) -> Machine:
     return machine.on_mesh(mesh)
+
+
+class Prices:
+    """Seconds of collectives on one mesh; the cost model is asked once for each that differs."""
+
+    def __init__(self, machine: CostModel | None, mesh: Mesh) -> None:
+        self._model = machine_on(machine, mesh)
+        self._alike = isinstance(self._model, Machine) and not self._model.axis_links
+        self._known: dict[tuple[str, int, int, tuple[str, ...]], float] = {}
+
+    def seconds(self, collective: str, members: int, nbytes: int, axes: tuple[str, ...]) -> float:
+        """Seconds of a collective; nothing for no bytes."""
+        if not nbytes or self._model is BYTES_ONLY:
+            return nbytes * BYTES_ONLY.beta
+        key = (collective, members, nbytes, () if self._alike else axes)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._model.seconds(collective, members, nbytes, axes)
+        return found
 
 
 def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
@@ -55,52 +75,80 @@ def step_messages(step: Step) -> int:
     if step.collective in LOCAL_STEPS:
         return 0
     if step.collective == "exchange":
-        return _exchanged(step)[2]
+        return _busiest(step).most_messages if step.to_shape is None else _flat(step)[1]
     members = step.src.mesh.axis_size(*step.axes)
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
 
 
 def _price_exchange(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
-    if machine is None and step.to_shape is None:
-        received = exchange_traffic(step.src, step.dst, step.shape).most_received
+    if step.to_shape is None:
+        ends = (step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims)
+        return price_exchange(*ends, step.shape, itemsize, machine)
+    received, messages = _flat(step)
+    if not received or machine is None:
         return received, received * itemsize * BYTES_ONLY.beta
-    received, busiest, messages = _exchanged(step)
-    if not received:
-        return 0, 0.0
-    if machine is None:
-        return received, received * itemsize * BYTES_ONLY.beta
-    axes = _crossed(step) if step.src.mesh == step.dst.mesh and step.to_shape is None else None
-    members = step.src.mesh.axis_size(*axes) if axes else max(step.src.mesh.size, step.dst.mesh.size, 2)
+    members = max(step.src.mesh.size, step.dst.mesh.size, 2)
     model = machine_on(machine, step.src.mesh)
-    return received, model.seconds("exchange", members, busiest * itemsize, axes, messages=messages)
+    return received, model.seconds("exchange", members, received * itemsize, None, messages=messages)
 
 
-def _exchanged(step: Step) -> tuple[int, int, int]:
-    """What an exchange moves: elements received by the busiest rank, by its busiest rank at all, and messages."""
-    if step.to_shape is not None:
-        received, messages = flat_received(step.src, step.dst, step.shape, step.to_shape)
-        most = int(received.max(initial=0))
-        return most, most, int(messages.max(initial=0))
-    traffic = exchange_traffic(step.src, step.dst, step.shape)
-    return traffic.most_received, max(traffic.most_received, traffic.most_sent), traffic.most_messages
+def price_exchange(
+    have: Mesh,
+    src: Entries,
+    want: Mesh,
+    dst: Entries,
+    shape: tuple[int, ...],
+    itemsize: int,
+    machine: CostModel | None,
+) -> tuple[int, float]:
+    """Elements that the busiest rank of an exchange receives, and its modelled seconds.
+
+    Args:
+        have: the mesh before.
+        src: the axes that split each dim before.
+        want: the mesh after.
+        dst: the axes that split each dim after.
+        shape: global shape.
+        itemsize: bytes per element.
+        machine: the cost model, or None for bytes only.
+    """
+    traffic = busiest(have, src, want, dst, shape)
+    received = traffic.most_received
+    if not received or machine is None:
+        return received, received * itemsize * BYTES_ONLY.beta
+    axes = _crossed(have, src, dst) if have == want else None
+    members = have.axis_size(*axes) if axes else max(have.size, want.size, 2)
+    nbytes = max(received, traffic.most_sent) * itemsize
+    model = machine_on(machine, have)
+    return received, model.seconds("exchange", members, nbytes, axes, messages=traffic.most_messages)
 
 
-def _crossed(step: Step) -> tuple[str, ...]:
+def _flat(step: Step) -> tuple[int, int]:
+    """What an exchange by element numbers moves: elements received by the busiest rank, and messages."""
+    received, messages = flat_received(step.src, step.dst, step.shape, step.to_shape or step.shape)
+    return int(received.max(initial=0)), int(messages.max(initial=0))
+
+
+def _crossed(mesh: Mesh, src: Entries, dst: Entries) -> tuple[str, ...]:
     """The axes along which an exchange on one mesh moves values."""
-    same = {a for old, new in zip(step.src.dims, step.dst.dims) for a, b in zip(old, new) if a == b}
-    used = {*step.src.split_axes, *step.dst.split_axes}
-    return tuple(axis for axis in step.src.mesh.axes if axis in used and axis not in same)
+    same = {a for old, new in zip(src, dst) for a, b in zip(old, new) if a == b}
+    used = {axis for entry in (*src, *dst) for axis in entry}
+    return tuple([axis for axis in mesh.axes if axis in used and axis not in same])
 
 
 def largest(layout: Layout, shape: Sequence[int]) -> int:
     """Elements of the largest piece: balanced splits give it to the first part of every dim."""
+    return math.prod(largest_sizes(layout, shape))
+
+
+def largest_sizes(layout: Layout, shape: Sequence[int]) -> list[int]:
+    """The shape of the largest piece."""
     size_of = layout.mesh._size_of
-    count = 1
-    for size, entry in zip(shape, layout.dims):
+    sizes = list(shape)
+    for dim, entry in enumerate(layout.dims):
         for axis in entry:
-            size = -(-size // size_of[axis])
-        count *= size
-    return count
+            sizes[dim] = -(-sizes[dim] // size_of[axis])
+    return sizes
 
 
 def most_received(step: Step) -> int:
@@ -115,7 +163,11 @@ def most_received(step: Step) -> int:
         return max((members - 2) * block + biggest, 0) if members > 1 else 0
     if _even(step.src, shape) and _even(step.dst, shape):
         return biggest - biggest // members
-    return int(received_elements(step).max(initial=0))
+    return _busiest(step).most_received
+
+
+def _busiest(step: Step) -> Traffic | FewTraffic:
+    return busiest(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
 def received_elements(step: Step) -> np.ndarray:

@@ -8,14 +8,13 @@ larger of source and target are never entered, so it stays within a fraction of 
 from __future__ import annotations
 
 import heapq
-import math
-from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.redistribution.moves import Move, State, Target
-from spmdsim.redistribution.price import machine_on
+from spmdsim.redistribution.price import Prices
 from spmdsim.redistribution.step import Step
 
 #: States a search may settle; the greedy remainder of a huge search would not pay.
@@ -24,17 +23,35 @@ MOST_STATES = 2000
 STEP_PENALTY = 1e-15
 
 
-@dataclass(frozen=True)
-class Found:
-    """A path of moves, its estimated seconds and where it ends."""
+#: Per state the state before it and the move between them.
+Back = dict[State, tuple[State, Move]]
+
+
+class Found(NamedTuple):
+    """Where a path of moves ends and its estimated seconds.
+
+    Attributes:
+        seconds: what the moves take, :data:`STEP_PENALTY` included.
+        state: where they end.
+        back: how each state was reached.
+    """
 
     seconds: float
-    moves: tuple[Move, ...]
     state: State
+    back: Back
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The moves of the path."""
+        moves: list[Move] = []
+        at = self.state
+        while at in self.back:
+            at, move = self.back[at]
+            moves.append(move)
+        return tuple(reversed(moves))
 
 
-@dataclass(frozen=True)
-class Paths:
+class Paths(NamedTuple):
     """What a search found: the path to the target, if any, and the paths to states with nothing to reduce."""
 
     target: Found | None
@@ -62,11 +79,10 @@ def search(
         bound: paths that cost this many seconds or more are of no use.
     """
     goal = Target(src, dst, shape, limit)
-    model = machine_on(machine, src.mesh)
-    prices: dict[tuple[str, tuple[str, ...], int], float] = {}
+    prices = Prices(machine, src.mesh)
     settled: set[State] = set()
     best: dict[State, float] = {goal.start: 0.0}
-    back: dict[State, tuple[State, Move]] = {}
+    back: Back = {}
     ticket = count()
     queue: list[tuple[float, int, State]] = [(0.0, next(ticket), goal.start)]
     reduced: list[State] = []
@@ -78,12 +94,9 @@ def search(
         if state == goal.goal:
             break
         for move in goal.moves(state):
-            moved = _moved(goal, state, move) * itemsize
-            key = (move.collective, move.axes, moved)
-            if key not in prices:
-                members = src.mesh.axis_size(*move.axes)
-                prices[key] = model.seconds(move.collective, members, moved, move.axes) if moved else 0.0
-            total = seconds + prices[key] + STEP_PENALTY
+            nbytes = goal.moved(state, move) * itemsize
+            took = prices.seconds(move.collective, goal.members(move.axes), nbytes, move.axes)
+            total = seconds + took + STEP_PENALTY
             after = move.state
             if total < bound and total < best.get(after, float("inf")):
                 if state.pending and not after.pending and after not in best:
@@ -91,8 +104,8 @@ def search(
                 best[after] = total
                 back[after] = (state, move)
                 heapq.heappush(queue, (total, next(ticket), after))
-    target = _walk(goal.goal, best, back) if goal.goal in settled else None
-    return Paths(target, tuple(_walk(state, best, back) for state in reduced))
+    target = Found(best[goal.goal], goal.goal, back) if goal.goal in settled else None
+    return Paths(target, tuple([Found(best[state], state, back) for state in reduced]))
 
 
 def steps_of(
@@ -115,26 +128,3 @@ def steps_of(
         steps.append(Step(move.collective, axes, layout, after, shape, op if reduces else None))
         layout = after
     return steps
-
-
-def _moved(goal: Target, state: State, move: Move) -> int:
-    """Elements that the first rank receives: the busiest one's, or where pieces are uneven a little less."""
-    if move.collective == "slice":
-        return 0
-    members = goal.mesh.axis_size(*move.axes)
-    after = goal.largest(move.state.dims)
-    if move.collective == "reduce_scatter":
-        return (members - 1) * after
-    if move.collective == "all_reduce":
-        return (members - 2) * -(-after // members) + after
-    pairs = zip(goal.local(state.dims), goal.local(move.state.dims))
-    return after - math.prod([min(before, behind) for before, behind in pairs])
-
-
-def _walk(state: State, best: dict[State, float], back: dict[State, tuple[State, Move]]) -> Found:
-    moves: list[Move] = []
-    at = state
-    while at in back:
-        at, move = back[at]
-        moves.append(move)
-    return Found(best[state], tuple(reversed(moves)), state)

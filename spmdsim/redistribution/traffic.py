@@ -10,8 +10,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from spmdsim.layout import Layout
-from spmdsim.redistribution.grid import grids
+from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.few import FEW_RANKS, FewTraffic
+from spmdsim.redistribution.grid import Entries, grids
 
 
 class Traffic:
@@ -93,3 +94,13 @@ class Traffic:
 def exchange_traffic(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Traffic:
     """What the direct exchange from ``src`` to ``dst`` moves, cached by value."""
     return Traffic(src, dst, shape)
+
+
+@lru_cache(maxsize=2048)
+def busiest(
+    have: Mesh, src: Entries, want: Mesh, dst: Entries, shape: tuple[int, ...]
+) -> Traffic | FewTraffic:
+    """The busiest ranks of the direct exchange between two splits, cached by value; lists for few ranks."""
+    if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
+        return FewTraffic(have, src, want, dst, shape)
+    return exchange_traffic(Layout(have, src), Layout(want, dst), shape)
