@@ -103,6 +103,70 @@ def test_traces_are_equal_in_all_worlds(world):
     assert shapes.nbytes(0) == alone.nbytes(0) > 0
 
 
+@pytest.mark.ranks(4)
+def test_a_redistribution_that_was_done_before_is_recorded_and_follows_the_worlds_choices(world):
+    """The short way of repeated calls must not be taken where something else is asked for."""
+    mesh = Mesh((4,), ("a",))
+    array = np.arange(48, dtype=np.float64).reshape(8, 6)
+    x = Tensor.from_global(array, mesh("a", None), world)
+    whole, rows = mesh(None, None), mesh("a", None)
+
+    def seen():
+        with record() as trace:
+            x.to(whole)
+        return [(e.collective, e.algorithm) for e in trace.collectives]
+
+    for _ in range(3):
+        assert np.array_equal(x.to(whole).local(), array)
+    assert seen() == [("all_gather", None)]
+    with world.use(all_gather="ring"):
+        assert np.array_equal(x.to(whole).local(), array)
+        assert seen() == [("all_gather", "ring")]
+        assert np.array_equal(x.to(whole).local(), array)
+    assert np.array_equal(x.to(whole).local(), array) and seen() == [("all_gather", None)]
+
+    fortran = Tensor.from_local(lambda rank: np.asfortranarray(array[2 * rank : 2 * rank + 2]), rows, world)
+    y = Tensor.from_global(array, rows, world, requires_grad=True)
+    for _ in range(2):
+        assert np.array_equal(fortran.to(mesh(None, None)).local(), array)
+        moved = y.to(whole)
+        ops.sum(moved * 2.0).backward()
+        assert moved.requires_grad and y.grad.layout == rows
+    assert np.array_equal(y.grad.full(), np.full_like(array, 4.0))
+
+
+@pytest.mark.ranks(4)
+def test_another_choice_ends_the_short_way(world, monkeypatch):
+    """What was ready to be repeated was planned under the old cost model, or ran by the old algorithm."""
+    from spmdsim.cost.machine import Machine
+    from spmdsim.redistribution import plan
+
+    thin, slow = Machine("thin", alpha=1e-12, beta=1.0), Machine("slow to start", alpha=1.0, beta=1e-12)
+    mesh, shape = Mesh((2, 2), ("a", "b")), (64, 64)
+    source, target = mesh(None, ("a", "b")), mesh("a", None)
+    x = Tensor.from_global(np.ones(shape, np.float32), source, world)
+    ran, run = [], world.run
+    monkeypatch.setattr(world, "run", lambda step, *rest: (ran.append(step), run(step, *rest))[1])
+
+    def steps():
+        ran.clear()
+        x.to(target)
+        return tuple(ran)
+
+    world.machine = thin
+    assert steps() == plan(source, target, shape, "float32", thin).steps
+    steps()
+    world.machine = slow
+    assert steps() == plan(source, target, shape, "float32", slow).steps
+    assert len(plan(source, target, shape, "float32", slow).steps) == 2
+    world.machine = thin
+    for _ in range(3):
+        steps()
+    with world.use(algorithm="ring"):
+        assert len(steps()) == 1
+    assert len(steps()) == 1
+
+
 @pytest.mark.ranks(2)
 def test_implicit_moves_can_be_forbidden(world):
     mesh = Mesh((2,), ("a",))

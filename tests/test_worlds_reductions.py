@@ -102,7 +102,8 @@ def test_reductions_of_every_shape(world, shape):
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
 @pytest.mark.parametrize("shape", [(16, 8), (7, 13), (1, 2)], ids=str)
-def test_composed_reductions(world, monkeypatch, shape, dtype):
+@pytest.mark.parametrize("small_block", [0, 1 << 20], ids=["in chunks", "at once"])
+def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
     """Thresholds and chunks made small: all reductions are composed, in several chunks with a rest."""
     import spmdsim.worlds.tuning as table
 
@@ -113,6 +114,7 @@ def test_composed_reductions(world, monkeypatch, shape, dtype):
             compose_reduce_scatter=((2, 0),),
             chunk=((2, 64),),
             gather_reduce=0,
+            small_block=small_block,
         )
         monkeypatch.setattr(world, "tuning", small)
     for mesh in meshes(world.size):

@@ -12,6 +12,7 @@ from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds import LockStep
+from spmdsim.worlds.traffic import group_traffic
 
 DTYPES = [
     *("float32", "float64", "float16", "complex64", "complex128", "bool"),
@@ -192,8 +193,12 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
 
 @pytest.mark.parametrize(
     "choice",
-    [{"types": 2, "chunk": ((2, 100),)}, {"types": 99, "small_types": 0, "chunk": ((2, 1 << 30),)}],
-    ids=["types and small chunks", "packed and whole"],
+    [
+        {"types": 2, "gather_types": 0, "chunk": ((2, 100),)},
+        {"types": 99, "gather_types": 0, "small_types": 0, "chunk": ((2, 1 << 30),)},
+        {"types": 2, "gather_types": 1 << 30},
+    ],
+    ids=["types and small chunks", "packed and whole", "types for all"],
 )
 def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
     """What is fastest on one MPI library must be right on the others too."""
@@ -207,6 +212,21 @@ def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
             for dtype in ("float32", ml_dtypes.bfloat16):
                 for step in placing_steps(mesh, shape):
                     check(world, step, values(shape, dtype))
+
+
+@pytest.mark.ranks(2, 4, 8)
+def test_equal_blocks_are_exchanged_in_one_plain_call(world):
+    """All ranks see it, or none does: they would wait for each other in different calls."""
+    n = world.size
+    mesh = Mesh((n,), ("a",))
+    plain = Step("all_to_all", ("a",), mesh(None, "a", None), mesh("a", None, None), (n, n, 3))
+    strided = Step("all_to_all", ("a",), mesh(None, "a"), mesh("a", None), (2 * n, n))
+    uneven = Step("all_to_all", ("a",), mesh(None, "a", None), mesh("a", None, None), (n, n + 1, 3))
+    other = Mesh((n,), ("a",), tuple(range(n - 1, -1, -1)))
+    turned = Step("all_to_all", ("a",), other(None, "a", None), other("a", None, None), (n, n, 3))
+    for step, expected in ((plain, True), (strided, False), (uneven, False), (turned, False)):
+        assert {group_traffic(step, rank).swapped for rank in range(n)} == {expected}
+        check(world, step, values(step.shape))
 
 
 def test_a_slice_of_contiguous_rows_is_a_view_and_another_a_copy(world):

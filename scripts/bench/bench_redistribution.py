@@ -142,7 +142,7 @@ class Hand:
             for into, landing in landings:
                 taken[into] = landing
 
-        return {"types": typed, "messages": messages}
+        return given, {"types": typed, "messages": messages}
 
     @staticmethod
     def _box(shape, sizes, starts) -> MPI.Datatype:
@@ -150,21 +150,21 @@ class Hand:
 
 
 def cases(mesh: Mesh, hand: Hand):
-    """Name, source and target layout, and the hand-written ways."""
+    """Name, source and target layout, this rank's source (the same array for all ways), and the hand-written ways."""
     line = Mesh((mesh.size,), ("x",))
     rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
     pending = line(None, None, partial="x")
-    yield "S0 -> S1", rows, columns, hand.s0_to_s1()
-    yield "S0 -> R", rows, whole, hand.s0_to_r()
-    yield "S1 -> R", columns, whole, hand.s1_to_r()
-    yield "R -> S0", whole, rows, hand.r_to_s0()
-    yield "P -> R", pending, whole, hand.p_to_r()
-    yield "P -> S0", pending, rows, hand.p_to_s0()
+    yield "S0 -> S1", rows, columns, hand.slab, hand.s0_to_s1()
+    yield "S0 -> R", rows, whole, hand.slab, hand.s0_to_r()
+    yield "S1 -> R", columns, whole, hand.column, hand.s1_to_r()
+    yield "R -> S0", whole, rows, hand.whole, hand.r_to_s0()
+    yield "P -> R", pending, whole, hand.whole, hand.p_to_r()
+    yield "P -> S0", pending, rows, hand.whole, hand.p_to_s0()
     if len(mesh.axes) > 1:
         swapped = mesh("b", "a")
-        yield "S0S1 -> S1S0", mesh("a", "b"), swapped, hand.swap(mesh("a", "b"), swapped)
+        yield "S0S1 -> S1S0", mesh("a", "b"), swapped, *hand.swap(mesh("a", "b"), swapped)
         both = mesh(None, ("a", "b"))
-        yield "S0S1 -> S1S1", mesh("a", "b"), both, hand.swap(mesh("a", "b"), both)
+        yield "S0S1 -> S1S1", mesh("a", "b"), both, *hand.swap(mesh("a", "b"), both)
 
 
 def shared(world: MPIWorld, tensor: Tensor, dst: Layout) -> Tensor:
@@ -185,14 +185,8 @@ def main() -> None:
         )
     for n in sizes:
         hand = Hand(comm, n)
-        for name, src, dst, ways in cases(mesh, hand):
-            # Partial sums may hold anything of the shape; all other shards are slices.
-            if src.partial:
-                tensor = Tensor.from_local(np.ones((n, n), np.float32), src, world)
-            else:
-                tensor = Tensor.from_local(
-                    np.ones(src.local_shape((n, n), world.rank), np.float32), src, world
-                )
+        for name, src, dst, given, ways in cases(mesh, hand):
+            tensor = Tensor.from_local(given, src, world)
             ways["to"] = lambda tensor=tensor, dst=dst: tensor.to(dst)
             if dst == dst.replicated(dst.mesh, 2) and src != dst:
                 ways["shared"] = lambda tensor=tensor, dst=dst: shared(world, tensor, dst)

@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.planner import Plan
+from spmdsim.redistribution.step import Step
 from spmdsim.tensor import watch
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import MoveNode
 from spmdsim.tensor.tensor import Tensor
+from spmdsim.worlds.base import Ready
+
+#: Redistributions whose shortest form a world keeps.
+KEPT = 1024
 
 
 def move(tensor: Tensor, layout: Layout, shape: Sequence[int] | None = None) -> Tensor:
@@ -31,7 +36,19 @@ def move(tensor: Tensor, layout: Layout, shape: Sequence[int] | None = None) -> 
     result = run_plan(tensor, found)
     if watch.watchers:
         watch.watchers[-1].moved(tensor, result)
+    if shape is None and len(found.steps) == 1:
+        _keep(tensor, layout, found.steps[0], result)
     return result
+
+
+def _keep(tensor: Tensor, layout: Layout, step: Step, result: Tensor) -> None:
+    """Remember what was done in its shortest form, which :meth:`Tensor.to` takes the next time."""
+    world = tensor.world
+    run = world.shortest(step, tensor.meta.dtype)
+    if run is not None:
+        if len(world.ready) >= KEPT:
+            world.ready.clear()
+        world.ready[tensor.meta, id(layout)] = Ready(run, result.meta, layout)
 
 
 def run_plan(tensor: Tensor, found: Plan) -> Tensor:

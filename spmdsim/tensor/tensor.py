@@ -13,7 +13,9 @@ import numpy as np
 
 from spmdsim.errors import InputError, LayoutError, WorldError
 from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor import watch
 from spmdsim.tensor.meta import Meta
+from spmdsim.trace import recorder
 
 if TYPE_CHECKING:
     from spmdsim.tensor.tape import Node
@@ -219,7 +221,10 @@ class Tensor:
         Raises:
             PlanError: the layout is partial or for another number of dims.
         """
-        return _move()(self, layout)
+        ready = self.world.ready.get((self.meta, id(layout)))
+        if ready is None or self.requires_grad or recorder._traces or watch.watchers:
+            return _move()(self, layout)
+        return Tensor(self.world, ready.meta, [ready.run(self.shards[0])])
 
     def detach(self) -> Tensor:
         """The same data without a gradient history."""

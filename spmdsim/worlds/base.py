@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.launcher import detect
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.cost.machine import CostModel
-    from spmdsim.layout import Mesh
+    from spmdsim.layout import Layout, Mesh
     from spmdsim.redistribution.rows import RowStep
     from spmdsim.worlds.rows import Peers
 
@@ -32,6 +32,20 @@ EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
+
+
+class Ready(NamedTuple):
+    """A redistribution of one step in its shortest form.
+
+    Args:
+        run: from this process's only shard before to the one after.
+        meta: of the tensor after.
+        layout: the layout that was asked for; kept, so that its identity stays its own.
+    """
+
+    run: Callable[[Any], Any]
+    meta: Any
+    layout: Layout
 
 
 class World(ABC):
@@ -43,8 +57,9 @@ class World(ABC):
         has_data: whether shards are arrays; False where only shapes are followed.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
-        machine: the cost model by which plans and strategies are chosen; the planner's default if None.
         recipes: what operators derived for this world, by their operands' metas (a cache).
+        ready: redistributions in their shortest form, by the meta before and the identity of the layout after; empty
+            again as soon as another way might be chosen.
     """
 
     has_data = True
@@ -58,11 +73,22 @@ class World(ABC):
         self.ranks = ranks
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
-        self.machine: CostModel | None = None
+        self._machine: CostModel | None = None
         self.recipes: dict[Any, Any] = {}
+        self.ready: dict[tuple[Any, int], Ready] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size})"
+
+    @property
+    def machine(self) -> CostModel | None:
+        """The cost model by which plans and strategies are chosen; the planner's default if None."""
+        return self._machine
+
+    @machine.setter
+    def machine(self, model: CostModel | None) -> None:
+        self._machine = model
+        self.ready.clear()
 
     # -- running ------------------------------------------------------------------------------------
 
@@ -97,6 +123,13 @@ class World(ABC):
     @abstractmethod
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         """Run a step, with an emulated algorithm if one is given."""
+
+    def shortest(self, step: Step, dtype: np.dtype) -> Callable[[Any], Any] | None:
+        """What runs a step on the only owned rank's shard just as :meth:`run` did last, if there is something shorter.
+
+        It is good until :attr:`ready` is emptied, and while nobody records.
+        """
+        return None
 
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
         """Look ids up in a table split by rows: each rank receives the rows it wants and does not hold.
@@ -242,6 +275,7 @@ class World(ABC):
             else:
                 self.algorithms[collective] = name
         self.replicated = replicated or self.replicated
+        self.ready.clear()
         return Restore(self, before)
 
     # -- the control plane and memory ---------------------------------------------------------------
@@ -280,6 +314,7 @@ class Restore:
 
     def __exit__(self, *exc: object) -> None:
         self._owner.algorithms, self._owner.replicated = self._before
+        self._owner.ready.clear()
 
 
 def world(size: int | None = None) -> World:

@@ -7,6 +7,7 @@ memory back copies the slice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,31 @@ def within(box: Bounds, outer: Bounds) -> Index:
     return tuple(slice(start - base, stop - base) for (start, stop), (base, _) in zip(box, outer))
 
 
+def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
+    """Where a box begins in the flat array if it is contiguous there, else None.
+
+    >>> flat_offset((4, 6), (slice(1, 3), slice(0, 6))), flat_offset((4, 6), (slice(0, 2), slice(0, 3)))
+    (6, None)
+    """
+    stride, offset, whole = 1, 0, True
+    for size, part in zip(reversed(shape), reversed(index)):
+        length = part.stop - part.start
+        if not whole and length != 1:
+            return None
+        whole = whole and length == size
+        offset += part.start * stride
+        stride *= size
+    return offset
+
+
 def contiguous(array: np.ndarray) -> np.ndarray:
     """The array itself if it is C-contiguous, else a C-ordered copy (0-d arrays stay 0-d)."""
     return array if array.flags.c_contiguous else array.copy()
+
+
+def in_order(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """The same function, given C-contiguous arrays only."""
+    return lambda array: run(array if array.flags.c_contiguous else contiguous(array))
 
 
 @dataclass(frozen=True)

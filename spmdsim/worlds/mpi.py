@@ -22,7 +22,7 @@ from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.trace.recorder import recording
 from spmdsim.worlds.base import World
 from spmdsim.worlds.fingerprint import check_mode
-from spmdsim.worlds.local_steps import contiguous, filling, slicing
+from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi_check import Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi_comms import Comms
 from spmdsim.worlds.mpi_leaving import Counts, at_end
@@ -54,7 +54,7 @@ class Program:
     Args:
         shape: what the rank's shard must look like.
         check: compares the call with the other ranks', if it communicates and they compare.
-        run: from the shard before to the shard after; None until it was derived.
+        run: from the shard before to the shard after, the comparison included; None until it was derived.
         types: MPI types to free when the program is forgotten.
         received: elements that the call takes from others, once somebody has asked.
     """
@@ -124,20 +124,25 @@ class MPIWorld(World):
         """Run one step on this rank's shard; see :meth:`World.run`. Known calls take the short way."""
         if algorithm is None and not self.algorithms and not recording() and len(shards) == 1:
             array = shards[0]
-            way = SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
-            program = self._programs.get((step, array.dtype, way))
+            program = self._programs.get((step, array.dtype, self._way(step)))
             if program is not None and array.shape == program.shape and program.run is not None:
-                check = program.check
-                if check is not None and check.due():
-                    check.compare()
-                return [program.run(array if array.flags.c_contiguous else contiguous(array))]
+                return [program.run(array)]
         return super().run(step, shards, algorithm)
+
+    def shortest(self, step: Step, dtype: np.dtype) -> Run | None:
+        """The derived form of a step that runs natively."""
+        if self.algorithms:
+            return None
+        program = self._programs.get((step, dtype, self._way(step)))
+        return None if program is None else program.run
+
+    def _way(self, step: Step) -> str | None:
+        return SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         if len(shards) != 1:
             raise WorldError(f"{len(shards)} shards were given to a process that owns one rank")
-        if algorithm is None and self.replicated == SHARED and step.collective in SHAREABLE:
-            algorithm = SHARED
+        algorithm = self._way(step) if algorithm is None else algorithm
         array = shards[0]
         program = self._programs.get((step, array.dtype, algorithm))
         if program is None:
@@ -146,14 +151,15 @@ class MPIWorld(World):
             raise WorldError(
                 f"rank {self.rank} holds a shard of shape {array.shape}, but {step.src} gives it {program.shape}"
             )
+        if program.run is not None:
+            return [program.run(array)]
+        # Compared before it is derived: making a communicator is a collective, too, that ranks must agree about.
         check = program.check
         if check is not None and check.due():
             check.compare()
-        run = program.run
-        if run is None:
-            # Derived only now: making a communicator is a collective, too, that ranks must agree about.
-            run = self._derive(program, step, array.dtype, algorithm)
-        return [run(array if array.flags.c_contiguous else contiguous(array))]
+        run = self._derive(program, step, array.dtype, algorithm)
+        program.run = in_order(run) if check is None else check.before(run)
+        return [run(contiguous(array))]
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
@@ -168,24 +174,22 @@ class MPIWorld(World):
             if self.rank in call.members and len(call.members) > 1:
                 program.check = self._checker.of(call)
         if len(self._programs) >= KEPT:
+            self.ready.clear()
             _free(self._programs.pop(next(iter(self._programs))))
         self._programs[step, dtype, algorithm] = program
         return program
 
     def _derive(self, program: Program, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
         if algorithm is None or algorithm == SHARED:
-            program.run, program.types = self._program(step, dtype)
-        elif self.rank in step.src.mesh:
-            from spmdsim.worlds.emulated import emulation
-            from spmdsim.worlds.mpi_messages import run_schedule
+            run, program.types = self._program(step, dtype)
+            return self._shared_way(step, dtype, run) if algorithm == SHARED else run
+        if self.rank not in step.src.mesh:
+            return _nothing(step, dtype)
+        from spmdsim.worlds.emulated import emulation
+        from spmdsim.worlds.mpi_messages import run_schedule
 
-            part = emulation(step, algorithm, self.rank, dtype)
-            program.run = run_schedule(part, self._comms.of(tuple(sorted(part.members))))
-        else:
-            program.run = _nothing(step, dtype)
-        if algorithm == SHARED:
-            program.run = self._shared_way(step, dtype, program.run)
-        return program.run
+        part = emulation(step, algorithm, self.rank, dtype)
+        return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
     def _program(self, step: Step, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
         if self.rank not in step.src.mesh and self.rank not in step.dst.mesh:
@@ -294,6 +298,7 @@ class MPIWorld(World):
 
     def close(self) -> None:
         """Free communicators and MPI types; collective over the world."""
+        self.ready.clear()
         for program in self._programs.values():
             _free(program)
         self._programs.clear()

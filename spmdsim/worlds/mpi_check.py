@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +14,11 @@ from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
+from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi_comms import Comms
 from spmdsim.worlds.mpi_leaving import Counts, key
+
+Run = Callable[[np.ndarray], np.ndarray]
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
 DEADLINE = 300.0
@@ -138,6 +142,20 @@ class Check:
         number = self.number = self.counter[0]
         self.counter[0] = number + 1
         return number < FIRST or number % EVERY == 0 or self.checker.mode is True
+
+    def before(self, run: Run) -> Run:
+        """What compares the call, if it is due, and then runs it: in one function, since it is on the way of every call."""
+        counter, always = self.counter, self.checker.mode is True
+
+        def checked(array: np.ndarray) -> np.ndarray:
+            number = counter[0]
+            counter[0] = number + 1
+            if number < FIRST or number % EVERY == 0 or always:
+                self.number = number
+                self.compare()
+            return run(array if array.flags.c_contiguous else contiguous(array))
+
+        return checked
 
     def compare(self, ids: str = "") -> None:
         """Compare the call, and its ids if it depends on them, with those of the other members.

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.worlds.mpi_types import element, words
+from spmdsim.worlds.mpi_types import element
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.reshaping import NumberedExchange
 
@@ -19,12 +19,12 @@ def place_numbered(
     """This rank's part of the exchange over a communicator of the given world ranks."""
     sent, outgoing = _side(part.sends, members)
     received, incoming = _side(part.receives, members)
-    kind, own = element(dtype.itemsize)[1], part.own
+    kind, own = element(dtype.itemsize), part.own
 
     def run(array: np.ndarray) -> np.ndarray:
         flat, out, landing = array.reshape(-1), empty(part.target, dtype), empty((len(incoming),), dtype)
         packed = flat[outgoing]
-        comm.Alltoallv([words(packed), sent, kind], [words(landing), received, kind])
+        comm.Alltoallv([packed, sent, kind], [landing, received, kind])
         target = out.reshape(-1)
         target[incoming] = landing
         if own is not None:

@@ -15,8 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.worlds import mpi_types
-from spmdsim.worlds.local_steps import Index, contiguous
-from spmdsim.worlds.mpi_types import counted_parts, element, flat_offset, mover, subarray
+from spmdsim.worlds.local_steps import Index, contiguous, flat_offset
+from spmdsim.worlds.mpi_types import counted_parts, element, subarray
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.traffic import Piece, Traffic
 from spmdsim.worlds.tuning import Tuning, threshold
@@ -40,7 +40,11 @@ def place(
         rows = _rows(traffic)
         if rows is None:
             return _gather_unpack(traffic, comm, dtype), []
+        if traffic.largest * dtype.itemsize < tuning.gather_types:
+            return _gather_typed(traffic, comm, dtype)
         return _gather_rows(traffic, comm, dtype, rows, threshold(tuning.chunk, comm.size)), []
+    if traffic.swapped:
+        return _swap(traffic, comm, dtype), []
     if comm.size >= tuning.types or traffic.largest * dtype.itemsize < tuning.small_types:
         return _typed(traffic, comm, dtype)
     return _packed(traffic, comm, dtype), []
@@ -52,7 +56,7 @@ def _counts(indices: tuple[Index | None, ...]) -> list[int]:
 
 def broadcast(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]) -> Run:
     """Bcast, where one rank holds everything and all others want it; ``root`` is its number in ``comm``."""
-    kind, fresh = element(dtype.itemsize)[1], allocator(shape, dtype)
+    kind, fresh = element(dtype.itemsize), allocator(shape, dtype)
     sends, target = comm.Get_rank() == root, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -67,17 +71,17 @@ def broadcast(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, root: int, shap
 def _gather(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, offsets: list[int]) -> Run:
     """Allgather(v) straight into the result."""
     assert traffic.gathered is not None
-    counts, fresh, moved = _counts(traffic.gathered), allocator(traffic.target, dtype), mover(dtype)
-    kind, count, layout = element(dtype.itemsize)[1], math.prod(traffic.source), (counts, offsets)
+    counts, fresh = _counts(traffic.gathered), allocator(traffic.target, dtype)
+    kind, count, layout = element(dtype.itemsize), math.prod(traffic.source), (counts, offsets)
 
     def equal(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        comm.Allgather([moved(array), count, kind], [moved(out), count, kind])
+        comm.Allgather([array, count, kind], [out, count, kind])
         return out
 
     def uneven(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        comm.Allgatherv([moved(array), count, kind], [moved(out), layout, kind])
+        comm.Allgatherv([array, count, kind], [out, layout, kind])
         return out
 
     return equal if offsets == [k * count for k in range(len(counts))] and set(counts) == {count} else uneven
@@ -93,12 +97,12 @@ def _gather_unpack(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
         for offset, count, index in zip(offsets, counts, traffic.gathered)
         if index is not None
     ]
-    kind, layout, count = element(dtype.itemsize)[1], (counts, offsets), math.prod(traffic.source)
-    fresh, landing, moved = allocator(target, dtype), allocator((sum(counts),), dtype), mover(dtype)
+    kind, layout, count = element(dtype.itemsize), (counts, offsets), math.prod(traffic.source)
+    fresh, landing = allocator(target, dtype), allocator((sum(counts),), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
         out, parts = fresh(), landing()
-        comm.Allgatherv([moved(array), count, kind], [moved(parts), layout, kind])
+        comm.Allgatherv([array, count, kind], [parts, layout, kind])
         for offset, size, shape, index in jobs:
             out[index] = parts[offset : offset + size].reshape(shape)
         return out
@@ -123,11 +127,31 @@ def _rows(traffic: Traffic) -> int | None:
     return math.prod(part[:dim])
 
 
+def _gather_typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
+    """Allgather in which MPI puts the parts of each row where they belong."""
+    assert traffic.gathered is not None and traffic.gathered[0] is not None
+    kind, count, fresh = element(dtype.itemsize), math.prod(traffic.source), allocator(traffic.target, dtype)
+    box, dim = traffic.gathered[0], len(traffic.target) - 1
+    while traffic.source[dim] == traffic.target[dim]:
+        dim -= 1
+    # The next member's part begins where this one's first row ends.
+    width = math.prod(traffic.source[dim:]) * dtype.itemsize
+    part = subarray(traffic.target, box, dtype.itemsize)
+    shifted = part.Create_resized(0, width).Commit()
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Allgather([array, count, kind], [out, 1, shifted])
+        return out
+
+    return run, [part, shifted]
+
+
 def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, chunk: int) -> Run:
     """Allgather some rows at a time into a buffer that stays in cache, and from there to their places."""
     size, width = comm.size, math.prod(traffic.source) // rows
     some = max(1, min(rows, chunk // (size * width * dtype.itemsize)))
-    kind, moved = element(dtype.itemsize)[1], mover(dtype)
+    kind = element(dtype.itemsize)
     fresh, landing = allocator(traffic.target, dtype), allocator((some * size * width,), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -137,8 +161,21 @@ def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, c
             end = min(rows, begin + some)
             count = (end - begin) * width
             taken = parts[: size * count]
-            comm.Allgather([moved(mine[begin:end]), count, kind], [moved(taken), count, kind])
+            comm.Allgather([mine[begin:end], count, kind], [taken, count, kind])
             target[begin:end] = taken.reshape(size, end - begin, width).swapaxes(0, 1)
+        return out
+
+    return run
+
+
+def _swap(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Alltoall of equal blocks, from where they are to where they belong."""
+    kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
+    fresh = allocator(traffic.target, dtype)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Alltoall([array, count, kind], [out, count, kind])
         return out
 
     return run
@@ -146,7 +183,7 @@ def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, c
 
 def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
     """Alltoallw: MPI reads and writes the boxes where they are."""
-    size, kind = comm.size, element(dtype.itemsize)[1]
+    size, kind = comm.size, element(dtype.itemsize)
     made: list[MPI.Datatype] = []
 
     def side(
@@ -164,14 +201,14 @@ def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list
                 made.append(types[piece.member])
         return counts, displacements, types
 
-    sent, received = side(traffic.sends, traffic.source), side(traffic.receives, traffic.target)
-    own, fresh, moved = traffic.own, allocator(traffic.target, dtype), mover(dtype)
+    stays = ((), ()) if traffic.own is None else tuple((Piece(traffic.me, index),) for index in traffic.own)
+    sent = side((*traffic.sends, *stays[0]), traffic.source)
+    received = side((*traffic.receives, *stays[1]), traffic.target)
+    fresh = allocator(traffic.target, dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        comm.Alltoallw([moved(array), *sent], [moved(out), *received])
-        if own is not None:
-            out[own[1]] = array[own[0]]
+        comm.Alltoallw([array, *sent], [out, *received])
         return out
 
     return run, made
@@ -222,7 +259,7 @@ def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Pack, Alltoallv, unpack; a side whose pieces are contiguous is used in place."""
     sent = _side(traffic.sends, traffic.source, comm.size)
     received = _side(traffic.receives, traffic.target, comm.size)
-    kind, own, moved = element(dtype.itemsize)[1], traffic.own, mover(dtype)
+    kind, own = element(dtype.itemsize), traffic.own
     sent_layout, received_layout = (sent.counts, sent.offsets), (received.counts, received.offsets)
     fresh, aside = allocator(traffic.target, dtype), allocator((received.total,), dtype)
 
@@ -230,7 +267,7 @@ def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
         out = fresh()
         landing = out if received.direct else aside()
         outgoing = _pack(sent, array)
-        comm.Alltoallv([moved(outgoing), sent_layout, kind], [moved(landing), received_layout, kind])
+        comm.Alltoallv([outgoing, sent_layout, kind], [landing, received_layout, kind])
         if own is not None:
             out[own[1]] = array[own[0]]
         _unpack(received, landing, out)
@@ -241,7 +278,7 @@ def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
 
 def _messages(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Messages between actual peers, in pieces that MPI can count."""
-    kind, own, target = element(dtype.itemsize)[1], traffic.own, traffic.target
+    kind, own, target = element(dtype.itemsize), traffic.own, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:
         out, requests, landings = empty(target, dtype), [], []

@@ -19,10 +19,10 @@ from mpi4py import MPI
 from spmdsim.layout import split_block
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds import mpi_types
-from spmdsim.worlds.local_steps import Index, within
-from spmdsim.worlds.mpi_types import element, flat_offset, native_op, number_view, words
+from spmdsim.worlds.local_steps import Index, flat_offset, within
+from spmdsim.worlds.mpi_types import element, native_op, number_view
 from spmdsim.worlds.pool import allocator, empty
-from spmdsim.worlds.reduce_ops import check_reduce, fold
+from spmdsim.worlds.reduce_ops import accumulator, check_reduce, fold, ufunc
 from spmdsim.worlds.tuning import Tuning, threshold
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -82,8 +82,8 @@ def _native_all(op: str, native: MPI.Op, group: Group, shape: tuple[int, ...], d
 def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
     """Everybody's vector to everybody, reduced in group order."""
     rows = np.empty((group.size, flat.size), flat.dtype)
-    kind = element(flat.dtype.itemsize)[1]
-    group.comm.Allgather([words(flat), flat.size, kind], [words(rows), flat.size, kind])
+    kind = element(flat.dtype.itemsize)
+    group.comm.Allgather([flat, flat.size, kind], [rows, flat.size, kind])
     return fold(op, [rows[k] for k in group.order])
 
 
@@ -94,21 +94,19 @@ def _composed_all(op: str, group: Group, chunk: int) -> Run:
     def run(array: np.ndarray) -> np.ndarray:
         out = empty(array.shape, array.dtype)
         flat, result = array.reshape(-1), out.reshape(-1)
-        kind = element(array.dtype.itemsize)[1]
-        give, take = words(array), words(out)
+        kind = element(array.dtype.itemsize)
         even = flat.size - flat.size % size
         most = max(min(chunk // array.dtype.itemsize, mpi_types.MAX_COUNT, even) // size, 1)
         rows = empty((size, most), array.dtype)
-        unit = words(rows).size // (size * most)
         for start in range(0, even, size * most):
             part = min(most, (even - start) // size)
             mine = slice(start + me * part, start + (me + 1) * part)
             landed = rows.reshape(-1)[: size * part].reshape(size, part)
-            low, high = start * unit, (start + size * part) * unit
+            span = slice(start, start + size * part)
             to_others = _to_others(part, size, me)
-            comm.Alltoallv([give[low:high], to_others, kind], [words(landed), to_others, kind])
+            comm.Alltoallv([flat[span], to_others, kind], [landed, to_others, kind])
             fold(op, [flat[mine] if k == me else landed[k] for k in group.order], out=result[mine])
-            comm.Allgather(MPI.IN_PLACE, [take[low:high], part, kind])
+            comm.Allgather(MPI.IN_PLACE, [result[span], part, kind])
         if even < flat.size:
             result[even:] = _gathered(op, group, flat[even:])
         return out
@@ -188,6 +186,9 @@ def reduce_scattered(step: Step, group: Group, dtype: np.dtype, layout: Blocks, 
     native, nbytes = native_op(op, dtype), sum(layout.counts) * dtype.itemsize
     large = nbytes >= threshold(tuning.compose_reduce_scatter, group.size)
     if native is None or large or sum(layout.counts) > mpi_types.MAX_COUNT:
+        equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
+        if equal and nbytes <= tuning.small_block * group.size and accumulator(op, dtype) == dtype:
+            return _small_scatter(op, group, layout, dtype)
         return _composed_scatter(op, group, layout, threshold(tuning.chunk, group.size))
     return _native_scatter(op, native, group, layout, dtype)
 
@@ -208,6 +209,11 @@ def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype
     comm, counts, equal = group.comm, layout.counts, len(set(layout.counts)) == 1
     fresh = allocator(layout.target, dtype)
 
+    def whole(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Reduce_scatter_block(array, out, native)
+        return out
+
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
         give, take = number_view(_pack(layout, array, always=True)), number_view(out)
@@ -218,6 +224,25 @@ def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype
         if op == "avg":
             out /= group.size
         return out
+
+    plain = equal and layout.direct and layout.packed and op != "avg" and dtype.kind != "b"
+    return whole if plain else run
+
+
+def _small_scatter(op: str, group: Group, layout: Blocks, dtype: np.dtype) -> Run:
+    """Exchange equal blocks in one call, the own one with them, and reduce: in few calls, which is what counts here."""
+    comm, size, kind, count = group.comm, group.size, element(dtype.itemsize), layout.counts[0]
+    fresh, landing = allocator(layout.target, dtype), allocator((size, *layout.target), dtype)
+    # Along the first dim numpy reduces row by row, in the order of the group, unless rows are single elements.
+    at_once = size > 2 and count > 1 and op != "avg" and group.order == tuple(range(size))
+    reduce = ufunc(op, dtype).reduce
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out, parts = fresh(), landing()
+        comm.Alltoall([array, count, kind], [parts, count, kind])
+        if at_once:
+            return reduce(parts, 0, None, out)
+        return fold(op, [parts[k] for k in group.order], out)
 
     return run
 
@@ -239,7 +264,7 @@ def _exchange_and_fold(
     """In chunks of every block: each rank gets its part from all others and reduces it into ``result``."""
     comm, size, me = group.comm, group.size, group.me
     mine, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
-    kind = element(itemsize)[1]
+    kind = element(itemsize)
     most = max(min(chunk // itemsize, mpi_types.MAX_COUNT) // size, 1)
     rows = empty((size, min(most, mine)), flat.dtype)
     for start in range(0, longest, most):
@@ -251,8 +276,6 @@ def _exchange_and_fold(
         # Offsets count from the first element sent, so that they stay countable in long arrays.
         first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
         given = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
-        comm.Alltoallv(
-            [words(flat[first:]), (parts, given), kind], [words(landed), _to_others(part, size, me), kind]
-        )
+        comm.Alltoallv([flat[first:], (parts, given), kind], [landed, _to_others(part, size, me), kind])
         terms = [flat[own : own + part] if k == me else landed[k] for k in group.order]
         fold(op, terms, out=result[start : start + part])

@@ -17,7 +17,7 @@ from spmdsim.errors import WorldError
 from spmdsim.redistribution.rows import RowStep, Want, row_frame
 from spmdsim.worlds import mpi_types
 from spmdsim.worlds.mpi_shared import Windows
-from spmdsim.worlds.mpi_types import element, mover
+from spmdsim.worlds.mpi_types import element
 from spmdsim.worlds.pool import allocator
 from spmdsim.worlds.rows import Peers, gathered_gradient, place_rows, summed
 
@@ -54,8 +54,8 @@ class RowExchange:
         self.target = step.dst.local_shape(step.shape, rank)
         self.width = self.target[-1]
         self.first, self.last = frame.edges[self.me], frame.edges[self.me + 1]
-        self._whole, self._kind = False, element(dtype.itemsize)[1]
-        self._moved, ids = mover(dtype), math.prod(self.target[:-1])
+        self._whole, self._kind = False, element(dtype.itemsize)
+        ids = math.prod(self.target[:-1])
         # Ids bound the buffers as much as rows do: a row that no id names is never sent.
         held = self.last - self.first
         asked = sum(min(_size(part), held) for k, part in enumerate(frame.parts) if k != self.me)
@@ -132,7 +132,7 @@ class RowExchange:
             if self.near:
                 self._to_each(rows, counts, starts)
             else:
-                self.comm.Allgatherv(MPI.IN_PLACE, [self._moved(rows), (counts, starts), self._kind])
+                self.comm.Allgatherv(MPI.IN_PLACE, [rows, (counts, starts), self._kind])
         return self._received(counts)
 
     def _to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
@@ -150,8 +150,8 @@ class RowExchange:
         first = first if count else len(rows) - 1
         places = [start - skip * unit if part else 0 for start, part in zip(starts, taken)]
         self.comm.Alltoallv(
-            [self._moved(rows[first:]), (given, [0] * len(given)), self._kind],
-            [self._moved(rows[skip:]), (taken, places), self._kind],
+            [rows[first:], (given, [0] * len(given)), self._kind],
+            [rows[skip:], (taken, places), self._kind],
         )
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
@@ -160,8 +160,8 @@ class RowExchange:
         counts[self.places.index(self.me)] = 0
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
             given, packed = self._pack(wants, table)
-            take = [self._moved(rows), (counts, starts), self._kind]
-            self.comm.Alltoallv([self._moved(packed), given, self._kind], take)
+            take = [rows, (counts, starts), self._kind]
+            self.comm.Alltoallv([packed, given, self._kind], take)
         return self._received(counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
@@ -176,8 +176,8 @@ class RowExchange:
         counts, starts = self._asked(wants)
         landed = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(n) if k != m):
-            give = [self._moved(sums), (sent, sent_starts), self._kind]
-            self.comm.Alltoallv(give, [self._moved(landed), (counts, starts), self._kind])
+            give = [sums, (sent, sent_starts), self._kind]
+            self.comm.Alltoallv(give, [landed, (counts, starts), self._kind])
         flat, parts = landed.reshape(-1), [sums[:0]] * n
         each = self.width if self._whole else 1
         for k, count, start in zip(self.places, counts, starts):

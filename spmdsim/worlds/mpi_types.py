@@ -6,7 +6,6 @@ the type itself, which only MPI's own reductions ask for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -18,38 +17,28 @@ from spmdsim.worlds.reduce_ops import is_float, is_half
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.
 MAX_COUNT = 2**31 - 1
 
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+_WORDS = {
+    1: MPI.UINT8_T,
+    2: MPI.UINT16_T,
+    4: MPI.UINT32_T,
+    8: MPI.UINT64_T,
+    16: MPI.C_DOUBLE_COMPLEX,
+}
 
 
 @lru_cache(maxsize=64)
-def element(itemsize: int) -> tuple[np.dtype, MPI.Datatype]:
-    """What elements of this size are viewed as to be moved, and its MPI type (bytes for unusual sizes)."""
-    if itemsize in _WORDS:
-        word = np.dtype(_WORDS[itemsize])
-        return word, MPI.Datatype.fromcode(word.char)
-    datatype = MPI.BYTE.Create_contiguous(itemsize)
-    return np.dtype(np.uint8), datatype.Commit()
+def element(itemsize: int) -> MPI.Datatype:
+    """The MPI type as which elements of this size are moved (bytes for unusual sizes).
 
-
-def words(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous array as a flat view that MPI can move."""
-    word, _ = element(array.dtype.itemsize)
-    return array.reshape(-1).view(word)
+    Given beside an array, it spares MPI the question of what the array's elements are: any can be moved.
+    """
+    return _WORDS.get(itemsize) or MPI.BYTE.Create_contiguous(itemsize).Commit()
 
 
 def counted_parts(array: np.ndarray) -> list[np.ndarray]:
     """Views of at most :data:`MAX_COUNT` elements."""
     flat, most = array.reshape(-1), MAX_COUNT
-    return [words(flat[start : start + most]) for start in range(0, flat.size, most)]
-
-
-def mover(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """What makes a C-contiguous array of this type something MPI can move: nothing, for types it can see."""
-    return _same if dtype.kind in "biufc" and dtype.itemsize <= 16 else words
-
-
-def _same(array: np.ndarray) -> np.ndarray:
-    return array
+    return [flat[start : start + most] for start in range(0, flat.size, most)]
 
 
 _NATIVE = {"sum": MPI.SUM, "avg": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}
@@ -82,21 +71,4 @@ def subarray(shape: tuple[int, ...], index: Index, itemsize: int) -> MPI.Datatyp
     """The MPI type of a box inside a C-contiguous array of this shape. To be freed."""
     starts = [part.start for part in index]
     sizes = [part.stop - part.start for part in index]
-    return element(itemsize)[1].Create_subarray(list(shape), sizes, starts, MPI.ORDER_C).Commit()
-
-
-def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
-    """Where a box begins in the flat array if it is contiguous there, else None.
-
-    >>> flat_offset((4, 6), (slice(1, 3), slice(0, 6))), flat_offset((4, 6), (slice(0, 2), slice(0, 3)))
-    (6, None)
-    """
-    stride, offset, whole = 1, 0, True
-    for size, part in zip(reversed(shape), reversed(index)):
-        length = part.stop - part.start
-        if not whole and length != 1:
-            return None
-        whole = whole and length == size
-        offset += part.start * stride
-        stride *= size
-    return offset
+    return element(itemsize).Create_subarray(list(shape), sizes, starts, MPI.ORDER_C).Commit()

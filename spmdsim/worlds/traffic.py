@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spmdsim.errors import PlanError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.step import Step, overlap
-from spmdsim.worlds.local_steps import Index, within
+from spmdsim.worlds.local_steps import Index, flat_offset, within
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Traffic:
         own: the box that stays, in the source and in the target, or None.
         gathered: per member the box it contributes to the common target of an all_gather, or None.
         largest: the largest number of elements that any member holds before or after.
+        swapped: whether the source and the target are one equal block per member, in their order, for all members.
     """
 
     members: tuple[int, ...]
@@ -54,6 +55,7 @@ class Traffic:
     own: tuple[Index, Index] | None
     gathered: tuple[Index | None, ...] | None
     largest: int
+    swapped: bool = False
 
 
 def _shape(box: Bounds) -> tuple[int, ...]:
@@ -97,7 +99,7 @@ def group_traffic(step: Step, rank: int) -> Traffic:
     if len(set(after)) == 1 and len(set(held)) == len(held):
         gathered = tuple(within(b, after[0]) if math.prod(_shape(b)) else None for b in before)
     largest = max(math.prod(_shape(box)) for box in (*before, *after))
-    return Traffic(
+    found = Traffic(
         members,
         me,
         _shape(before[me]),
@@ -108,6 +110,37 @@ def group_traffic(step: Step, rank: int) -> Traffic:
         gathered,
         largest,
     )
+    return replace(found, swapped=_alike(before, after) and _blocks(found))
+
+
+def _alike(before: list[Bounds], after: list[Bounds]) -> bool:
+    """Whether all members hold boxes of one shape that differ in one dim before and in another one after.
+
+    They then cut their boxes in the same places: what one of them finds out about its blocks holds for all.
+    """
+    shapes = {_shape(box) for box in before}, {_shape(box) for box in after}
+    split, joined = _differing(before), _differing(after)
+    return len(shapes[0]) == len(shapes[1]) == len(split) == len(joined) == 1 and split != joined
+
+
+def _differing(boxes: list[Bounds]) -> list[int]:
+    return [dim for dim, sides in enumerate(zip(*boxes)) if len(set(sides)) > 1]
+
+
+def _blocks(traffic: Traffic) -> bool:
+    """Whether both sides are one equal block per member, one after the other."""
+    if traffic.own is None:
+        return False
+    for stays, pieces, shape in (
+        (traffic.own[0], traffic.sends, traffic.source),
+        (traffic.own[1], traffic.receives, traffic.target),
+    ):
+        block, rest = divmod(math.prod(shape), len(traffic.members))
+        places = {piece.member: piece.index for piece in pieces} | {traffic.me: stays}
+        for member in range(len(traffic.members)):
+            if rest or member not in places or flat_offset(shape, places[member]) != member * block:
+                return False
+    return True
 
 
 def exchange_traffic(step: Step, rank: int) -> Traffic:

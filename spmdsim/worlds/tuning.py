@@ -36,7 +36,9 @@ class Tuning:
             their places: small ones stay in cache, large ones wait for each other less often.
         gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
             reduced everywhere: one call instead of two.
+        small_block: bytes of a block up to which a composed reduce_scatter takes one call, the own block with it.
         types: ranks from which Alltoallw with subarray types beats packing and Alltoallv.
+        gather_types: bytes of an all_gather's result below which MPI puts its parts in their places, by a type.
         small_types: bytes of the largest shard below which it does so anyway: packing is many calls of numpy.
     """
 
@@ -44,28 +46,34 @@ class Tuning:
     compose_reduce_scatter: Thresholds
     chunk: Thresholds
     gather_reduce: int
+    small_block: int
     types: int
+    gather_types: int
     small_types: int
 
 
 TABLE = {
     "Open MPI": Tuning(
         compose_all_reduce=((2, MIB), (4, 4 * MIB)),
-        compose_reduce_scatter=((2, 64 * KIB), (4, 512 * KIB)),
+        compose_reduce_scatter=((2, 32 * KIB), (4, 64 * KIB), (8, 128 * KIB)),
         chunk=((2, 4 * MIB), (4, 2 * MIB)),
         gather_reduce=64 * KIB,
+        small_block=256 * KIB,
         types=4,
+        gather_types=32 * KIB,
         small_types=256 * KIB,
     ),
     # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
     # there the chunks are few and large.
     "MPICH": Tuning(
-        compose_all_reduce=((2, MIB), (4, 32 * MIB)),
-        compose_reduce_scatter=((2, 256 * KIB), (4, 32 * MIB)),
+        compose_all_reduce=((2, MIB), (4, 2 * MIB)),
+        compose_reduce_scatter=((2, 32 * KIB), (4, 128 * KIB), (8, 256 * KIB)),
         chunk=((2, 4 * MIB), (4, 64 * MIB)),
         gather_reduce=64 * KIB,
+        small_block=256 * KIB,
         types=NEVER,
-        small_types=64 * KIB,
+        gather_types=0,
+        small_types=16 * KIB,
     ),
 }
 

@@ -1,0 +1,159 @@
+"""What a plan costs that nobody asked for before, and the direct exchange of one rank among 65,536.
+
+Ordered pairs of layouts on all meshes of some ranks (one to three dims, tuples in every order, pending sources,
+sizes that divide and sizes that do not) are sampled per class. Before each plan everything that is remembered of
+layouts and pairs is forgotten and the layouts are made anew, so that only tables of whole meshes are warm, as in a
+process that has planned something else before; ``--first`` forgets the meshes too. The least of a few repeats is
+what a plan costs, the rest is the machine's noise::
+
+    python scripts/bench/bench_planner.py                # the table; some seconds
+    python scripts/bench/bench_planner.py --pairs 2000 --worst 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import time
+from collections.abc import Callable
+from itertools import product
+
+from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.layout import Layout, Mesh, refine
+from spmdsim.redistribution import bound, candidates, exchange, flat, grid, plan, planner, price, traffic
+from spmdsim.redistribution.every import every_layout, every_mesh
+
+Shape = tuple[int, ...]
+SHAPES: dict[int, list[Shape]] = {
+    1: [(4096,), (1013,), (5,)],
+    2: [(1024, 512), (67, 130), (3, 5)],
+    3: [(64, 32, 128), (13, 30, 7), (1, 2, 3)],
+}
+MACHINES: dict[str, CostModel | None] = {
+    "none": None,
+    "laptop": Machine.laptop(),
+    "cluster": Machine.cluster(),
+}
+
+
+def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
+    """How to forget what is known of layouts and pairs, and what is known of meshes."""
+    of_meshes = {"ranks_of", "_digits", "_offsets", "piece_numbers", "common_mesh", "_on_mesh"}
+    pairs: dict[int, Callable[[], None]] = {}
+    meshes: dict[int, Callable[[], None]] = {}
+    for module in (bound, candidates, exchange, flat, grid, planner, price, refine, traffic):
+        for name, function in vars(module).items():
+            if hasattr(function, "cache_clear"):
+                (meshes if name in of_meshes else pairs)[id(function)] = function.cache_clear
+    return list(pairs.values()), list(meshes.values())
+
+
+def fresh(layout: Layout, mesh: Mesh | None) -> Layout:
+    """An equal layout that remembers nothing, on a given mesh or a new one."""
+    of = layout.mesh
+    return Layout(mesh or Mesh(of.shape, of.axes, of.ranks), layout.dims, layout.partial)
+
+
+def cold(
+    src: Layout, dst: Layout, shape: Shape, machine: CostModel | None, first: bool, repeats: int
+) -> float:
+    """Milliseconds of one plan, the least of a few."""
+    pairs, meshes = remembered()
+    least = float("inf")
+    for _ in range(repeats):
+        for forget in pairs + meshes if first else pairs:
+            forget()
+        a, b = fresh(src, None if first else src.mesh), fresh(dst, None if first else dst.mesh)
+        if src.mesh == dst.mesh:
+            b = fresh(dst, a.mesh)
+        start = time.perf_counter()
+        plan(a, b, shape, "float32", machine)
+        least = min(least, time.perf_counter() - start)
+    return least * 1e3
+
+
+def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, Layout, Shape]]]:
+    """Per class of pairs some of them."""
+    pick = random.Random(seed)
+    found = {}
+    for ndim, pending, unlike in product((1, 2, 3), (False, True), (False, True)):
+        sources = {mesh: every_layout(mesh, ndim, partial=True) for mesh in every_mesh(ranks)}
+        targets = {mesh: every_layout(mesh, ndim) for mesh in sources}
+        pairs = [
+            (src, dst, shape)
+            for a, b in product(sources, targets)
+            if (a != b) == unlike
+            for src in sources[a]
+            if bool(src.partial) == pending
+            for dst in targets[b]
+            for shape in SHAPES[ndim]
+        ]
+        name = f"{ndim}-D {'pending' if pending else 'placed'}, {'two meshes' if unlike else 'one mesh'}"
+        found[name] = pick.sample(pairs, min(count, len(pairs)))
+    return found
+
+
+def planner_table(ranks: int, count: int, seed: int, first: bool, repeats: int, worst: int) -> None:
+    """Print median, 95th percentile and maximum per class and machine."""
+    start = "first in the process" if first else "meshes known"
+    print(f"a plan on {ranks} ranks, {start}: milliseconds, least of {repeats}")
+    print(
+        f"{'pairs':<30}{'':>6}" + "".join(f"{f'{name}: median':>17}{'p95':>7}{'max':>7}" for name in MACHINES)
+    )
+    slow: list[tuple[float, str]] = []
+    for what, pairs in sampled(ranks, count, seed).items():
+        line = f"{what:<30}{len(pairs):>6}"
+        for name, machine in MACHINES.items():
+            times = []
+            for src, dst, shape in pairs:
+                times.append(cold(src, dst, shape, machine, first, repeats))
+                slow.append((times[-1], f"{src} -> {dst} {shape} {name}"))
+            times.sort()
+            line += f"{times[len(times) // 2]:>17.3f}{times[int(len(times) * 0.95)]:>7.3f}{times[-1]:>7.3f}"
+        print(line, flush=True)
+    print(f"slowest of all: {max(slow)[0]:.3f} ms")
+    for seconds, text in sorted(slow, reverse=True)[:worst]:
+        print(f"  {seconds:.3f}  {text}")
+
+
+def exchange_table(repeats: int) -> None:
+    """Print the milliseconds of one rank's transfers among 65,536 ranks."""
+    mesh, line = Mesh((256, 256), ("a", "b")), Mesh((65536,), ("x",))
+    shape = (65536, 65536)
+    both = ("a", "b")
+    cases = {
+        "one peer: (a, b) -> (b, a)": (mesh("a", "b"), mesh("b", "a")),
+        "256 peers: (ab, -) -> (a, b)": (mesh(both, None), mesh("a", "b")),
+        "65,535 peers: (ab, -) -> (-, ab)": (mesh(both, None), mesh(None, both)),
+        "65,535 peers: (x, -) -> (-, -)": (line("x", None), line(None, None)),
+        "65,535 peers: (x, -) -> (-, ab)": (line("x", None), mesh(None, both)),
+    }
+    print("one rank's transfers among 65,536 ranks: milliseconds, first and least of the next ones")
+    for name, (src, dst) in cases.items():
+        for what in (exchange.receives, exchange.sends):
+            grid.grid.cache_clear(), grid.grids.cache_clear(), grid.cuts.cache_clear()
+            times = []
+            for rank in range(1000, 1001 + repeats):
+                gc.collect()
+                start = time.perf_counter()
+                what(src, dst, shape, rank)
+                times.append((time.perf_counter() - start) * 1e3)
+            print(f"{name:<36}{what.__name__:<10}{times[0]:>8.2f}{min(times[1:]):>8.2f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--pairs", type=int, default=150, help="pairs per class")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--first", action="store_true", help="forget what is known of meshes too")
+    parser.add_argument("--worst", type=int, default=0, help="name so many of the slowest pairs")
+    options = parser.parse_args()
+    planner_table(options.ranks, options.pairs, options.seed, options.first, options.repeats, options.worst)
+    exchange_table(options.repeats)
+
+
+if __name__ == "__main__":
+    main()
