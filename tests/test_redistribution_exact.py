@@ -18,6 +18,7 @@ from spmdsim.redistribution.exchange import receives, sends
 from spmdsim.redistribution.few import FewTraffic
 from spmdsim.redistribution.step import overlap
 from spmdsim.redistribution.traffic import exchange_traffic
+from spmdsim.redistribution.transfers import Transfers
 from spmdsim.worlds.lockstep import LockStep
 
 #: Meshes with other sizes, orders and subsets of eight ranks.
@@ -103,6 +104,24 @@ def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
                 assert traffic.messages[position] == len(others)
                 assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in mine)
                 assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(mine, 2))
+
+
+def test_transfers_of_many_ranks_are_made_when_asked_for() -> None:
+    mesh = Mesh((64, 32), ("a", "b"))
+    src, dst, shape = mesh(("a", "b"), None), mesh("b", "a"), (4099, 100)
+    for rank in (0, 5, 2047):
+        for found, mine, theirs in (
+            (receives(src, dst, shape, rank), dst, src),
+            (sends(src, dst, shape, rank), src, dst),
+        ):
+            assert isinstance(found, Transfers)
+            boxes = [overlap(mine.bounds(shape, rank), theirs.bounds(shape, peer)) for peer in range(2048)]
+            expected = sorted((peer, box) for peer, box in enumerate(boxes) if box)
+            assert sorted(found) == expected and len(found) == len(expected) > 1
+            assert [found[k] for k in range(len(found))] == list(found)
+            assert found[-1] == list(found)[-1] and found[1:9:3] == tuple(found)[1:9:3]
+            with pytest.raises(IndexError):
+                found[len(found)]
 
 
 def test_few_ranks_are_counted_as_many_are() -> None:

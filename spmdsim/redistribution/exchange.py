@@ -9,10 +9,8 @@ A rank's own overlap is in its list too, with itself as the peer. Any two ranks 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise, product, repeat
 
 import numpy as np
 
@@ -20,10 +18,14 @@ from spmdsim.errors import PlanError
 from spmdsim.layout import Layout
 from spmdsim.redistribution.grid import Cuts, Grid, grids
 from spmdsim.redistribution.step import Transfer
+from spmdsim.redistribution.transfers import Transfers
+
+#: Up to so many ranks in both meshes together, transfers are made at once and remembered.
+FEW = 2048
 
 
-def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> tuple[Transfer, ...]:
-    """What ``rank`` receives, one box per peer, its own overlap included.
+def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
+    """What ``rank`` receives, one box per peer, its own overlap included; from many ranks as columns.
 
     Args:
         src: the layout before.
@@ -39,16 +41,18 @@ def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> tuple
     >>> receives(mesh("x", None), mesh(None, "x"), (4, 4), 0)
     (Transfer(peer=0, box=((0, 2), (0, 2))), Transfer(peer=1, box=((2, 4), (0, 2))))
     """
-    return _call(_receives_cached, src, dst, tuple(shape), rank)
+    few = src.mesh.size + dst.mesh.size <= FEW
+    return (_few_receives if few else _receives)(src, dst, tuple(shape), rank)
 
 
-def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> tuple[Transfer, ...]:
+def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
     """What ``rank`` sends, one box per peer, its own overlap included; the mirror image of :func:`receives`.
 
     Raises:
         PlanError: pending values would have to be reduced.
     """
-    return _call(_sends_cached, src, dst, tuple(shape), rank)
+    few = src.mesh.size + dst.mesh.size <= FEW
+    return (_few_sends if few else _sends)(src, dst, tuple(shape), rank)
 
 
 def check_exchange(src: Layout, dst: Layout) -> None:
@@ -63,7 +67,17 @@ def check_exchange(src: Layout, dst: Layout) -> None:
         )
 
 
-def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+@lru_cache(maxsize=8192)
+def _few_receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+    return tuple(_receives(src, dst, shape, rank))
+
+
+@lru_cache(maxsize=8192)
+def _few_sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+    return tuple(_sends(src, dst, shape, rank))
+
+
+def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Sequence[Transfer]:
     check_exchange(src, dst)
     if rank not in dst.mesh:
         return ()
@@ -81,12 +95,11 @@ def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tu
         own = [int(cell[mine]) for cell in have.cells]
         if all(a <= cell < b for cell, (a, b) in zip(own, spans)):
             peers[_ravel(own, spans)] = rank
-    intervals = [_clipped(*what) for what in zip(have.cuts[:ndim], spans, box)]
-    # The dims beyond the tensor's own have one overlapping cell each, so the product of the others is complete.
-    return _transfers(peers.tolist(), product(*intervals))
+    # The dims beyond the tensor's own have one overlapping cell each, so the cells of the others are complete.
+    return Transfers(peers, [_clipped(*what) for what in zip(have.cuts[:ndim], spans, box)])
 
 
-def _sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+def _sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Sequence[Transfer]:
     check_exchange(src, dst)
     if rank not in src.mesh:
         return ()
@@ -107,9 +120,8 @@ def _sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple
     served = ~holds & (order * have.copies // max(needing, 1) == have.copy_numbers[position])
     served |= ranks == rank
     chosen = np.flatnonzero(served)
-    boxes = list(product(*(_clipped(*what) for what in zip(want.cuts[:ndim], spans, box))))
-    where = (chosen // want.copies).tolist()
-    return _transfers(ranks[chosen].tolist(), map(boxes.__getitem__, where))
+    edges = [_clipped(*what) for what in zip(want.cuts[:ndim], spans, box)]
+    return Transfers(ranks[chosen], edges, chosen // want.copies)
 
 
 def _choose(
@@ -160,40 +172,7 @@ def _ravel(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
     return number
 
 
-def _clipped(cut: Cuts, span: tuple[int, int], interval: tuple[int, int]) -> list[tuple[int, int]]:
-    """The cells of a range as intervals, cut off at an interval that overlaps all of them."""
+def _clipped(cut: Cuts, span: tuple[int, int], interval: tuple[int, int]) -> np.ndarray:
+    """The edges of a range of cells, cut off at an interval that overlaps all of them."""
     (a, b), (start, stop) = span, interval
-    edges = [start, *cut.edges[a + 1 : b], stop]
-    return list(pairwise(edges))
-
-
-def _transfers(peers: list[int], boxes: Iterable[tuple[tuple[int, int], ...]]) -> tuple[Transfer, ...]:
-    # tuple.__new__ skips the named constructor's overhead: a rank may have 65,535 peers.
-    return tuple(map(tuple.__new__, repeat(Transfer), zip(peers, boxes)))
-
-
-_receives_cached = lru_cache(maxsize=8192)(_receives)
-_sends_cached = lru_cache(maxsize=8192)(_sends)
-
-
-def _call(
-    cached: Callable[[Layout, Layout, tuple[int, ...], int], tuple[Transfer, ...]],
-    src: Layout,
-    dst: Layout,
-    shape: tuple[int, ...],
-    rank: int,
-) -> tuple[Transfer, ...]:
-    """Answer from the cache on small meshes; on large ones build anew, without the collector in the way.
-
-    Thousands of lists with thousands of transfers each would fill the memory, and making one would start the
-    garbage collector a hundred times.
-    """
-    if src.mesh.size + dst.mesh.size <= 2048:
-        return cached(src, dst, shape, rank)
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return cached.__wrapped__(src, dst, shape, rank)  # type: ignore[attr-defined]
-    finally:
-        if collecting:
-            gc.enable()
+    return np.concatenate(([start], cut.edge_array[a + 1 : b], [stop]))

@@ -91,18 +91,13 @@ class Step:
         Reductions count as the bandwidth-optimal algorithm moves them, over balanced blocks: reduce_scatter
         ``(n-1)`` times the own block, all_reduce that plus the rest of the buffer.
         """
-        if self.collective in LOCAL_STEPS:
+        if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
         if self.collective == "exchange" and self.to_shape is not None:
             from spmdsim.redistribution.flat import flat_receives
 
             flat = flat_receives(self.src, self.dst, self.shape, self.to_shape, rank)
             return itemsize * sum(t.count for t in flat if t.peer != rank)
-        if self.collective == "exchange":
-            from spmdsim.redistribution.exchange import receives
-
-            got = receives(self.src, self.dst, self.shape, rank)
-            return itemsize * sum(t.count for t in got if t.peer != rank)
         mine = math.prod(self.dst.local_shape(self.shape, rank))
         mesh = self.src.mesh
         size = mesh.axis_size(*self.axes)
@@ -117,8 +112,10 @@ class Step:
             return itemsize * ((size - 1) * block + mine - block)
         if self.collective == "reduce_scatter":
             return itemsize * (size - 1) * mine
-        box = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))
-        return itemsize * (mine - (Transfer(rank, box).count if box else 0))
+        if rank not in mesh:
+            return itemsize * mine
+        own = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))
+        return itemsize * (mine - (0 if own is None else Transfer(rank, own).count))
 
     def __str__(self) -> str:
         over = f" over {','.join(self.axes)}" if self.axes else ""

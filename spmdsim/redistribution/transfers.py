@@ -1,0 +1,65 @@
+"""The transfers of one rank as columns: a rank may have 65,535 peers, and few look at each of them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product, repeat
+from typing import Any
+
+import numpy as np
+
+from spmdsim.redistribution.step import Transfer
+
+
+class Transfers(Sequence[Transfer]):
+    """Transfers whose boxes are cells of a grid; each is made when it is asked for.
+
+    Args:
+        peers: the other rank of each transfer.
+        edges: per dim where the cells begin, and where the last one stops.
+        cells: row-major number of each transfer's cell; all cells in order if left out.
+
+    >>> Transfers(np.array([5, 7]), [np.array([0, 2, 4]), np.array([0, 3])])[1]
+    Transfer(peer=7, box=((2, 4), (0, 3)))
+    """
+
+    __slots__ = ("_cells", "_edges", "peers")
+
+    def __init__(
+        self, peers: np.ndarray, edges: Sequence[np.ndarray], cells: np.ndarray | None = None
+    ) -> None:
+        self.peers = peers
+        self._edges = edges
+        self._cells = cells
+
+    def __len__(self) -> int:
+        return len(self.peers)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple([self[number] for number in range(*index.indices(len(self)))])
+        number = range(len(self))[index]
+        cell = number if self._cells is None else self._cells[number]
+        places = np.unravel_index(cell, [len(edges) - 1 for edges in self._edges])
+        box = tuple([(int(edges[k]), int(edges[k + 1])) for edges, k in zip(self._edges, places)])
+        return Transfer(int(self.peers[number]), box)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        # All at once: making them one by one would start the garbage collector a hundred times.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return iter(self._made())
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _made(self) -> list[Transfer]:
+        boxes = product(*[pairwise(edges.tolist()) for edges in self._edges])
+        found = boxes if self._cells is None else map(list(boxes).__getitem__, self._cells.tolist())
+        # tuple.__new__ skips the named constructor's overhead.
+        return list(map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), found)))
+
+    def __repr__(self) -> str:
+        return f"Transfers with {len(self)} peers"
