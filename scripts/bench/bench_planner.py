@@ -21,7 +21,7 @@ from itertools import product
 
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh, refine
-from spmdsim.redistribution import bound, candidates, exchange, flat, grid, plan, planner, price, traffic
+from spmdsim.redistribution import bound, candidates, exchange, few, flat, grid, plan, planner, price, traffic
 from spmdsim.redistribution.every import every_layout, every_mesh
 
 Shape = tuple[int, ...]
@@ -39,10 +39,10 @@ MACHINES: dict[str, CostModel | None] = {
 
 def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     """How to forget what is known of layouts and pairs, and what is known of meshes."""
-    of_meshes = {"ranks_of", "_digits", "_offsets", "piece_numbers", "common_mesh", "_on_mesh"}
+    of_meshes = {"ranks_of", "_digits", "_offsets", "piece_numbers", "common_mesh", "_on_mesh", "_held"}
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}
-    for module in (bound, candidates, exchange, flat, grid, planner, price, refine, traffic):
+    for module in (bound, candidates, exchange, few, flat, grid, planner, price, refine, traffic):
         for name, function in vars(module).items():
             if hasattr(function, "cache_clear"):
                 (meshes if name in of_meshes else pairs)[id(function)] = function.cache_clear

@@ -16,7 +16,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.price import largest, largest_sizes, price_exchange, price_step
+from spmdsim.redistribution.price import largest, largest_sizes, least_exchange, price_exchange, price_step
 from spmdsim.redistribution.search import Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import busiest
@@ -207,10 +207,12 @@ class _Finder:
         src, dims = self.src, mid.state.dims
         if src.mesh == there.mesh and dims == there.dims:
             return False
-        ends = (src.mesh, dims, there.mesh, there.dims)
-        _, seconds = price_exchange(*ends, self.shape, self.itemsize, self.machine)
+        if self.everything:
+            return True
+        exchange = (src.mesh, dims, there.mesh, there.dims, self.shape, self.itemsize, self.machine)
         slack = 0.0 if src.mesh == there.mesh else 1e-12  # with collectives in hand, ties are not looked at
-        return self.everything or mid.seconds + seconds <= best * (1 + 1e-9) + slack
+        limit = best * (1 + 1e-9) + slack - mid.seconds
+        return least_exchange(*exchange) <= limit and price_exchange(*exchange)[1] <= limit
 
     def _exchanged(self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]) -> list[Candidate]:
         """Some steps, the exchange to each of some layouts, and what follows there."""
@@ -236,7 +238,7 @@ class _Finder:
         one_mesh = self.src.mesh == dst.mesh
         if one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
             return found
-        sizes = largest_sizes(dst, self.shape)
+        sizes = largest_sizes(dst.mesh, dst.dims, self.shape)
         most = sizes.index(max(sizes))
         spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
         return [*found, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]

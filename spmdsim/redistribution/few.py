@@ -6,12 +6,13 @@ A planner prices many exchanges that differ in the axes of one or two dims, so w
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial, reduce
 from math import prod
+from operator import mul, sub
 from typing import NamedTuple
 
-from spmdsim.layout import Mesh, split_block
-from spmdsim.redistribution.grid import Entries, piece_numbers, ranks_of
+from spmdsim.layout import Mesh
+from spmdsim.redistribution.grid import Entries, piece_numbers, ranks_of, split_few
 
 #: Up to so many ranks per mesh this is faster than arrays.
 FEW_RANKS = 32
@@ -29,38 +30,41 @@ class FewTraffic:
     """
 
     def __init__(self, have: Mesh, src: Entries, want: Mesh, dst: Entries, shape: tuple[int, ...]) -> None:
-        self._have, self._src, self._want, self._dst = have, src, want, dst
-        self._dims = [_along(have, a, want, b, size) for size, a, b in zip(shape, src, dst)]
+        self._ends = (have, src, want, dst)
         self._held = _held(have, want)
-        here = [position >= 0 for position in self._held]
-        self._own = [prod(row) for row in zip(here, *[dim.own for dim in self._dims])]
-        self._wanted = [prod(row) for row in zip((1,) * want.size, *[dim.wanted for dim in self._dims])]
+        self._dims = [_along(have, a, want, b, size) for size, a, b in zip(shape, src, dst)]
+        self._own = _product([position >= 0 for position in self._held], [dim.own for dim in self._dims])
+        self._wanted = _product([1] * want.size, [dim.wanted for dim in self._dims])
         #: The most elements one rank receives from others.
-        self.most_received = max([wanted - own for wanted, own in zip(self._wanted, self._own)])
+        self.most_received = max(map(sub, self._wanted, self._own))
 
     @cached_property
     def most_messages(self) -> int:
         """The most messages one rank receives."""
-        sources = [prod(row) for row in zip((1,) * self._want.size, *[dim.sources for dim in self._dims])]
+        sources = _product([1] * len(self._own), [dim.sources for dim in self._dims])
         return max([n - (own > 0) if all_ else 0 for n, own, all_ in zip(sources, self._own, self._wanted)])
 
     @cached_property
     def most_sent(self) -> int:
         """The most elements one rank sends, equal pieces being shared out evenly among their holders."""
-        have, want = self._have, self._want
-        split = [axis for entry in self._src for axis in entry]
-        needed = [axis for entry in self._dst for axis in entry]
-        apart = (
-            [axis for axis in have.axes if axis not in split and axis not in needed] if have == want else []
-        )
+        have, src, want, dst = self._ends
+        split, needed = ([axis for entry in dims for axis in entry] for dims in (src, dst))
+        apart: list[str] = []
+        if have == want:
+            apart = [axis for axis in have.axes if axis not in split and axis not in needed]
+        copies = want.size // prod([want._size_of[axis] for axis in (*needed, *apart)])
         piece = piece_numbers(have, (*split, *apart)).tolist()
-        copies = want.size // want.axis_size(*needed, *apart)
-        sizes = [prod(row) * copies for row in zip((1,) * have.size, *[dim.given for dim in self._dims])]
-        demand = dict(zip(piece, sizes))
+        demand = dict(zip(piece, _product([copies] * have.size, [dim.given for dim in self._dims])))
         for position, own in zip(self._held, self._own):
             if own:
                 demand[piece[position]] -= own
-        return -(-max(demand.values()) // (have.size // have.axis_size(*split, *apart)))
+        holders = have.size // prod([have._size_of[axis] for axis in (*split, *apart)])
+        return -(-max(demand.values()) // holders)
+
+
+def _product(start: list[int], columns: list[list[int]]) -> list[int]:
+    """Columns multiplied row by row."""
+    return list(reduce(partial(map, mul), columns, start))
 
 
 class Along(NamedTuple):
@@ -81,26 +85,34 @@ class Along(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], size: int) -> Along:
-    before, after = _blocks(have, src, size), _blocks(want, dst, size)
+    parts = [tuple([have._size_of[axis] for axis in src]), tuple([want._size_of[axis] for axis in dst])]
+    blocks, pieces = _blocks(size, parts[0]), _blocks(size, parts[1])
+    before = [blocks[number] for number in piece_numbers(have, src).tolist()]
+    numbers = piece_numbers(want, dst).tolist()
+    after = [pieces[number] for number in numbers]
     here = before if have == want else [before[p] if p >= 0 else (0, 0) for p in _held(have, want)]
-    starts = sorted({start for start, stop in before if start < stop})
+    overlapping = _overlapping(size, *parts)
     return Along(
         [stop - start for start, stop in before],
         [stop - start for start, stop in after],
-        [max(min(b, d) - max(a, c), 0) for (a, b), (c, d) in zip(here, after)],
-        [bisect_left(starts, stop) - bisect_right(starts, start) + 1 for start, stop in after],
+        [max((b if b < d else d) - (a if a > c else c), 0) for (a, b), (c, d) in zip(here, after)],
+        [overlapping[number] for number in numbers],
     )
 
 
 @lru_cache(maxsize=4096)
-def _blocks(mesh: Mesh, entry: tuple[str, ...], size: int) -> list[tuple[int, int]]:
-    """Start and stop of each position's piece of a dim."""
-    blocks = [(0, size)]
-    for axis in entry:
-        parts = mesh._size_of[axis]
-        blocks = [split_block(start, length, parts, k) for start, length in blocks for k in range(parts)]
-    pieces = [(start, start + length) for start, length in blocks]
-    return [pieces[number] for number in piece_numbers(mesh, entry).tolist()]
+def _blocks(size: int, parts: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Starts and stops of the pieces of a dim."""
+    return [(start, start + length) for start, length in split_few(size, parts)]
+
+
+@lru_cache(maxsize=4096)
+def _overlapping(size: int, before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
+    """Per piece of a dim how many pieces of another cut have some of it; empty pieces say anything."""
+    starts = sorted({start for start, stop in _blocks(size, before) if start < stop})
+    return [
+        bisect_left(starts, stop) - bisect_right(starts, start) + 1 for start, stop in _blocks(size, after)
+    ]
 
 
 @lru_cache(maxsize=512)

@@ -43,7 +43,7 @@ class Cuts:
         self.edge_array: np.ndarray
         self.edges: list[int]
         if math.prod(parts) <= FEW:
-            self._of_few(size, _split_few(size, parts))
+            self._of_few(size, split_few(size, parts))
         else:
             self._of_many(size, *_split_many(size, parts))
 
@@ -81,7 +81,7 @@ class Cuts:
         return first, np.searchsorted(self.edge_array, stop, "left")
 
 
-def _split_few(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
+def split_few(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
     """Starts and lengths of nested balanced blocks; plain Python is faster than arrays of a few elements."""
     blocks = [(0, size)]
     for count in parts:

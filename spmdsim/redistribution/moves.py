@@ -9,7 +9,6 @@ up. What that cannot reach (swapped axes, other cut points) is what the direct e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from spmdsim.layout import Layout
@@ -40,11 +39,10 @@ class Target:
         src: the layout before.
         dst: the layout after, on the same mesh, with no axis pending that is not pending in ``src``.
         shape: global shape.
-        limit: the most elements a rank may hold in between.
     """
 
-    def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...], limit: int) -> None:
-        self.mesh, self.shape, self.limit = src.mesh, shape, limit
+    def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
+        self.mesh, self.shape = src.mesh, shape
         self.size_of = src.mesh._size_of
         kept = kept_axes(src, dst)
         self.dims = dst.dims
@@ -83,28 +81,12 @@ class Target:
             found = self._members[axes] = self.mesh.axis_size(*axes)
         return found
 
-    def moved(self, state: State, move: Move) -> int:
-        """Elements that the first rank receives: the busiest one's, or where pieces are uneven a little less."""
-        kind = move.collective
-        if kind == "slice":
-            return 0
-        after, shape = self.local(move.state.dims)
-        if kind == "reduce_scatter":
-            return (self.members(move.axes) - 1) * after
-        if kind == "all_reduce":
-            members = self.members(move.axes)
-            return (members - 2) * -(-after // members) + after
-        return after - math.prod(map(min, self.local(state.dims)[1], shape))
-
-    # -- all moves ----------------------------------------------------------------------------------
-
     def moves(self, state: State) -> list[Move]:
         """The moves that make sense from a state."""
         sliced = self._slice(state)
         if sliced is not None:
             return [sliced]  # costs nothing and shrinks everything that follows
-        moves = self._reductions(state) if state.pending else self._placements(state)
-        return [move for move in moves if self.local(move.state.dims)[0] <= self.limit]
+        return self._reductions(state) if state.pending else self._placements(state)
 
     # -- slice --------------------------------------------------------------------------------------
 
@@ -122,59 +104,65 @@ class Target:
 
     # -- reductions ---------------------------------------------------------------------------------
 
-    def _reductions(self, state: State) -> Iterator[Move]:
-        pending = {*state.pending}
-        runs = [next_run(entry, target, pending) for entry, target in zip(state.dims, self.dims)]
-        if sum(map(bool, runs)) > 1:
-            yield self._scattered(state, runs)
-        for dim, run in enumerate(runs):
-            if run:
-                yield self._scattered(state, _only(runs, dim, run))
-        lost = tuple([axis for axis in state.pending if axis not in self.wanted])
-        if lost and len(lost) < len(state.pending):
-            yield Move("all_reduce", lost, State(state.dims, _without(state.pending, lost)))
-        yield Move("all_reduce", state.pending, State(state.dims, ()))
-        for dim, run in enumerate(runs):
-            if run != state.pending:
-                yield self._scattered(state, _only(runs, dim, state.pending))
-
-    def _scattered(self, state: State, added: list[tuple[str, ...]]) -> Move:
-        dims = tuple([entry + run for entry, run in zip(state.dims, added)])
-        axes = tuple([axis for run in added for axis in run])
-        return Move("reduce_scatter", axes, State(dims, _without(state.pending, axes)))
+    def _reductions(self, state: State) -> list[Move]:
+        dims, pending = state
+        axes = {*pending}
+        runs = [next_run(entry, target, axes) for entry, target in zip(dims, self.dims)]
+        fitting = [dim for dim, run in enumerate(runs) if run]
+        found = []
+        if len(fitting) > 1:
+            every = tuple([axis for run in runs for axis in run])
+            after = tuple([entry + run for entry, run in zip(dims, runs)])
+            found.append(Move("reduce_scatter", every, State(after, _without(pending, every))))
+        found += [_scattered(state, dim, runs[dim]) for dim in fitting]
+        lost = tuple([axis for axis in pending if axis not in self.wanted])
+        if lost and len(lost) < len(pending):
+            found.append(Move("all_reduce", lost, State(dims, _without(pending, lost))))
+        found.append(Move("all_reduce", pending, State(dims, ())))
+        return found + [_scattered(state, dim, pending) for dim, run in enumerate(runs) if run != pending]
 
     # -- placements ---------------------------------------------------------------------------------
 
-    def _placements(self, state: State) -> Iterator[Move]:
-        beyond = [entry[_common(entry, target) :] for entry, target in zip(state.dims, self.dims)]
-        for dim, extra in enumerate(beyond):
+    def _placements(self, state: State) -> list[Move]:
+        dims = state.dims
+        beyond: list[tuple[int, tuple[str, ...]]] = []  # per dim the axes that the target does not have there
+        ahead: list[tuple[int, tuple[str, ...]]] = []  # or those that it has besides
+        for dim, (entry, target) in enumerate(zip(dims, self.dims)):
+            common = _common(entry, target)
+            if common < len(entry):
+                beyond.append((dim, entry[common:]))
+            elif common < len(target):
+                ahead.append((dim, target[common:]))
+        found = []
+        for dim, extra in beyond if ahead else ():
             for count in range(1, len(extra) + 1):
-                yield from self._all_to_all(state, dim, extra[-count:])
-        for dim, extra in enumerate(beyond):
+                axes = {*extra[-count:]}
+                for other, run in ahead:
+                    if {*run[:count]} == axes:
+                        after = _with(dims, dim, dims[dim][:-count])
+                        after = _with(after, other, dims[other] + run[:count])
+                        found.append(Move("all_to_all", run[:count], State(after, ())))
+        for dim, extra in beyond:
             for count in range(len(extra), 0, -1):
-                yield self._gathered(state, _only(beyond, dim, extra[-count:]))
-        if sum(map(bool, beyond)) > 1:
-            yield self._gathered(state, beyond)
-
-    def _all_to_all(self, state: State, dim: int, axes: tuple[str, ...]) -> Iterator[Move]:
-        for other, (entry, target) in enumerate(zip(state.dims, self.dims)):
-            run = target[len(entry) : len(entry) + len(axes)]
-            if run and other != dim and {*run} == {*axes} and target[: len(entry)] == entry:
-                dims = list(state.dims)
-                dims[dim] = dims[dim][: -len(axes)]
-                dims[other] = entry + run
-                yield Move("all_to_all", run, State(tuple(dims), ()))
-
-    def _gathered(self, state: State, dropped: list[tuple[str, ...]]) -> Move:
-        dims = tuple([entry[: len(entry) - len(gone)] for entry, gone in zip(state.dims, dropped)])
-        return Move("all_gather", tuple([axis for gone in dropped for axis in gone]), State(dims, ()))
+                after = _with(dims, dim, dims[dim][:-count])
+                found.append(Move("all_gather", extra[-count:], State(after, ())))
+        if len(beyond) > 1:
+            after = dims
+            for dim, extra in beyond:
+                after = _with(after, dim, dims[dim][: -len(extra)])
+            every = tuple([axis for _, extra in beyond for axis in extra])
+            found.append(Move("all_gather", every, State(after, ())))
+        return found
 
 
-def _only(runs: list[tuple[str, ...]], dim: int, run: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """As many runs, all empty but that of one dim."""
-    out: list[tuple[str, ...]] = [()] * len(runs)
-    out[dim] = run
-    return out
+def _scattered(state: State, dim: int, axes: tuple[str, ...]) -> Move:
+    after = _with(state.dims, dim, state.dims[dim] + axes)
+    return Move("reduce_scatter", axes, State(after, _without(state.pending, axes)))
+
+
+def _with(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
+    """The dims with another entry."""
+    return (*dims[:dim], entry, *dims[dim + 1 :])
 
 
 def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:

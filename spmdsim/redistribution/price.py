@@ -116,11 +116,41 @@ def price_exchange(
     received = traffic.most_received
     if not received or machine is None:
         return received, received * itemsize * BYTES_ONLY.beta
+    nbytes = max(received, traffic.most_sent) * itemsize
+    return received, _exchange_seconds(have, src, want, dst, machine, nbytes, traffic.most_messages)
+
+
+def least_exchange(
+    have: Mesh,
+    src: Entries,
+    want: Mesh,
+    dst: Entries,
+    shape: tuple[int, ...],
+    itemsize: int,
+    machine: CostModel | None,
+) -> float:
+    """Seconds that :func:`price_exchange` says at least, told quickly from the largest pieces.
+
+    A rank holds no more of a piece than the two pieces' lengths allow, and gets the rest from as many ranks as it
+    takes. Models whose times may fall as sizes grow say nothing.
+    """
+    wanted = largest_sizes(want, dst, shape)
+    held = largest_sizes(have, src, shape)
+    missing = math.prod(wanted) - math.prod(map(min, wanted, held))
+    if not missing or machine is None:
+        return missing * itemsize * BYTES_ONLY.beta
+    if not isinstance(machine, Machine) or machine.measured or machine.pieces:
+        return 0.0
+    messages = math.prod([-(-a // b) for a, b in zip(wanted, held)]) - 1
+    return _exchange_seconds(have, src, want, dst, machine, missing * itemsize, messages)
+
+
+def _exchange_seconds(
+    have: Mesh, src: Entries, want: Mesh, dst: Entries, machine: CostModel, nbytes: int, messages: int
+) -> float:
     axes = _crossed(have, src, dst) if have == want else None
     members = have.axis_size(*axes) if axes else max(have.size, want.size, 2)
-    nbytes = max(received, traffic.most_sent) * itemsize
-    model = machine_on(machine, have)
-    return received, model.seconds("exchange", members, nbytes, axes, messages=traffic.most_messages)
+    return machine_on(machine, have).seconds("exchange", members, nbytes, axes, messages=messages)
 
 
 def _flat(step: Step) -> tuple[int, int]:
@@ -138,14 +168,14 @@ def _crossed(mesh: Mesh, src: Entries, dst: Entries) -> tuple[str, ...]:
 
 def largest(layout: Layout, shape: Sequence[int]) -> int:
     """Elements of the largest piece: balanced splits give it to the first part of every dim."""
-    return math.prod(largest_sizes(layout, shape))
+    return math.prod(largest_sizes(layout.mesh, layout.dims, shape))
 
 
-def largest_sizes(layout: Layout, shape: Sequence[int]) -> list[int]:
-    """The shape of the largest piece."""
-    size_of = layout.mesh._size_of
+def largest_sizes(mesh: Mesh, dims: Entries, shape: Sequence[int]) -> list[int]:
+    """The shape of the largest piece of a split."""
+    size_of = mesh._size_of
     sizes = list(shape)
-    for dim, entry in enumerate(layout.dims):
+    for dim, entry in enumerate(dims):
         for axis in entry:
             sizes[dim] = -(-sizes[dim] // size_of[axis])
     return sizes

@@ -8,6 +8,7 @@ larger of source and target are never entered, so it stays within a fraction of 
 from __future__ import annotations
 
 import heapq
+import math
 from itertools import count
 from typing import NamedTuple
 
@@ -78,7 +79,7 @@ def search(
         limit: the most elements a rank may hold in between.
         bound: paths that cost this many seconds or more are of no use.
     """
-    goal = Target(src, dst, shape, limit)
+    goal = Target(src, dst, shape)
     prices = Prices(machine, src.mesh)
     settled: set[State] = set()
     best: dict[State, float] = {goal.start: 0.0}
@@ -93,11 +94,15 @@ def search(
         settled.add(state)
         if state == goal.goal:
             break
+        _, here = goal.local(state.dims)
         for move in goal.moves(state):
-            nbytes = goal.moved(state, move) * itemsize
-            took = prices.seconds(move.collective, goal.members(move.axes), nbytes, move.axes)
-            total = seconds + took + STEP_PENALTY
-            after = move.state
+            collective, axes, after = move
+            held, there = goal.local(after.dims)
+            if held > limit:
+                continue
+            members = goal.members(axes)
+            nbytes = _moved(collective, members, here, there, held) * itemsize
+            total = seconds + prices.seconds(collective, members, nbytes, axes) + STEP_PENALTY
             if total < bound and total < best.get(after, float("inf")):
                 if state.pending and not after.pending and after not in best:
                     reduced.append(after)
@@ -106,6 +111,17 @@ def search(
                 heapq.heappush(queue, (total, next(ticket), after))
     target = Found(best[goal.goal], goal.goal, back) if goal.goal in settled else None
     return Paths(target, tuple([Found(best[state], state, back) for state in reduced]))
+
+
+def _moved(collective: str, members: int, here: list[int], there: list[int], held: int) -> int:
+    """Elements that the first rank receives: the busiest one's, or where pieces are uneven a little less."""
+    if collective == "slice":
+        return 0
+    if collective == "reduce_scatter":
+        return (members - 1) * held
+    if collective == "all_reduce":
+        return (members - 2) * -(-held // members) + held
+    return held - math.prod(map(min, here, there))
 
 
 def steps_of(
