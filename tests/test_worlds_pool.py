@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 
 from spmdsim.worlds.pool import HUGE_PAGE, OFFSET, PAGE, SMALLEST, Pool, empty, pool
@@ -64,6 +66,21 @@ def test_what_is_kept_is_bounded_and_the_oldest_size_goes_first():
     assert here.nbytes == 0
 
 
+def test_a_size_in_use_outlives_one_that_nobody_asks_for():
+    here = Pool(8 * SMALLEST)
+    hot = here.allocator((2 * SMALLEST,), np.uint8)
+    here.empty((4 * SMALLEST,), np.uint8)
+    here.empty((5 * SMALLEST,), np.uint8)  # full: the first one goes
+    kept = weakref.ref(hot().base)
+    here.empty((2 * SMALLEST + 1,), np.uint8)  # full: the large one, not used since, goes
+    hot()
+    here.empty((3 * SMALLEST,), np.uint8)
+    here.empty((2 * SMALLEST + 2,), np.uint8)  # full: not the oldest goes, but the one that was not used since
+    again = hot().base
+    assert kept() is again
+    assert here.nbytes <= 8 * SMALLEST
+
+
 def test_the_process_has_one_pool():
     array = empty(BIG, np.float32)
     assert pool().nbytes >= array.nbytes
@@ -71,8 +88,8 @@ def test_the_process_has_one_pool():
 
 def test_buffers_cut_from_the_same_pages_do_not_overlap():
     here = Pool(1 << 30)
-    sizes = [SMALLEST, SMALLEST + 1, 3 * SMALLEST, HUGE_PAGE, 5, HUGE_PAGE - PAGE]
-    held = [here.buffer(size) for size in sizes for _ in range(3)]
+    sizes = [SMALLEST, SMALLEST + 1, 3 * SMALLEST, HUGE_PAGE, SMALLEST + 5, HUGE_PAGE - PAGE]
+    held = [here.empty((size,), np.uint8) for size in sizes for _ in range(3)]
     for number, buffer in enumerate(held):
         buffer[:] = number
         assert address(buffer) % PAGE == OFFSET

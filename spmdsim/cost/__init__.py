@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
-from spmdsim.cost.machine_file import load_cost_model, load_machine, save_machine
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate
     from spmdsim.cost.formulas import closed_form, crossover_bytes
     from spmdsim.cost.loggops import LogGOPS, simulate_program
     from spmdsim.cost.lowering import program_of
+    from spmdsim.cost.machine_file import load_cost_model, load_machine, save_machine
     from spmdsim.cost.prediction import Prediction, predict
     from spmdsim.cost.pricing import Price, price
     from spmdsim.cost.program import Program
@@ -49,7 +49,7 @@ __all__ = [
     "simulate_program",
 ]
 
-#: Names that need schedules or numpy: planners, which only need a machine, do not pay for them.
+#: Names that need schedules, files or numpy: planners, which only need a machine, do not pay for them.
 _HOME = {
     "LogGOPS": "loggops",
     "Prediction": "prediction",
@@ -60,10 +60,13 @@ _HOME = {
     "calibrate": "calibration",
     "closed_form": "formulas",
     "crossover_bytes": "formulas",
+    "load_cost_model": "machine_file",
+    "load_machine": "machine_file",
     "parse_topology": "topology_spec",
     "predict": "prediction",
     "price": "pricing",
     "program_of": "lowering",
+    "save_machine": "machine_file",
     "simulate_program": "loggops",
 }
 

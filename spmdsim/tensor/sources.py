@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.errors import InputError, LayoutError
 from spmdsim.layout import Bounds, Layout
 from spmdsim.tensor.meta import Meta
+from spmdsim.worlds.pool import empty
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -33,7 +34,10 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
     kind = np.dtype(array.dtype if dtype is None else dtype)
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
-        return np.array(array[index], dtype=kind, order="C", copy=True)
+        block = np.asarray(array[index])
+        fresh = empty(block.shape, kind)
+        fresh[...] = block
+        return fresh
 
     return Meta.of(layout, array.shape, kind), take
 

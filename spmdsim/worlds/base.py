@@ -88,6 +88,10 @@ class World(ABC):
     @machine.setter
     def machine(self, model: CostModel | None) -> None:
         self._machine = model
+        self.choose_anew()
+
+    def choose_anew(self) -> None:
+        """Forget the shortest forms of what ran before: another way might be chosen now."""
         self.ready.clear()
 
     # -- running ------------------------------------------------------------------------------------
@@ -127,7 +131,7 @@ class World(ABC):
     def shortest(self, step: Step, dtype: np.dtype) -> Callable[[Any], Any] | None:
         """What runs a step on the only owned rank's shard just as :meth:`run` did last, if there is something shorter.
 
-        It is good until :attr:`ready` is emptied, and while nobody records.
+        It is good until :meth:`choose_anew`, and while nobody records.
         """
         return None
 
@@ -275,7 +279,7 @@ class World(ABC):
             else:
                 self.algorithms[collective] = name
         self.replicated = replicated or self.replicated
-        self.ready.clear()
+        self.choose_anew()
         return Restore(self, before)
 
     # -- the control plane and memory ---------------------------------------------------------------
@@ -314,7 +318,7 @@ class Restore:
 
     def __exit__(self, *exc: object) -> None:
         self._owner.algorithms, self._owner.replicated = self._before
-        self._owner.ready.clear()
+        self._owner.choose_anew()
 
 
 def world(size: int | None = None) -> World:

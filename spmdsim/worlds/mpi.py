@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -19,7 +19,7 @@ from spmdsim.errors import WorldError
 from spmdsim.layout import split_block
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.trace.recorder import recording
+from spmdsim.trace import recorder
 from spmdsim.worlds.base import World
 from spmdsim.worlds.fingerprint import check_mode
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
@@ -66,15 +66,24 @@ class Program:
     received: int | None = None
 
 
+class Short(NamedTuple):
+    """A program as :meth:`MPIWorld.run` finds it by the identity of its step, which it keeps."""
+
+    run: Run
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    step: Step
+
+
 class MPIWorld(World):
     """The ranks of a communicator, each in its own process.
 
     Args:
         comm: the communicator; COMM_WORLD if left out. It stays the caller's.
         check: whether ranks compare what they are about to run. ``"auto"`` (the default) compares the first
-            256 calls of every group and then each 16th; ``True`` compares all, and the user's source lines
-            too, at the price of one small all_reduce per call; ``False`` none. The default comes from
-            ``SPMDSIM_CHECK``.
+            calls of every group and then a sample (see ``fingerprint``); ``True`` compares all, and the user's
+            source lines too, at the price of one small all_reduce per call; ``False`` none. The default comes
+            from ``SPMDSIM_CHECK``.
         deadline: seconds that a compared call waits for the other ranks before it names the missing ones;
             ``SPMDSIM_DEADLINE``, or 300.
 
@@ -94,6 +103,7 @@ class MPIWorld(World):
         seconds = deadline_seconds() if deadline is None else deadline
         self._comms, self._shared = Comms(self.comm, seconds), Shared()
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
+        self._short: dict[int, Short] = {}
         mode = check_mode(check) if self.size > 1 else False
         self._checker = Checker(self._comms, mode, seconds) if mode else None
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
@@ -122,11 +132,11 @@ class MPIWorld(World):
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step on this rank's shard; see :meth:`World.run`. Known calls take the short way."""
-        if algorithm is None and not self.algorithms and not recording() and len(shards) == 1:
+        known = self._short.get(id(step))
+        if known is not None and algorithm is None and not recorder._traces and len(shards) == 1:
             array = shards[0]
-            program = self._programs.get((step, array.dtype, self._way(step)))
-            if program is not None and array.shape == program.shape and program.run is not None:
-                return [program.run(array)]
+            if array.dtype is known.dtype and array.shape == known.shape:
+                return [known.run(array)]
         return super().run(step, shards, algorithm)
 
     def shortest(self, step: Step, dtype: np.dtype) -> Run | None:
@@ -135,6 +145,11 @@ class MPIWorld(World):
             return None
         program = self._programs.get((step, dtype, self._way(step)))
         return None if program is None else program.run
+
+    def choose_anew(self) -> None:
+        """Forget the shortest forms of what ran before."""
+        super().choose_anew()
+        self._short.clear()
 
     def _way(self, step: Step) -> str | None:
         return SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
@@ -152,6 +167,8 @@ class MPIWorld(World):
                 f"rank {self.rank} holds a shard of shape {array.shape}, but {step.src} gives it {program.shape}"
             )
         if program.run is not None:
+            if not self.algorithms and algorithm == self._way(step):
+                self._shorten(step, program.run, array)
             return [program.run(array)]
         # Compared before it is derived: making a communicator is a collective, too, that ranks must agree about.
         check = program.check
@@ -166,6 +183,12 @@ class MPIWorld(World):
         result, peers = self._rows.run(step, ids[0], values[0], self.replicated == SHARED)
         return [result], [peers]
 
+    def _shorten(self, step: Step, run: Run, array: np.ndarray) -> None:
+        """Find what runs this very step by its identity from now on."""
+        if len(self._short) >= KEPT:
+            self._short.clear()
+        self._short[id(step)] = Short(run, array.shape, array.dtype, step)
+
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Program:
         self.check_step(step)
         program = Program(step.src.local_shape(step.shape, self.rank))
@@ -174,7 +197,7 @@ class MPIWorld(World):
             if self.rank in call.members and len(call.members) > 1:
                 program.check = self._checker.of(call)
         if len(self._programs) >= KEPT:
-            self.ready.clear()
+            self.choose_anew()
             _free(self._programs.pop(next(iter(self._programs))))
         self._programs[step, dtype, algorithm] = program
         return program
@@ -298,7 +321,7 @@ class MPIWorld(World):
 
     def close(self) -> None:
         """Free communicators and MPI types; collective over the world."""
-        self.ready.clear()
+        self.choose_anew()
         for program in self._programs.values():
             _free(program)
         self._programs.clear()

@@ -2,7 +2,7 @@
 
 The pool keeps the big arrays it made and hands one out again as soon as nobody else refers to it. Views keep
 their base alive, so an array is free exactly when its base's reference count says that only the pool has it.
-What is kept is bounded in bytes; the arrays unused for longest go first.
+What is kept is bounded in bytes; sizes that nobody asked for lately go first.
 """
 
 from __future__ import annotations
@@ -71,6 +71,21 @@ class Pages:
         return np.frombuffer(memory, np.uint8, nbytes, start + OFFSET)
 
 
+class Kept(list[np.ndarray]):
+    """The buffers of one size.
+
+    Attributes:
+        used: whether one was handed out since the pool was last full.
+    """
+
+    used = True
+
+
+def _alone() -> int:
+    """The references to an array that a list holds and a loop looks at; what the question adds depends on Python."""
+    return next(getrefcount(array) for array in [np.empty(1, np.uint8)])
+
+
 class Pool:
     """Buffers by size.
 
@@ -81,50 +96,58 @@ class Pool:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.nbytes = 0
-        self._by_size: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+        self._by_size: OrderedDict[int, Kept] = OrderedDict()
         self._pages = Pages()
-        # The references to an array that only a list holds; what the question adds depends on the interpreter.
-        held = [np.empty(1, np.uint8)]
-        self._alone = getrefcount(held[0])
+        self._alone = _alone()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialised C-ordered array that nobody else refers to."""
+        return self.allocator(shape, dtype)()
+
+    def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
+        """What :meth:`empty` does for one shape, with all that can be known beforehand done once."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
-            return np.empty(shape, kind)
-        return self.buffer(nbytes).view(kind).reshape(shape)
+            return partial(np.empty, shape, kind)
+        kept, more, alone = self._by_size.setdefault(nbytes, Kept()), self._more, self._alone
 
-    def buffer(self, nbytes: int) -> np.ndarray:
-        """A flat buffer of bytes that nobody else refers to."""
-        kept = self._by_size.get(nbytes)
-        if kept is None:
-            kept = self._by_size[nbytes] = []
-        else:
-            self._by_size.move_to_end(nbytes)
-            for index in range(len(kept)):
-                if getrefcount(kept[index]) == self._alone:
-                    return kept[index]
-        buffer = self._pages.cut(nbytes)
+        def fresh() -> np.ndarray:
+            for buffer in kept:
+                if getrefcount(buffer) == alone:
+                    kept.used = True
+                    return buffer.view(kind).reshape(shape)
+            return more(nbytes).view(kind).reshape(shape)
+
+        return fresh
+
+    def _more(self, nbytes: int) -> np.ndarray:
+        """One more buffer of this size."""
+        kept, buffer = self._by_size[nbytes], self._pages.cut(nbytes)
         kept.append(buffer)
+        kept.used = True
         self.nbytes += nbytes
+        self._by_size.move_to_end(nbytes)
         if self.nbytes > self.limit:
             self._shrink(nbytes)
         return buffer
 
     def _shrink(self, newest: int) -> None:
-        """Forget buffers of the sizes asked for longest ago until the rest fits in the limit."""
-        for size in list(self._by_size):
-            kept = self._by_size[size]
-            while kept and self.nbytes > self.limit and (size != newest or len(kept) > 1):
-                del kept[0]
-                self.nbytes -= size
-            if not kept:
-                del self._by_size[size]
+        """Forget buffers until the rest fits in the limit: first those of sizes that were not used since last time."""
+        for unused in (True, False):
+            for size, kept in self._by_size.items():
+                if unused and (kept.used or size == newest):
+                    continue
+                while kept and self.nbytes > self.limit and (size != newest or len(kept) > 1):
+                    del kept[0]
+                    self.nbytes -= size
+        for kept in self._by_size.values():
+            kept.used = False
 
     def clear(self) -> None:
         """Forget all buffers; arrays in use stay valid."""
-        self._by_size.clear()
+        for kept in self._by_size.values():
+            kept.clear()
         self.nbytes = 0
 
 
@@ -138,12 +161,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     """What :func:`empty` does for one shape, with all that can be known beforehand done once."""
-    kind = np.dtype(dtype)
-    nbytes = math.prod(shape) * kind.itemsize
-    if nbytes < SMALLEST or nbytes > _pool.limit:
-        return partial(np.empty, shape, kind)
-    buffer = _pool.buffer
-    return lambda: buffer(nbytes).view(kind).reshape(shape)
+    return _pool.allocator(shape, dtype)
 
 
 def pool() -> Pool:

@@ -8,7 +8,6 @@ elsewhere, so a JSON file measured on the machine at hand, named by ``SPMDSIM_TU
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -108,6 +107,8 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 
 
 def _changes(path: str, vendor: str) -> dict[str, Any]:
+    import json
+
     try:
         with open(path, encoding="utf-8") as file:
             changes = json.load(file).get(vendor, {})
