@@ -16,6 +16,7 @@ from spmdsim.redistribution.bound import lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange import receives, sends
 from spmdsim.redistribution.few import FewTraffic
+from spmdsim.redistribution.grid import Ends
 from spmdsim.redistribution.step import overlap
 from spmdsim.redistribution.traffic import exchange_traffic
 from spmdsim.redistribution.transfers import Transfers
@@ -131,7 +132,7 @@ def test_few_ranks_are_counted_as_many_are() -> None:
         layouts = [layout for mesh in meshes for layout in every_layout(mesh, len(shape))]
         for _ in range(150):
             src, dst = choose.choice(layouts), choose.choice(layouts)
-            few = FewTraffic(src.mesh, src.dims, dst.mesh, dst.dims, shape)
+            few = FewTraffic(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
             many = exchange_traffic(src, dst, shape)
             assert few.most_received == many.most_received, (src, dst, shape)
             assert few.most_messages == many.most_messages, (src, dst, shape)

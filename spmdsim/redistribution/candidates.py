@@ -16,8 +16,16 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.price import largest, largest_sizes, least_exchange, price_exchange, price_step
-from spmdsim.redistribution.search import Found, Paths, search, steps_of
+from spmdsim.redistribution.grid import Ends
+from spmdsim.redistribution.price import (
+    Prices,
+    largest,
+    largest_sizes,
+    least_exchange,
+    price_exchange,
+    price_step,
+)
+from spmdsim.redistribution.search import STEP_PENALTY, Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import busiest
 
@@ -49,7 +57,7 @@ class Candidate:
     held: int
     allowed: bool = True
 
-    @property
+    @cached_property
     def order(self) -> tuple[bool, float, int, bool]:
         """What decides: the time, then the number of steps, then regular collectives before an exchange."""
         irregular = any(step.collective == "exchange" for step in self.steps)
@@ -149,6 +157,7 @@ class _Finder:
     ) -> None:
         self.src, self.dst, self.shape = src, dst, shape
         self.itemsize, self.machine, self.everything = itemsize, machine, everything
+        self.prices = Prices(machine, src.mesh)
         self.limit = max(largest(src, shape), largest(dst, shape))
         self.kept = tuple(item for item in src.partial if item[0] in kept_axes(src, dst))
 
@@ -179,7 +188,7 @@ class _Finder:
 
     def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
         limit = math.prod(self.shape) if unlimited else self.limit
-        return search(self.src, dst, self.shape, self.itemsize, self.machine, limit, bound)
+        return search(self.src, dst, self.shape, self.itemsize, self.prices, limit, bound)
 
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
         if paths.target is None:
@@ -193,26 +202,33 @@ class _Finder:
         """The exchanges from reduced states that may beat the others and one another."""
         found: list[Candidate] = []
         for mid in sorted(paths.reduced, key=lambda one: one.seconds):
-            best = _least(others + found)
-            if not self.everything and mid.seconds >= best * (1 - 1e-9):
+            best = None if self.everything else min(others + found, key=lambda one: one.order, default=None)
+            if best is not None and mid.seconds >= best.seconds * (1 - 1e-9):
                 break
-            arrivals = [there for there in self._arrivals if self._may_win(mid, there.layout, best)]
+            arrivals = [there for there in self._arrivals if self._may_win(mid, there, best)]
             if arrivals:
                 steps = steps_of(mid, self.src, self.shape, self.kept)
                 found += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
         return found
 
-    def _may_win(self, mid: Found, there: Layout, best: float) -> bool:
-        """Whether an exchange from a reduced state is needed, and not too slow: told before its steps are made."""
-        src, dims = self.src, mid.state.dims
-        if src.mesh == there.mesh and dims == there.dims:
+    def _may_win(self, mid: Found, there: Arrival, best: Candidate | None) -> bool:
+        """Whether an exchange from a reduced state is needed and may beat the best: told before it is built."""
+        src, dst, dims = self.src, there.layout, mid.state.dims
+        if src.mesh == dst.mesh and dims == dst.dims:
             return False
-        if self.everything:
+        if best is None:
             return True
-        exchange = (src.mesh, dims, there.mesh, there.dims, self.shape, self.itemsize, self.machine)
-        slack = 0.0 if src.mesh == there.mesh else 1e-12  # with collectives in hand, ties are not looked at
-        limit = best * (1 + 1e-9) + slack - mid.seconds
-        return least_exchange(*exchange) <= limit and price_exchange(*exchange)[1] <= limit
+        steps = len(mid.moves)
+        ahead = mid.seconds
+        if src.mesh != dst.mesh:  # with collectives in hand, ties in time are not looked at
+            ahead -= steps * STEP_PENALTY
+        ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)
+        for quick_or_exact in (least_exchange, price_exchange):
+            seconds = quick_or_exact(ends, self.itemsize, self.prices)
+            loses_ties = (steps + 1 + len(there.rest), seconds > 0) >= best.order[2:]
+            if ahead + seconds > best.seconds * (1 - 1e-9 if loses_ties else 1 + 1e-9):
+                return False
+        return True
 
     def _exchanged(self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]) -> list[Candidate]:
         """Some steps, the exchange to each of some layouts, and what follows there."""
@@ -224,11 +240,10 @@ class _Finder:
 
     def _direct(self, src: Layout, dst: Layout) -> Step:
         """The exchange; a slice where every rank holds its target already."""
-        if src.mesh == dst.mesh:
-            traffic = busiest(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
-            if not traffic.most_received:
-                return Step("slice", (), src, dst, self.shape)
-        return Step("exchange", (), src, dst, self.shape)
+        one_mesh = src.mesh == dst.mesh
+        ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
+        kind = "slice" if one_mesh and not busiest(ends).most_received else "exchange"
+        return Step(kind, (), src, dst, self.shape)
 
     @cached_property
     def _arrivals(self) -> list[Arrival]:

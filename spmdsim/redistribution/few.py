@@ -6,31 +6,24 @@ A planner prices many exchanges that differ in the axes of one or two dims, so w
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import cached_property, lru_cache, partial, reduce
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 from math import prod
 from operator import mul, sub
 from typing import NamedTuple
 
 from spmdsim.layout import Mesh
-from spmdsim.redistribution.grid import Entries, piece_numbers, ranks_of, split_few
+from spmdsim.redistribution.grid import Ends, piece_numbers, ranks_of, split_few
 
 #: Up to so many ranks per mesh this is faster than arrays.
 FEW_RANKS = 32
 
 
 class FewTraffic:
-    """The busiest ranks of an exchange, counted as :class:`~spmdsim.redistribution.traffic.Traffic` counts them.
+    """The busiest ranks of an exchange, counted as :class:`~spmdsim.redistribution.traffic.Traffic` counts them."""
 
-    Args:
-        have: the mesh before.
-        src: the axes that split each dim before.
-        want: the mesh after.
-        dst: the axes that split each dim after.
-        shape: global shape.
-    """
-
-    def __init__(self, have: Mesh, src: Entries, want: Mesh, dst: Entries, shape: tuple[int, ...]) -> None:
-        self._ends = (have, src, want, dst)
+    def __init__(self, ends: Ends) -> None:
+        self._ends = have, src, want, dst, shape = ends
         self._held = _held(have, want)
         self._dims = [_along(have, a, want, b, size) for size, a, b in zip(shape, src, dst)]
         self._own = _product([position >= 0 for position in self._held], [dim.own for dim in self._dims])
@@ -47,7 +40,7 @@ class FewTraffic:
     @cached_property
     def most_sent(self) -> int:
         """The most elements one rank sends, equal pieces being shared out evenly among their holders."""
-        have, src, want, dst = self._ends
+        have, src, want, dst, _ = self._ends
         split, needed = ([axis for entry in dims for axis in entry] for dims in (src, dst))
         apart: list[str] = []
         if have == want:
@@ -64,7 +57,10 @@ class FewTraffic:
 
 def _product(start: list[int], columns: list[list[int]]) -> list[int]:
     """Columns multiplied row by row."""
-    return list(reduce(partial(map, mul), columns, start))
+    rows: Iterable[int] = start
+    for column in columns:
+        rows = map(mul, rows, column)
+    return list(rows)
 
 
 class Along(NamedTuple):
@@ -85,34 +81,32 @@ class Along(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], size: int) -> Along:
-    parts = [tuple([have._size_of[axis] for axis in src]), tuple([want._size_of[axis] for axis in dst])]
-    blocks, pieces = _blocks(size, parts[0]), _blocks(size, parts[1])
-    before = [blocks[number] for number in piece_numbers(have, src).tolist()]
-    numbers = piece_numbers(want, dst).tolist()
-    after = [pieces[number] for number in numbers]
-    here = before if have == want else [before[p] if p >= 0 else (0, 0) for p in _held(have, want)]
-    overlapping = _overlapping(size, *parts)
-    return Along(
-        [stop - start for start, stop in before],
-        [stop - start for start, stop in after],
-        [max((b if b < d else d) - (a if a > c else c), 0) for (a, b), (c, d) in zip(here, after)],
-        [overlapping[number] for number in numbers],
-    )
-
-
-@lru_cache(maxsize=4096)
-def _blocks(size: int, parts: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Starts and stops of the pieces of a dim."""
-    return [(start, start + length) for start, length in split_few(size, parts)]
-
-
-@lru_cache(maxsize=4096)
-def _overlapping(size: int, before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
-    """Per piece of a dim how many pieces of another cut have some of it; empty pieces say anything."""
-    starts = sorted({start for start, stop in _blocks(size, before) if start < stop})
-    return [
-        bisect_left(starts, stop) - bisect_right(starts, start) + 1 for start, stop in _blocks(size, after)
+    given, starts = _pieces(size, tuple([have._size_of[axis] for axis in src]))
+    wanted, begins = _pieces(size, tuple([want._size_of[axis] for axis in dst]))
+    held, asked = piece_numbers(have, src).tolist(), piece_numbers(want, dst).tolist()
+    here = held if have == want else [held[p] if p >= 0 else 0 for p in _held(have, want)]
+    own = []
+    for mine, theirs in zip(here, asked):
+        a, c = starts[mine], begins[theirs]
+        b, d = a + given[mine], c + wanted[theirs]
+        own.append(max((b if b < d else d) - (a if a > c else c), 0))
+    edges = [start for start, length in zip(starts, given) if length]
+    reach = [
+        bisect_left(edges, begin + length) - bisect_right(edges, begin) + 1
+        for begin, length in zip(begins, wanted)
     ]
+    return Along([given[k] for k in held], [wanted[k] for k in asked], own, [reach[k] for k in asked])
+
+
+@lru_cache(maxsize=4096)
+def _pieces(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Lengths and starts of the pieces of a dim."""
+    count = prod(parts)
+    if size % count == 0:
+        length = size // count
+        return [length] * count, [k * length for k in range(count)]
+    blocks = split_few(size, parts)
+    return [length for _, length in blocks], [start for start, _ in blocks]
 
 
 @lru_cache(maxsize=512)

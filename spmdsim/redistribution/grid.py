@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,24 @@ from spmdsim.layout import Layout, Mesh, split_block
 
 #: The axes that split each dim, major first.
 Entries = tuple[tuple[str, ...], ...]
+
+
+class Ends(NamedTuple):
+    """What an exchange moves: a tensor between two splits. Pending values make no difference to it.
+
+    Attributes:
+        have: the mesh before.
+        src: the axes that split each dim before.
+        want: the mesh after.
+        dst: the axes that split each dim after.
+        shape: global shape.
+    """
+
+    have: Mesh
+    src: Entries
+    want: Mesh
+    dst: Entries
+    shape: tuple[int, ...]
 
 
 #: Up to so many pieces, blocks are split in plain Python.

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.cost.machine import CostModel, Link, Machine
+from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.few import FewTraffic
 from spmdsim.redistribution.flat import flat_received
-from spmdsim.redistribution.grid import Entries, cuts, piece_numbers
+from spmdsim.redistribution.grid import Ends, Entries, cuts, piece_numbers
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.traffic import Traffic, busiest, exchange_traffic
 
@@ -39,21 +41,42 @@ def _on_mesh(machine: Machine, mesh: Mesh) -> Machine:
 
 
 class Prices:
-    """Seconds of collectives on one mesh; the cost model is asked once for each that differs."""
+    """Seconds of the collectives of a plan: a machine's links are looked up once per group.
+
+    Args:
+        machine: the cost model, or None for bytes only.
+        mesh: the mesh.
+    """
 
     def __init__(self, machine: CostModel | None, mesh: Mesh) -> None:
-        self._model = machine_on(machine, mesh)
-        self._alike = isinstance(self._model, Machine) and not self._model.axis_links
-        self._known: dict[tuple[str, int, int, tuple[str, ...]], float] = {}
+        self._model = model = machine_on(machine, mesh)
+        #: Whether times follow the textbook's formulas: more bytes or messages never take less time.
+        self.plain = isinstance(model, Machine) and not model.measured and not model.pieces
+        self.bytes_only = model is BYTES_ONLY
+        self._links: dict[tuple[int, tuple[str, ...] | None], Link] = {}
+        self._known: dict[tuple[Any, ...], float] = {}
 
-    def seconds(self, collective: str, members: int, nbytes: int, axes: tuple[str, ...]) -> float:
-        """Seconds of a collective; nothing for no bytes."""
-        if not nbytes or self._model is BYTES_ONLY:
+    def seconds(
+        self,
+        collective: str,
+        members: int,
+        nbytes: int,
+        axes: tuple[str, ...] | None,
+        messages: int | None = None,
+    ) -> float:
+        """Seconds of a collective, as :meth:`~spmdsim.cost.machine.Machine.seconds` says; nothing for no bytes."""
+        model: Any = self._model
+        if not nbytes or self.bytes_only:
             return nbytes * BYTES_ONLY.beta
-        key = (collective, members, nbytes, () if self._alike else axes)
+        if self.plain:
+            link = self._links.get((members, axes))
+            if link is None:
+                link = self._links[members, axes] = model.link(members, axes)
+            return textbook_seconds(collective, members, nbytes, link.alpha, link.beta, model.gamma, messages)
+        key = (collective, members, nbytes, axes, messages)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._model.seconds(collective, members, nbytes, axes)
+            found = self._known[key] = model.seconds(collective, members, nbytes, axes, messages=messages)
         return found
 
 
@@ -81,89 +104,58 @@ def step_messages(step: Step) -> int:
 
 
 def _price_exchange(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
+    prices = Prices(machine, step.src.mesh)
     if step.to_shape is None:
-        ends = (step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims)
-        return price_exchange(*ends, step.shape, itemsize, machine)
+        return _busiest(step).most_received, price_exchange(_ends(step), itemsize, prices)
     received, messages = _flat(step)
-    if not received or machine is None:
-        return received, received * itemsize * BYTES_ONLY.beta
     members = max(step.src.mesh.size, step.dst.mesh.size, 2)
-    model = machine_on(machine, step.src.mesh)
-    return received, model.seconds("exchange", members, received * itemsize, None, messages=messages)
+    return received, prices.seconds("exchange", members, received * itemsize, None, messages)
 
 
-def price_exchange(
-    have: Mesh,
-    src: Entries,
-    want: Mesh,
-    dst: Entries,
-    shape: tuple[int, ...],
-    itemsize: int,
-    machine: CostModel | None,
-) -> tuple[int, float]:
-    """Elements that the busiest rank of an exchange receives, and its modelled seconds.
-
-    Args:
-        have: the mesh before.
-        src: the axes that split each dim before.
-        want: the mesh after.
-        dst: the axes that split each dim after.
-        shape: global shape.
-        itemsize: bytes per element.
-        machine: the cost model, or None for bytes only.
-    """
-    traffic = busiest(have, src, want, dst, shape)
+def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
+    """Modelled seconds of an exchange: its busiest rank decides."""
+    traffic = busiest(ends)
     received = traffic.most_received
-    if not received or machine is None:
-        return received, received * itemsize * BYTES_ONLY.beta
+    if not received or prices.bytes_only:
+        return received * itemsize * BYTES_ONLY.beta
+    members, axes = _group(ends)
     nbytes = max(received, traffic.most_sent) * itemsize
-    return received, _exchange_seconds(have, src, want, dst, machine, nbytes, traffic.most_messages)
+    return prices.seconds("exchange", members, nbytes, axes, traffic.most_messages)
 
 
-def least_exchange(
-    have: Mesh,
-    src: Entries,
-    want: Mesh,
-    dst: Entries,
-    shape: tuple[int, ...],
-    itemsize: int,
-    machine: CostModel | None,
-) -> float:
+def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
     """Seconds that :func:`price_exchange` says at least, told quickly from the largest pieces.
 
     A rank holds no more of a piece than the two pieces' lengths allow, and gets the rest from as many ranks as it
     takes. Models whose times may fall as sizes grow say nothing.
     """
-    wanted = largest_sizes(want, dst, shape)
-    held = largest_sizes(have, src, shape)
-    missing = math.prod(wanted) - math.prod(map(min, wanted, held))
-    if not missing or machine is None:
-        return missing * itemsize * BYTES_ONLY.beta
-    if not isinstance(machine, Machine) or machine.measured or machine.pieces:
+    if not prices.plain:
         return 0.0
+    have, src, want, dst, shape = ends
+    held, wanted = largest_sizes(have, src, shape), largest_sizes(want, dst, shape)
+    missing = math.prod(wanted) - math.prod(map(min, wanted, held))
+    if not missing or prices.bytes_only:
+        return missing * itemsize * BYTES_ONLY.beta
+    members, axes = _group(ends)
     messages = math.prod([-(-a // b) for a, b in zip(wanted, held)]) - 1
-    return _exchange_seconds(have, src, want, dst, machine, missing * itemsize, messages)
+    return prices.seconds("exchange", members, missing * itemsize, axes, messages)
 
 
-def _exchange_seconds(
-    have: Mesh, src: Entries, want: Mesh, dst: Entries, machine: CostModel, nbytes: int, messages: int
-) -> float:
-    axes = _crossed(have, src, dst) if have == want else None
-    members = have.axis_size(*axes) if axes else max(have.size, want.size, 2)
-    return machine_on(machine, have).seconds("exchange", members, nbytes, axes, messages=messages)
+def _group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
+    """How many ranks an exchange connects, and on one mesh the axes along which it moves values."""
+    have, src, want, dst, _ = ends
+    if have != want:
+        return max(have.size, want.size, 2), None
+    same = {a for old, new in zip(src, dst) for a, b in zip(old, new) if a == b}
+    used = {axis for entry in (*src, *dst) for axis in entry}
+    axes = tuple([axis for axis in have.axes if axis in used and axis not in same])
+    return (have.axis_size(*axes) if axes else max(have.size, 2)), axes
 
 
 def _flat(step: Step) -> tuple[int, int]:
     """What an exchange by element numbers moves: elements received by the busiest rank, and messages."""
     received, messages = flat_received(step.src, step.dst, step.shape, step.to_shape or step.shape)
     return int(received.max(initial=0)), int(messages.max(initial=0))
-
-
-def _crossed(mesh: Mesh, src: Entries, dst: Entries) -> tuple[str, ...]:
-    """The axes along which an exchange on one mesh moves values."""
-    same = {a for old, new in zip(src, dst) for a, b in zip(old, new) if a == b}
-    used = {axis for entry in (*src, *dst) for axis in entry}
-    return tuple([axis for axis in mesh.axes if axis in used and axis not in same])
 
 
 def largest(layout: Layout, shape: Sequence[int]) -> int:
@@ -197,7 +189,11 @@ def most_received(step: Step) -> int:
 
 
 def _busiest(step: Step) -> Traffic | FewTraffic:
-    return busiest(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
+    return busiest(_ends(step))
+
+
+def _ends(step: Step) -> Ends:
+    return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
 def received_elements(step: Step) -> np.ndarray:

@@ -25,7 +25,7 @@ from spmdsim.redistribution.candidates import (
 )
 from spmdsim.redistribution.factor import factor
 from spmdsim.redistribution.flat import flat_received
-from spmdsim.redistribution.price import volumes
+from spmdsim.redistribution.price import Prices, volumes
 from spmdsim.redistribution.search import search, steps_of
 from spmdsim.redistribution.step import Step
 
@@ -95,7 +95,7 @@ def _by_numbers(
     fill = () if base == dst else (Step("fill", dst.partial_axes, base, dst, to_shape, dst.reduce_op),)
     starts: list[tuple[Step, ...]] = [()]
     if src.partial:
-        paths = search(src, src.reduced, shape, itemsize, machine, math.prod(shape))
+        paths = search(src, src.reduced, shape, itemsize, Prices(machine, src.mesh), math.prod(shape))
         starts = [tuple(steps_of(mid, src, shape, ())) for mid in paths.reduced]
     out = []
     for steps in starts:

@@ -12,7 +12,6 @@ import math
 from itertools import count
 from typing import NamedTuple
 
-from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.redistribution.moves import Move, State, Target
 from spmdsim.redistribution.price import Prices
@@ -64,7 +63,7 @@ def search(
     dst: Layout,
     shape: tuple[int, ...],
     itemsize: int,
-    machine: CostModel | None,
+    prices: Prices,
     limit: int,
     bound: float = float("inf"),
 ) -> Paths:
@@ -75,12 +74,11 @@ def search(
         dst: the layout after, on the same mesh; what it keeps pending is pending in ``src`` too.
         shape: global shape.
         itemsize: bytes per element.
-        machine: the cost model, or None for bytes only.
+        prices: what collectives take on the layouts' mesh.
         limit: the most elements a rank may hold in between.
         bound: paths that cost this many seconds or more are of no use.
     """
     goal = Target(src, dst, shape)
-    prices = Prices(machine, src.mesh)
     settled: set[State] = set()
     best: dict[State, float] = {goal.start: 0.0}
     back: Back = {}

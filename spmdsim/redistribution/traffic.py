@@ -10,9 +10,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.layout import Layout
 from spmdsim.redistribution.few import FEW_RANKS, FewTraffic
-from spmdsim.redistribution.grid import Entries, grids
+from spmdsim.redistribution.grid import Ends, grids
 
 
 class Traffic:
@@ -97,10 +97,9 @@ def exchange_traffic(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Traffi
 
 
 @lru_cache(maxsize=2048)
-def busiest(
-    have: Mesh, src: Entries, want: Mesh, dst: Entries, shape: tuple[int, ...]
-) -> Traffic | FewTraffic:
-    """The busiest ranks of the direct exchange between two splits, cached by value; lists for few ranks."""
+def busiest(ends: Ends) -> Traffic | FewTraffic:
+    """The busiest ranks of a direct exchange, cached by value; counted in lists for few ranks."""
+    have, src, want, dst, shape = ends
     if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
-        return FewTraffic(have, src, want, dst, shape)
+        return FewTraffic(ends)
     return exchange_traffic(Layout(have, src), Layout(want, dst), shape)
