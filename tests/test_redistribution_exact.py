@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scripts import redistribution_proof as proof
+from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound import lower_bounds
@@ -17,6 +18,7 @@ from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange import receives, sends
 from spmdsim.redistribution.few import FewTraffic
 from spmdsim.redistribution.grid import Ends
+from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange
 from spmdsim.redistribution.step import overlap
 from spmdsim.redistribution.traffic import exchange_traffic
 from spmdsim.redistribution.transfers import Transfers
@@ -137,6 +139,38 @@ def test_few_ranks_are_counted_as_many_are() -> None:
             assert few.most_received == many.most_received, (src, dst, shape)
             assert few.most_messages == many.most_messages, (src, dst, shape)
             assert few.most_sent == many.most_sent, (src, dst, shape)
+
+
+TIMES = [
+    Machine.laptop(),
+    Machine.cluster(),
+    Machine("small nodes", 3e-6, 3e-10, gamma=1e-10, ranks_per_node=2, intra=Link(5e-7, 5e-11)),
+    Machine("pieces", 3e-6, 1e-10, pieces=(Piece(256, 1e-6, 3e-10),)),
+    Machine("measured", 3e-6, 1e-10, measured=(Measurement("all_gather", "native", 4, 64, 1e-3),)),
+    None,
+]
+
+
+@pytest.mark.parametrize("machine", TIMES, ids=lambda machine: getattr(machine, "name", "bytes"))
+def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine | None) -> None:
+    choose = random.Random(7)
+    mesh = Mesh((2, 4), ("a", "b"))
+    prices, model = Prices(machine, mesh), machine_on(machine, mesh)
+    for collective in ("all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange"):
+        for axes, nbytes in itertools.product([("a",), ("b",), ("a", "b")], [0, 40, 4096, 10**6]):
+            group = mesh.axis_size(*axes)
+            said = model.seconds(collective, group, nbytes, axes, messages=3) if nbytes else 0.0
+            assert prices.seconds(collective, group, nbytes, axes, 3) == pytest.approx(said, rel=1e-12)
+    tight = 0
+    for shape in [(13,), (1, 3), (16, 8), (5, 3, 7)]:
+        layouts = [one for mesh in [*every_mesh(8), *ODD_MESHES] for one in every_layout(mesh, len(shape))]
+        for _ in range(200):
+            src, dst = choose.choice(layouts), choose.choice(layouts)
+            ends, known = Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape), Prices(machine, src.mesh)
+            least, exact = least_exchange(ends, 4, known), price_exchange(ends, 4, known)
+            assert least <= exact * (1 + 1e-12), (src, dst, shape)
+            tight += 0 < exact <= least * (1 + 1e-12)
+    assert tight > 100 or not prices.plain
 
 
 def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:

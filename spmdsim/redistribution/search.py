@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from itertools import count
 from typing import NamedTuple
 
 from spmdsim.layout import Layout
@@ -23,32 +22,31 @@ MOST_STATES = 2000
 STEP_PENALTY = 1e-15
 
 
-#: Per state the state before it and the move between them.
-Back = dict[State, tuple[State, Move]]
-
-
-class Found(NamedTuple):
-    """Where a path of moves ends and its estimated seconds.
+class Found:
+    """A state and the cheapest path to it that is known so far.
 
     Attributes:
+        state: where the path ends.
+        held: elements of its largest piece.
+        shape: shape of that piece.
         seconds: what the moves take, :data:`STEP_PENALTY` included.
-        state: where they end.
-        back: how each state was reached.
+        settled: whether no cheaper path can come.
     """
 
-    seconds: float
-    state: State
-    back: Back
+    __slots__ = ("before", "held", "move", "seconds", "settled", "shape", "state")
+
+    def __init__(self, state: State, held: int, shape: list[int], seconds: float) -> None:
+        self.state, self.held, self.shape, self.seconds = state, held, shape, seconds
+        self.settled = False
+        self.before: Found | None = None
+        self.move: Move | None = None
 
     @property
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> list[Move]:
         """The moves of the path."""
-        moves: list[Move] = []
-        at = self.state
-        while at in self.back:
-            at, move = self.back[at]
-            moves.append(move)
-        return tuple(reversed(moves))
+        if self.before is None or self.move is None:
+            return []
+        return [*self.before.moves, self.move]
 
 
 class Paths(NamedTuple):
@@ -79,47 +77,48 @@ def search(
         bound: paths that cost this many seconds or more are of no use.
     """
     goal = Target(src, dst, shape)
-    settled: set[State] = set()
-    best: dict[State, float] = {goal.start: 0.0}
-    back: Back = {}
-    ticket = count()
-    queue: list[tuple[float, int, State]] = [(0.0, next(ticket), goal.start)]
-    reduced: list[State] = []
-    while queue and len(settled) < MOST_STATES:
-        seconds, _, state = heapq.heappop(queue)
-        if state in settled:
+    start = Found(goal.start, *goal.local(goal.start.dims), 0.0)
+    known = {goal.start: start}
+    queue = [(0.0, 0, start)]
+    reduced: list[Found] = []
+    states = pushed = 0
+    while queue and states < MOST_STATES:
+        seconds, _, here = heapq.heappop(queue)
+        if here.settled:
             continue
-        settled.add(state)
-        if state == goal.goal:
-            break
-        _, here = goal.local(state.dims)
-        for move in goal.moves(state):
-            collective, axes, after = move
-            held, there = goal.local(after.dims)
-            if held > limit:
+        here.settled = True
+        states += 1
+        if here.state == goal.goal:
+            return Paths(here, tuple(reduced))
+        for move in goal.moves(here.state):
+            collective, axes, state = move
+            there = known.get(state)
+            if there is None:
+                there = known[state] = Found(state, *goal.local(state.dims), math.inf)
+            if there.settled or there.held > limit:
                 continue
             members = goal.members(axes)
-            nbytes = _moved(collective, members, here, there, held) * itemsize
+            nbytes = _moved(collective, members, here, there) * itemsize
             total = seconds + prices.seconds(collective, members, nbytes, axes) + STEP_PENALTY
-            if total < bound and total < best.get(after, float("inf")):
-                if state.pending and not after.pending and after not in best:
-                    reduced.append(after)
-                best[after] = total
-                back[after] = (state, move)
-                heapq.heappush(queue, (total, next(ticket), after))
-    target = Found(best[goal.goal], goal.goal, back) if goal.goal in settled else None
-    return Paths(target, tuple([Found(best[state], state, back) for state in reduced]))
+            if total < bound and total < there.seconds:
+                if here.state.pending and not state.pending and there.seconds == math.inf:
+                    reduced.append(there)
+                there.seconds, there.before, there.move = total, here, move
+                pushed += 1
+                heapq.heappush(queue, (total, pushed, there))
+    return Paths(None, tuple(reduced))
 
 
-def _moved(collective: str, members: int, here: list[int], there: list[int], held: int) -> int:
+def _moved(collective: str, members: int, here: Found, there: Found) -> int:
     """Elements that the first rank receives: the busiest one's, or where pieces are uneven a little less."""
+    held = there.held
     if collective == "slice":
         return 0
     if collective == "reduce_scatter":
         return (members - 1) * held
     if collective == "all_reduce":
         return (members - 2) * -(-held // members) + held
-    return held - math.prod(map(min, here, there))
+    return held - math.prod(map(min, here.shape, there.shape))
 
 
 def steps_of(
