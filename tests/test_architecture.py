@@ -33,8 +33,14 @@ LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases")
 
 def imports(path: Path) -> set[str]:
     """Rooms that a file imports at its top or anywhere inside."""
+    return inner_imports(ast.parse(path.read_text()))
+
+
+def inner_imports(tree: ast.AST, *inside: str) -> set[str]:
+    """Rooms, of the package or inside one of its rooms, that the imports of a tree name."""
+    start = ("spmdsim", *inside)
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -42,9 +48,9 @@ def imports(path: Path) -> set[str]:
         else:
             continue
         for name in names:
-            parts = name.split(".")
-            if parts[0] == "spmdsim" and len(parts) > 1:
-                found.add(parts[1])
+            parts = tuple(name.split("."))
+            if parts[: len(start)] == start and len(parts) > len(start):
+                found.add(parts[len(start)])
     return found
 
 
@@ -59,8 +65,40 @@ def test_doors_open_one_way(room: str):
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
+#: The same inside ``simulation``; its files beside these rooms see all of them.
+LEFT_OF_IN_SIMULATION = {
+    "data": (),
+    "findings": (),
+    "engine": ("data", "findings"),
+    "interface": ("data", "findings", "engine"),
+    "standstill": ("data", "findings", "engine"),
+}
+
+
+def without_types(tree: ast.AST) -> ast.AST:
+    """A tree without the imports that only type checkers follow."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    return tree
+
+
+def test_rooms_of_the_simulation_open_one_way():
+    place = ROOT / "simulation"
+    rooms = {path.parent.name for path in place.glob("*/__init__.py")}
+    assert rooms == set(LEFT_OF_IN_SIMULATION)
+    seen = 0
+    for room, left in LEFT_OF_IN_SIMULATION.items():
+        for path in sorted((place / room).rglob("*.py")):
+            found = inner_imports(without_types(ast.parse(path.read_text())), "simulation")
+            seen += len(found)
+            wrong = found - {room, *left}
+            assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+    assert seen > len(rooms)
+
+
 def test_only_the_mpi_world_imports_mpi4py():
-    allowed = ("worlds/mpi", "testing/", "launch/")
+    allowed = ("worlds/mpi/", "testing/", "launch/")
     for path in ROOT.rglob("*.py"):
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(allowed):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spmdsim.simulation import simulate
-from spmdsim.simulation.stand_in import StandIn
+from spmdsim.simulation.interface.stand_in import StandIn
 
 pytest.importorskip("greenlet")
 

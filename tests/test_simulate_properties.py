@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdsim.simulation import simulate
-from spmdsim.simulation.timing import Speeds
+from spmdsim.simulation.engine.timing import Speeds
 
 pytest.importorskip("greenlet")
 
@@ -194,7 +194,8 @@ def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
 
 
 def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
-    from spmdsim.simulation import messages, point_to_point
+    from spmdsim.simulation.engine import messages
+    from spmdsim.simulation.interface import point_to_point
 
     def ring(comm: Any) -> float:
         mine, room = np.full(2, float(comm.rank)), np.empty(2)

@@ -12,7 +12,7 @@ import pytest
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.simulation import simulate
-from spmdsim.simulation.timing import Speeds, collective_seconds, speeds_of
+from spmdsim.simulation.engine.timing import Speeds, collective_seconds, speeds_of
 
 pytest.importorskip("greenlet")
 

@@ -124,7 +124,7 @@ def _machine(args: argparse.Namespace) -> Any:
         return args.machine
     from dataclasses import replace
 
-    from spmdsim.simulation.timing import speeds_of
+    from spmdsim.simulation.engine.timing import speeds_of
 
     names = ("alpha", "beta", "gamma")
     chosen = {name: value for name, value in zip(names, given) if value is not None}

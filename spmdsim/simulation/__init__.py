@@ -16,7 +16,7 @@ or from the shell: ``spmdsim simulate my_script.py -n 64``.
 
 from __future__ import annotations
 
-from spmdsim.simulation.problems import Problem, SimulationError
+from spmdsim.simulation.findings.problems import Problem, SimulationError
 from spmdsim.simulation.report import Report
 from spmdsim.simulation.run import simulate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.simulation.problems import ERROR, Problem
+from spmdsim.simulation.findings.problems import ERROR, Problem
 
 
 @dataclass(frozen=True)

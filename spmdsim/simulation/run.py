@@ -11,16 +11,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.simulation.deadlock import on_stall
-from spmdsim.simulation.finalize import check_end
-from spmdsim.simulation.isolation import Isolation, own_output, script_folder, virtual_sleep
-from spmdsim.simulation.places import HERE, Place, is_ours
-from spmdsim.simulation.problems import ERROR, Problem, SimulationError
+from spmdsim.simulation.engine.isolation import Isolation, own_output, script_folder, virtual_sleep
+from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
+from spmdsim.simulation.engine.timing import speeds_of
+from spmdsim.simulation.findings.places import HERE, Place, is_ours
+from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
+from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.report import Report
-from spmdsim.simulation.scheduler import Scheduler, Task, active
-from spmdsim.simulation.stand_in import StandIn, make_worlds
+from spmdsim.simulation.standstill.deadlock import on_stall
+from spmdsim.simulation.standstill.finalize import check_end
 from spmdsim.simulation.timeline import Timeline
-from spmdsim.simulation.timing import speeds_of
 
 Emit = Callable[[int, str], None]
 

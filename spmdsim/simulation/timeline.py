@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import FrameType
 from typing import Any
 
-from spmdsim.simulation.messages import Message, Receive
-from spmdsim.simulation.places import user_call
+from spmdsim.simulation.engine.messages import Message, Receive
+from spmdsim.simulation.findings.places import user_call
 
 _MICRO = 1e6
 

@@ -1,0 +1,284 @@
+"""What a caller hands over as a buffer: an array, or [array, count, displacement, datatype] in all its forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.simulation.data.constants import IN_PLACE, MPIError
+from spmdsim.simulation.data.datatypes import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
+
+NO_ORDER, ROWS, COLUMNS = 0, 1, 2
+OBJECT = "object"  # the dtype of a pickled message
+
+
+class Buffer:
+    """A piece of a rank's memory that a message is read from or written to.
+
+    Attributes:
+        array: the memory: an array of any shape, in memory order, or 1-D elements when a datatype picks from it.
+        dtype: the basic numpy dtype of one element.
+        elements: number of basic elements in the message.
+        nbytes: their bytes.
+        index: which elements a derived datatype picks, or None.
+        loose: whether it was declared as bytes, which match anything.
+        order: how an array of more than one dimension lies in memory, ROWS or COLUMNS; else NO_ORDER.
+    """
+
+    __slots__ = ("array", "dtype", "elements", "index", "loose", "nbytes", "order")
+
+    def __init__(self, array: Any, dtype: Any, elements: int, index: Any = None) -> None:
+        self.array = array
+        self.dtype = dtype
+        self.elements = elements
+        self.nbytes = elements * dtype.itemsize
+        self.index = index
+        self.loose = False
+        self.order = NO_ORDER
+
+    def read(self) -> Any:
+        """The elements as a 1-D array, a view where possible."""
+        if self.index is not None:
+            return self.array[self.index]
+        return self.array.reshape(-1, order="A")
+
+    def copy(self) -> Any:
+        """The elements as a 1-D array of their own."""
+        data = self.read()
+        return data if self.index is not None else data.copy()
+
+    def write(self, data: Any) -> None:
+        """Put 1-D elements of the same dtype at the start of this buffer."""
+        count = len(data)
+        if self.index is not None:
+            self.array[self.index[:count]] = data
+        elif count == self.elements:
+            self.read()[...] = data
+        else:
+            self.read()[:count] = data
+
+    def part(self, start: int, count: int) -> Buffer:
+        """``count`` elements from ``start`` on."""
+        if self.index is not None:
+            piece = Buffer(self.array, self.dtype, count, self.index[start : start + count])
+        else:
+            piece = Buffer(self.read()[start : start + count], self.dtype, count)
+        piece.loose = self.loose
+        return piece
+
+
+def simple(spec: Any) -> Buffer:
+    """The buffer of a message to or from one rank.
+
+    Raises:
+        MPIError: counts that the memory does not hold, or a datatype that is not committed.
+        TypeError: something that is no buffer.
+    """
+    if type(spec) is np.ndarray:
+        flags = spec.flags
+        if flags.c_contiguous:
+            whole = Buffer(spec, spec.dtype, spec.size)
+            if spec.ndim > 1:
+                whole.order = NO_ORDER if flags.f_contiguous else ROWS
+            return whole
+        if flags.f_contiguous:
+            whole = Buffer(spec, spec.dtype, spec.size)
+            whole.order = COLUMNS
+            return whole
+        raise BufferError(_not_contiguous(spec))
+    memory, count, start, datatype = _unpack(spec)
+    flat, datatype, order = _elements(memory, datatype)
+    if count is None:
+        count = (len(flat) - start) // max(datatype.stride, 1)
+    return _piece(flat, count, start, datatype, order)
+
+
+def writable(spec: Any) -> Buffer:
+    """A buffer to receive into."""
+    buffer = simple(spec)
+    if not buffer.array.flags.writeable:
+        raise BufferError("the receive buffer is read-only")
+    return buffer
+
+
+def blocks(spec: Any, parts: int) -> list[Buffer]:
+    """Equal buffers, one per rank, after each other in memory."""
+    memory, count, start, datatype = _unpack(spec)
+    flat, datatype, order = _elements(memory, datatype)
+    stride = datatype.stride
+    if count is None:
+        values = (len(flat) - start) // max(stride, 1)
+        if values % parts:
+            raise ValueError(
+                f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks"
+            )
+        count = values // parts
+    return [_piece(flat, count, start + i * count * stride, datatype, order) for i in range(parts)]
+
+
+def vector(spec: Any, parts: int) -> list[Buffer]:
+    """Buffers of given counts at given displacements, one per rank."""
+    memory, counts, places, datatype = _unpack_vector(spec)
+    flat, datatype, order = _elements(memory, datatype)
+    stride = datatype.stride
+    if counts is None:
+        values = len(flat) // max(stride, 1)
+        if values % parts:
+            raise ValueError(
+                f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks"
+            )
+        counts = values // parts
+    if np.ndim(counts) == 0:
+        counts = [int(counts)] * parts
+    sizes = [int(value) for value in counts]
+    if places is None:
+        places = [sum(sizes[:i]) for i in range(parts)] if parts < 64 else _starts(sizes)
+    elif np.ndim(places) == 0:
+        places = [i * int(places) for i in range(parts)]
+    if len(sizes) != parts or len(places) != parts:
+        raise ValueError(
+            f"{len(sizes)} counts and {len(places)} displacements for {parts} ranks: one each is needed"
+        )
+    return [_piece(flat, n, int(at) * stride, datatype, order) for n, at in zip(sizes, places)]
+
+
+def typed(spec: Any, parts: int) -> list[Buffer]:
+    """Buffers of given counts, displacements in bytes and datatypes, one per rank."""
+    memory, counts, places, types = _unpack_typed(spec, parts)
+    if not (len(counts) == len(places) == len(types) == parts):
+        raise ValueError(f"counts, displacements and datatypes must be {parts} each, one per rank")
+    found = []
+    for count, place, datatype in zip(counts, places, types):
+        flat, datatype, order = _elements(memory, datatype)
+        if place % datatype.dtype.itemsize:
+            raise MPIError("ERR_ARG", f"byte displacement {place} does not fit {datatype}")
+        found.append(_piece(flat, int(count), int(place) // datatype.dtype.itemsize, datatype, order))
+    return found
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [0, *np.cumsum(sizes)[:-1].tolist()]
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, Datatype | str | np.dtype) or (
+        isinstance(value, type) and issubclass(value, np.generic)
+    )
+
+
+def _as_type(value: Any) -> Datatype | None:
+    if value is None or isinstance(value, Datatype):
+        return value
+    return of_dtype(np.dtype(value))
+
+
+def _unpack(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
+    """Memory, count, first element and datatype of a simple message."""
+    if not isinstance(spec, list | tuple):
+        return spec, None, 0, None
+    memory, *rest = spec
+    if len(rest) == 2 and rest[1] is None:
+        rest.pop()
+    datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
+    count: Any = rest[0] if rest else None
+    place: Any = rest[1] if len(rest) > 1 else 0
+    if isinstance(count, list | tuple):
+        count, place = count
+    if len(rest) > 2:
+        raise ValueError(f"a message is [data, count, displacement, datatype], not {len(spec)} items")
+    stride = datatype.stride if datatype is not None else 1
+    return memory, None if count is None else int(count), int(place or 0) * stride, datatype
+
+
+def _unpack_vector(spec: Any) -> tuple[Any, Any, Any, Datatype | None]:
+    """Memory, counts, displacements and datatype of a v-variant."""
+    if not isinstance(spec, list | tuple):
+        return spec, None, None, None
+    memory, *rest = spec
+    if len(rest) == 2 and rest[1] is None:
+        rest.pop()
+    datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
+    if len(rest) > 2:
+        raise ValueError(f"a message is [data, counts, displs, datatype], not {len(spec)} items")
+    counts: Any = rest[0] if rest else None
+    places: Any = rest[1] if len(rest) > 1 else None
+    if len(rest) == 1 and isinstance(counts, tuple) and len(counts) == 2:
+        counts, places = counts
+    return memory, counts, places, datatype
+
+
+def _unpack_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]:
+    """Memory, counts, byte displacements and datatypes of a w-variant."""
+    if not isinstance(spec, list | tuple) or len(spec) not in (2, 3, 4):
+        raise ValueError("a message with a datatype per rank is [data, counts, displs, datatypes]")
+    memory, *rest = spec
+    types = [_as_type(value) or BYTE for value in rest.pop()]
+    counts: Any = rest[0] if rest else [1] * parts
+    places: Any = rest[1] if len(rest) > 1 else [0] * parts
+    if len(rest) == 1 and isinstance(counts, tuple) and len(counts) == 2:
+        counts, places = counts
+    return memory, counts, places, types
+
+
+def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
+    """The memory as 1-D elements of the datatype's basic dtype, in memory order, and which order that is."""
+    if memory is None or memory is IN_PLACE:
+        return np.zeros(0, BYTE_DTYPE), datatype or BYTE, NO_ORDER
+    array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        raise BufferError(_not_contiguous(array))
+    order = NO_ORDER
+    if not (array.flags.c_contiguous and array.flags.f_contiguous):
+        order = ROWS if array.flags.c_contiguous else COLUMNS
+    flat = array.reshape(-1, order="A")
+    if datatype is None:
+        return flat, of_dtype(array.dtype), order
+    if not datatype.committed:
+        raise MPIError("ERR_TYPE", f"{datatype} is not committed: call Commit() first")
+    if datatype.dtype != flat.dtype:
+        raw = flat.view(BYTE_DTYPE)
+        item = datatype.dtype.itemsize
+        flat = raw[: len(raw) // item * item].view(datatype.dtype)
+    return flat, datatype, order
+
+
+def _as_array(memory: Any) -> Any:
+    try:
+        view = memoryview(memory)
+    except TypeError:
+        if hasattr(memory, "__array_interface__") or hasattr(memory, "__array__"):
+            return np.asarray(memory)
+        raise TypeError(
+            f"a buffer is needed, such as a numpy array, but got {type(memory).__name__}; "
+            "any Python object can be sent with the lower-case call"
+        ) from None
+    array = np.asarray(view)
+    return array.view(BYTE_DTYPE) if isinstance(memory, bytes | bytearray) else array
+
+
+def _piece(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> Buffer:
+    """``count`` values of a datatype, from element ``start`` on."""
+    if count < 0:
+        raise MPIError("ERR_COUNT", f"the count is {count}")
+    if datatype.offsets is None and datatype.stride == 1:
+        if start < 0 or start + count > len(flat):
+            raise MPIError("ERR_BUFFER", _too_small(flat, start, start + count))
+        piece = Buffer(flat[start : start + count], datatype.dtype, count)
+    else:
+        index = (start + np.arange(count)[:, None] * datatype.stride + datatype._picked()).reshape(-1)
+        if len(index) and (index.min() < 0 or index.max() >= len(flat)):
+            raise MPIError("ERR_BUFFER", _too_small(flat, int(index.min()), int(index.max()) + 1))
+        piece = Buffer(flat, datatype.dtype, len(index), index)
+    piece.loose = datatype is BYTE or datatype is PACKED
+    piece.order = order
+    return piece
+
+
+def _too_small(flat: Any, start: int, stop: int) -> str:
+    return f"elements {start} to {stop} are asked for, but the buffer holds {len(flat)}"
+
+
+def _not_contiguous(array: Any) -> str:
+    return f"a {'×'.join(map(str, array.shape))} array with strides {array.strides} is not contiguous: send a copy"

@@ -1,0 +1,286 @@
+"""Datatypes: a numpy dtype and, for derived ones, which elements of it a value picks.
+
+Every derived type is one list of element offsets and an extent, both counted in elements of one basic dtype
+(bytes when the parts differ). Packing and unpacking is then a single indexed copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.simulation.data.constants import ORDER_C, MPIError
+
+BYTE_DTYPE = np.dtype(np.uint8)
+
+
+class Datatype:
+    """One MPI datatype.
+
+    Attributes:
+        name: as printed, without the MPI prefix.
+        dtype: the basic numpy dtype.
+        offsets: offsets of the picked elements, in elements; None for one basic element.
+        stride: distance of consecutive values, in elements.
+        committed: whether it may be used in a message.
+    """
+
+    def __init__(
+        self, name: str, dtype: Any, offsets: Any = None, stride: int = 1, committed: bool = True
+    ) -> None:
+        self.name = name
+        self.dtype = np.dtype(dtype)
+        self.offsets: Any = None if offsets is None else np.asarray(offsets, dtype=np.int64)
+        self.stride = stride
+        self.lower = 0
+        self.committed = committed
+
+    def __repr__(self) -> str:
+        return f"MPI.{self.name}"
+
+    def __bool__(self) -> bool:
+        return self.name != "DATATYPE_NULL"
+
+    @property
+    def elements(self) -> int:
+        """Basic elements in one value."""
+        return 1 if self.offsets is None else len(self.offsets)
+
+    def Get_size(self) -> int:
+        """Bytes of data in one value."""
+        return self.elements * self.dtype.itemsize
+
+    def Get_extent(self) -> tuple[int, int]:
+        """Lower bound and extent in bytes."""
+        return self.lower * self.dtype.itemsize, self.stride * self.dtype.itemsize
+
+    def Get_true_extent(self) -> tuple[int, int]:
+        """First byte that holds data, and bytes from there to the last."""
+        if self.offsets is None or not len(self.offsets):
+            return 0, self.Get_size()
+        low, high = int(self.offsets.min()), int(self.offsets.max())
+        return low * self.dtype.itemsize, (high - low + 1) * self.dtype.itemsize
+
+    size = property(Get_size)
+    lb = property(lambda self: self.Get_extent()[0])
+    extent = property(lambda self: self.Get_extent()[1])
+    ub = property(lambda self: sum(self.Get_extent()))
+    itemsize = size
+    typechar = property(lambda self: self.dtype.char)
+    typestr = property(lambda self: self.dtype.str.lstrip("<>|="))
+    is_named = property(lambda self: self.offsets is None)
+    is_predefined = is_named
+
+    def tocode(self) -> str:
+        """The numpy character of a basic type."""
+        return self.dtype.char
+
+    @classmethod
+    def fromcode(cls, code: str) -> Datatype:
+        """The basic type of a numpy or struct character such as ``d`` or ``i8``."""
+        return of_dtype(np.dtype(code))
+
+    def Get_name(self) -> str:
+        """The printed name."""
+        return f"MPI_{self.name}"
+
+    def Set_name(self, name: str) -> None:
+        """Change the printed name."""
+        self.name = name
+
+    def Commit(self) -> Datatype:
+        """Allow the type in messages."""
+        self.committed = True
+        return self
+
+    def Free(self) -> None:
+        """Forbid the type in messages from now on."""
+        self.committed = False
+
+    def Dup(self) -> Datatype:
+        """A type of its own with the same contents."""
+        return Datatype(self.name, self.dtype, self.offsets, self.stride, self.committed)
+
+    def _picked(self) -> Any:
+        return np.zeros(1, np.int64) if self.offsets is None else self.offsets
+
+    def _derived(self, name: str, starts: Any, stride: int | None = None) -> Datatype:
+        """The type with one value of this type at each start, in elements."""
+        starts = np.asarray(starts, dtype=np.int64).reshape(-1)
+        offsets = (starts[:, None] + self._picked()[None, :]).reshape(-1)
+        if stride is None:
+            low = int(starts.min()) if len(starts) else 0
+            stride = int(starts.max()) + self.stride - min(low, 0) if len(starts) else 0
+        return Datatype(name, self.dtype, offsets, stride, committed=False)
+
+    def _in_elements(self, nbytes: int, what: str) -> int:
+        if nbytes % self.dtype.itemsize:
+            raise MPIError("ERR_ARG", f"{what} of {nbytes} bytes is no multiple of {self.dtype}")
+        return nbytes // self.dtype.itemsize
+
+    def Create_contiguous(self, count: int) -> Datatype:
+        """``count`` values after each other."""
+        return self._derived("contiguous", np.arange(count) * self.stride)
+
+    def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
+        """``count`` blocks of ``blocklength`` values, their starts ``stride`` values apart."""
+        starts = np.arange(count)[:, None] * stride + np.arange(blocklength)[None, :]
+        return self._derived("vector", starts * self.stride)
+
+    def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
+        """As a vector, with the stride in bytes."""
+        step = self._in_elements(stride, "a stride")
+        starts = np.arange(count)[:, None] * step + np.arange(blocklength)[None, :] * self.stride
+        return self._derived("hvector", starts)
+
+    def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
+        """Blocks of given lengths at given places, counted in values."""
+        starts = [d + i for d, n in zip(displacements, blocklengths) for i in range(n)]
+        return self._derived("indexed", np.asarray(starts, dtype=np.int64) * self.stride)
+
+    def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
+        """Blocks of given lengths at given places in bytes."""
+        starts = [
+            self._in_elements(d, "a displacement") + i * self.stride
+            for d, n in zip(displacements, blocklengths)
+            for i in range(n)
+        ]
+        return self._derived("hindexed", starts)
+
+    def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
+        """Blocks of one length at given places, counted in values."""
+        return self.Create_indexed([blocklength] * len(displacements), displacements)
+
+    def Create_subarray(
+        self,
+        sizes: Sequence[int],
+        subsizes: Sequence[int],
+        starts: Sequence[int],
+        order: int = ORDER_C,
+    ) -> Datatype:
+        """A box of an array: its extent is the whole array."""
+        for size, subsize, start in zip(sizes, subsizes, starts):
+            if start < 0 or start + subsize > size:
+                raise MPIError("ERR_ARG", f"[{start}, {start + subsize}) is not in [0, {size})")
+        total = int(np.prod(sizes))
+        layout = "C" if order == ORDER_C else "F"
+        cells = np.arange(total).reshape(tuple(sizes), order=layout)  # type: ignore[call-overload]
+        box = cells[tuple(slice(s, s + n) for s, n in zip(starts, subsizes))]
+        return self._derived("subarray", box.reshape(-1, order=layout) * self.stride, total * self.stride)
+
+    def Create_resized(self, lb: int, extent: int) -> Datatype:
+        """The same data with another lower bound and extent, in bytes."""
+        resized = Datatype("resized", self.dtype, self._picked(), committed=False)
+        resized.lower = self._in_elements(lb, "a lower bound")
+        resized.stride = self._in_elements(extent, "an extent")
+        return resized
+
+    @classmethod
+    def Create_struct(
+        cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Any]
+    ) -> Datatype:
+        """Blocks of several types at places in bytes; kept as bytes."""
+        offsets: list[Any] = []
+        for length, place, part in zip(blocklengths, displacements, datatypes):
+            item = part.dtype.itemsize
+            picked = (np.arange(length)[:, None] * part.stride + part._picked()).reshape(-1)
+            offsets.append(place + (picked[:, None] * item + np.arange(item)).reshape(-1))
+        flat = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
+        return cls("struct", BYTE_DTYPE, flat, int(flat.max()) + 1 if len(flat) else 0, False)
+
+
+def _pair(first: str) -> Any:
+    return np.dtype([("f0", first), ("f1", "i4")], align=True)
+
+
+NAMED: dict[str, Datatype] = {
+    name: Datatype(name, code)
+    for name, code in {
+        "DATATYPE_NULL": "u1",
+        "BYTE": "u1",
+        "PACKED": "u1",
+        "CHAR": "S1",
+        "WCHAR": "U1",
+        "SIGNED_CHAR": "b",
+        "UNSIGNED_CHAR": "B",
+        "SHORT": "h",
+        "UNSIGNED_SHORT": "H",
+        "INT": "i",
+        "UNSIGNED": "I",
+        "UNSIGNED_INT": "I",
+        "LONG": "l",
+        "UNSIGNED_LONG": "L",
+        "LONG_LONG": "q",
+        "UNSIGNED_LONG_LONG": "Q",
+        "INT8_T": "i1",
+        "INT16_T": "i2",
+        "INT32_T": "i4",
+        "INT64_T": "i8",
+        "UINT8_T": "u1",
+        "UINT16_T": "u2",
+        "UINT32_T": "u4",
+        "UINT64_T": "u8",
+        "INTEGER": "i4",
+        "REAL": "f4",
+        "DOUBLE_PRECISION": "f8",
+        "COMPLEX": "c8",
+        "DOUBLE_COMPLEX": "c16",
+        "FLOAT16_T": "f2",
+        "FLOAT32_T": "f4",
+        "FLOAT64_T": "f8",
+        "FLOAT": "f",
+        "DOUBLE": "d",
+        "LONG_DOUBLE": "g",
+        "C_BOOL": "?",
+        "CXX_BOOL": "?",
+        "BOOL": "?",
+        "C_COMPLEX": "F",
+        "C_FLOAT_COMPLEX": "F",
+        "C_DOUBLE_COMPLEX": "D",
+        "C_LONG_DOUBLE_COMPLEX": "G",
+        "CXX_LONG_DOUBLE_COMPLEX": "G",
+        "CXX_FLOAT_COMPLEX": "F",
+        "CXX_DOUBLE_COMPLEX": "D",
+        "AINT": "p",
+        "OFFSET": "q",
+        "COUNT": "q",
+        "FLOAT_INT": _pair("f4"),
+        "DOUBLE_INT": _pair("f8"),
+        "LONG_INT": _pair("i8"),
+        "TWOINT": _pair("i4"),
+        "INT_INT": _pair("i4"),
+        "SHORT_INT": _pair("i2"),
+    }.items()
+}
+BYTE = NAMED["BYTE"]
+PACKED = NAMED["PACKED"]
+_PREFERRED = [
+    "DOUBLE",
+    "FLOAT",
+    "INT",
+    "LONG",
+    "UNSIGNED",
+    "UNSIGNED_LONG",
+    "SHORT",
+    "UNSIGNED_SHORT",
+    "SIGNED_CHAR",
+    "UNSIGNED_CHAR",
+    "C_BOOL",
+    "C_FLOAT_COMPLEX",
+    "C_DOUBLE_COMPLEX",
+    "FLOAT16_T",
+    "LONG_DOUBLE",
+    "CHAR",
+    "WCHAR",
+]
+BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED)}
+
+
+def of_dtype(dtype: Any) -> Datatype:
+    """The datatype of a numpy dtype; a structured one is made up on the spot."""
+    found = BY_DTYPE.get(dtype)
+    if found is None:
+        found = BY_DTYPE[dtype] = Datatype(str(dtype), dtype)
+    return found

@@ -1,0 +1,182 @@
+"""Reduce operations: the named ones and a user's own, on arrays and on Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spmdsim.simulation.data.constants import MPIError
+from spmdsim.simulation.data.datatypes import of_dtype
+
+
+class Op:
+    """One reduce operation.
+
+    Args:
+        name: as printed, without the MPI prefix.
+        arrays: (left, right) -> result for arrays of one dtype.
+        objects: (left, right) -> result for Python objects.
+        kinds: numpy dtype kinds it is defined for.
+        commutes: whether operands may change places.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arrays: Callable[[Any, Any], Any] | None,
+        objects: Callable[[Any, Any], Any] | None,
+        kinds: str = "",
+        commutes: bool = True,
+    ) -> None:
+        self.name = name
+        self._arrays = arrays
+        self._objects = objects
+        self.kinds = kinds
+        self._commutes = commutes
+        self._function: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"MPI.{self.name}" if self._function is None else self.name
+
+    def __bool__(self) -> bool:
+        return self.name != "OP_NULL"
+
+    def __call__(self, x: Any, y: Any, /) -> Any:
+        """Reduce two Python objects, the lower rank's on the left."""
+        if self._function is not None:
+            return self._function(x, y, None)
+        if self._objects is None:
+            raise MPIError("ERR_OP", "OP_NULL reduces nothing")
+        return self._objects(x, y)
+
+    def identity(self) -> Any:
+        """What must agree on all ranks: the name, or the user's function (its code, as ranks may define it each)."""
+        function = self._function or self._objects
+        if NAMED.get(self.name) is self:
+            return self.name
+        code = getattr(function, "__code__", None)
+        return (code.co_filename, code.co_firstlineno) if code is not None else function
+
+    def check(self, dtype: Any) -> None:
+        """Refuse a dtype that the operation is not defined for.
+
+        Raises:
+            MPIError: such as SUM of bool or MAX of complex numbers.
+        """
+        if self._function is None and dtype.kind not in self.kinds:
+            hint = "use LOR or LAND" if dtype.kind == "b" else "it has no meaning there"
+            raise MPIError("ERR_OP", f"{self!r} is not defined for {dtype}: {hint}")
+
+    def combine(self, left: Any, right: Any) -> Any:
+        """Reduce two 1-D arrays, the lower rank's on the left."""
+        if self._function is None:
+            if self._arrays is None:
+                raise MPIError("ERR_OP", "OP_NULL reduces nothing")
+            return self._arrays(left, right)
+        result = np.array(right)
+        source = np.array(left)
+        # The function sees raw memory, as in MPI: frombuffer then works with any dtype.
+        self._function(_memory(source), _memory(result), of_dtype(result.dtype))
+        return result
+
+    @classmethod
+    def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
+        """An operation of the user's: ``function(inbuf, inoutbuf, datatype)`` sets inoutbuf = inbuf op inoutbuf."""
+        made = cls(getattr(function, "__name__", "user"), None, None, commutes=commute)
+        made._function = function
+        return made
+
+    def Free(self) -> None:
+        """Nothing is kept that would need freeing."""
+
+    def Is_commutative(self) -> bool:
+        """Whether operands may change places."""
+        return self._commutes
+
+    is_commutative = property(Is_commutative)
+
+    @property
+    def is_predefined(self) -> bool:
+        """Whether MPI names it."""
+        return self._function is None
+
+    def Is_predefined(self) -> bool:
+        """Whether MPI names it."""
+        return self._function is None
+
+    def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
+        """Set inoutbuf = inbuf op inoutbuf, on this rank alone."""
+        from spmdsim.simulation.data.buffers import simple
+
+        left, right = simple(inbuf), simple(inoutbuf)
+        self.check(left.dtype)
+        if (left.elements, left.dtype) != (right.elements, right.dtype):
+            raise ValueError(
+                f"the input buffer holds {left.elements} × {left.dtype}, "
+                f"the other one {right.elements} × {right.dtype}"
+            )
+        right.write(self.combine(left.read(), right.read()))
+
+
+def _memory(array: Any) -> memoryview:
+    return memoryview(array.view(np.uint8)) if array.size else memoryview(bytearray())
+
+
+def _logical(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda left, right: function(left, right).astype(left.dtype)
+
+
+def _located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """MINLOC and MAXLOC on arrays of (value, index) pairs; of equal values the lower index wins."""
+
+    def choose(left: Any, right: Any) -> Any:
+        value, index = left.dtype.names
+        equal = left[value] == right[value]
+        take_left = better(left[value], right[value]) | (equal & (left[index] <= right[index]))
+        return np.where(take_left, left, right)
+
+    return choose
+
+
+def _located_object(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    def choose(x: Any, y: Any) -> Any:
+        if x[0] == y[0]:
+            return x if x[1] <= y[1] else y
+        return x if better(x[0], y[0]) else y
+
+    return choose
+
+
+_NUMBERS, _ORDERED, _LOGICAL, _BITS = "iufc", "iuf", "iub", "iub"
+NAMED: dict[str, Op] = {
+    op.name: op
+    for op in (
+        Op("OP_NULL", None, None),
+        Op("MAX", np.maximum, lambda x, y: y if y > x else x, _ORDERED),
+        Op("MIN", np.minimum, lambda x, y: y if y < x else x, _ORDERED),
+        Op("SUM", np.add, lambda x, y: x + y, _NUMBERS),
+        Op("PROD", np.multiply, lambda x, y: x * y, _NUMBERS),
+        Op("LAND", _logical(np.logical_and), lambda x, y: bool(x) & bool(y), _LOGICAL),
+        Op("LOR", _logical(np.logical_or), lambda x, y: bool(x) | bool(y), _LOGICAL),
+        Op("LXOR", _logical(np.logical_xor), lambda x, y: bool(x) ^ bool(y), _LOGICAL),
+        Op("BAND", np.bitwise_and, lambda x, y: x & y, _BITS),
+        Op("BOR", np.bitwise_or, lambda x, y: x | y, _BITS),
+        Op("BXOR", np.bitwise_xor, lambda x, y: x ^ y, _BITS),
+        Op("MAXLOC", _located(np.greater), _located_object(lambda a, b: a > b), "V"),
+        Op("MINLOC", _located(np.less), _located_object(lambda a, b: a < b), "V"),
+        Op("REPLACE", lambda left, right: right, lambda x, y: y, "iufcbVSU"),
+        Op("NO_OP", lambda left, right: left, lambda x, y: x, "iufcbVSU"),
+    )
+}
+SUM = NAMED["SUM"]
+
+
+def as_op(op: Any) -> Op:
+    """An operation, or a function of two Python objects taken as one."""
+    if isinstance(op, Op):
+        return op
+    if not callable(op):
+        raise TypeError(f"a reduce operation such as MPI.SUM is needed, not {op!r}")
+    return Op(getattr(op, "__name__", "function"), None, op, commutes=False)

@@ -1,0 +1,193 @@
+"""The short way of what programs do most: Send, Recv and Sendrecv of whole numpy arrays, nothing special about them.
+
+The general way (:mod:`spmdsim.simulation.engine.transfer`) is a dozen small functions and an object for each end of a message.
+Here the same is done in one piece, the times of ``depart`` and ``arrive`` included: a rank can be blocked in one call
+only, so it has one message and one receive that it uses again and again, and the end that comes second
+copies the array and needs neither. Whatever is unusual (another shape or type at the other end, a nonblocking
+receive, a timeline) is declined before anything has changed, and left to the general way. What waits here looks like
+everything else that waits, so it is found and explained in the same words.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, TAG_UB_VALUE
+from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.engine.ahead import FLOOD, count_ahead, settle
+from spmdsim.simulation.engine.messages import Message, Receive, finish
+from spmdsim.simulation.engine.transfer import received
+from spmdsim.simulation.findings.places import site_key
+
+DECLINED: Any = object()
+_frame = sys._getframe
+
+
+def own_message(comm: Any) -> Message:
+    """The message that a rank can be blocked in."""
+    return Message(comm._shared, comm._task, None, None, comm._rank, -1, 0, "", None, 0.0, 0.0)
+
+
+def own_receive(comm: Any) -> Receive:
+    """The receive that a rank can be blocked in."""
+    return Receive(comm._shared, comm._task, None, None, -1, comm._rank, 0, "", None, True)
+
+
+def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> Message | None:
+    """Send an array, as far as the mailbox of its receiver.
+
+    Args:
+        comm: the sender's handle.
+        array: any numpy array.
+        dest: rank of the receiver.
+        tag: tag of the message.
+        name: the call.
+        depth: calls between here and the user's line.
+
+    Returns:
+        None if it was received at once, the message if it waits, DECLINED if this is no plain message.
+    """
+    scheduler, shared = comm._scheduler, comm._shared
+    if not (
+        0 <= dest < shared.size
+        and 0 <= tag <= TAG_UB_VALUE
+        and array.flags.c_contiguous
+        and scheduler.timeline is None
+    ):
+        return DECLINED
+    task, box, source = comm._task, shared.boxes[dest], comm._rank
+    receive = box.blocked
+    if receive is not None:
+        target = receive.array
+        if not receive.fits(source, tag):
+            receive = None
+        elif target is None or target.dtype is not array.dtype or target.shape != array.shape:
+            return DECLINED
+    if box.posted or box.wild or box.probes or task.count >= FLOOD - 1:
+        return DECLINED
+    nbytes, speeds = array.nbytes, scheduler.speeds
+    if task.to is None:
+        task.to, task.count, task.nbytes = box, 1, nbytes
+    else:
+        count_ahead(task, box, nbytes)
+    start = task.clock
+    if start < task.port_out:
+        start = task.port_out
+    if speeds.ranks_per_node:
+        alpha, beta = speeds.link((shared.ranks[source], shared.ranks[dest]))
+        end = start + alpha + beta * nbytes
+    else:
+        end = start + speeds.alpha + speeds.beta * nbytes
+    task.port_out = end
+    task.messages_sent += 1
+    task.bytes_sent += nbytes
+    if receive is None:
+        return _leave(comm, box, array, dest, tag, name, depth, start, end)
+    receive.array[...] = array
+    receiver = receive.task
+    if receive.source == ANY_SOURCE:
+        receiver.caught[task.rank] = (receive.name, receive.site)
+    receive.source, receive.tag = source, tag
+    arrival = receiver.port_in + speeds.beta * nbytes
+    if arrival < end:
+        arrival = end
+    receiver.port_in = arrival
+    receive.end = arrival if arrival > receive.posted else receive.posted
+    box.blocked = None
+    finish(scheduler, receive)
+    if end > task.clock:
+        task.clock = end
+    return None
+
+
+def _leave(
+    comm: Any,
+    box: Any,
+    array: Any,
+    dest: int,
+    tag: int,
+    name: str,
+    depth: int,
+    start: float,
+    end: float,
+) -> Message:
+    """Put the rank's own message into the mailbox of its receiver."""
+    known, message = comm._scheduler.buffered_sites, comm._own_message
+    if known or message.payload_made is not None:  # it may stay here, or the general way still looks at it
+        message = comm._own_message = own_message(comm)
+    message.array, message.dest, message.tag, message.name = array, dest, tag, name
+    message.start, message.end, message.done = start, end, False
+    message.at = None
+    if known:
+        frame = _frame(depth + 1)
+        message.at = (frame.f_code, frame.f_lasti)
+        if site_key(message.at) in known:
+            message.array, message.done = array.copy(), True
+    box.put(message)
+    return message
+
+
+def ask(comm: Any, array: Any, source: int, tag: int, status: Status | None, name: str) -> Receive | None:
+    """Receive into an array.
+
+    Returns:
+        None if the message was there, the receive if it waits, DECLINED if this is no plain receive.
+    """
+    box, scheduler = comm._box, comm._scheduler
+    flags = array.flags
+    if not (
+        source < comm._shared.size
+        and (source >= 0 or (source == ANY_SOURCE and not box.arrived))
+        and (tag >= 0 or tag == ANY_TAG)
+        and flags.c_contiguous
+        and flags.writeable
+        and scheduler.timeline is None
+    ):
+        return DECLINED
+    task = comm._task
+    message = box.arrived.get(source)
+    if message is None:
+        receive: Receive = comm._own_receive
+        receive.array, receive.source, receive.tag, receive.name = array, source, tag, name
+        receive.posted, receive.done = task.clock, False
+        receive.at = receive.target_made = receive.message = None
+        box.blocked = receive
+        return receive
+    sent = message.array
+    if (
+        sent is None
+        or sent.dtype is not array.dtype
+        or sent.shape != array.shape
+        or not (tag == message.tag or tag == ANY_TAG)
+    ):
+        return DECLINED
+    box.remove(message)
+    array[...] = sent
+    arrival = task.port_in + scheduler.speeds.beta * array.nbytes
+    if arrival < message.end:
+        arrival = message.end
+    task.port_in = arrival
+    if arrival > task.clock:
+        task.clock = arrival
+    finish(scheduler, message)
+    if task.to is not None:
+        settle(task)
+    if status is not None:
+        status.fill(source, message.tag, array.nbytes)
+    return None
+
+
+def got(receive: Receive, status: Status | None) -> None:
+    """The rank goes on after the receive it waited for."""
+    if receive.message is not None or receive.array is None:  # one of the ends took the general way
+        received(receive, status)
+        return
+    task = receive.task
+    if receive.end > task.clock:
+        task.clock = receive.end
+    if task.to is not None:
+        settle(task)
+    if status is not None:
+        status.fill(receive.source, receive.tag, receive.array.nbytes)
+    receive.array = None  # it is the user's

@@ -1,0 +1,349 @@
+"""Collective calls: every rank brings its arguments; when all have come they are compared and answered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.simulation.data.buffers import COLUMNS, ROWS, Buffer
+from spmdsim.simulation.data.payloads import ObjectPayload
+from spmdsim.simulation.engine.messages import finish
+from spmdsim.simulation.engine.timing import collective_seconds
+from spmdsim.simulation.findings import faults, mismatch
+from spmdsim.simulation.findings.places import Site
+
+HISTORY = 200  # meetings kept in which not all ranks stood at the same line
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one collective does.
+
+    Attributes:
+        answer: gets all calls in rank order and sets each one's ``blocks``.
+        shape: how its data flows, for its modelled time.
+        flow: ``all`` waits for everybody, ``down`` for the root only, ``up`` lets all but the root go early.
+    """
+
+    answer: Callable[[list[Call]], None]
+    shape: str
+    flow: str = "all"
+
+
+class Call:
+    """One rank's part in a collective call.
+
+    Attributes:
+        send: the buffers or objects it brings, one or one per rank.
+        receive: the buffers it wants filled, in the order of ``blocks``; None for a lower-case call.
+        facts: what must be equal on all ranks, in the order in which differences are reported.
+        blocks: what it gets; None for nothing.
+        listed: a lower-case call returns the list of blocks, not the only one.
+    """
+
+    __slots__ = (
+        "blocks",
+        "comm",
+        "done",
+        "end",
+        "entered",
+        "facts",
+        "listed",
+        "meeting",
+        "name",
+        "op",
+        "rank",
+        "receive",
+        "relieved",
+        "root",
+        "rule",
+        "send",
+        "site",
+        "task",
+        "value",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        rule: Rule,
+        send: list[Any],
+        receive: list[Buffer] | None,
+        facts: dict[str, Any],
+        root: int = -1,
+        op: Any = None,
+        listed: bool = False,
+    ) -> None:
+        self.rule = rule
+        self.send = send
+        self.receive = receive
+        self.facts = facts
+        self.root = root
+        self.op = op
+        self.listed = listed
+        self.blocks: list[Any] | None = None
+        self.value: Any = None
+        self.name = ""
+        self.comm: Any = None
+        self.task: Any = None
+        self.rank = -1
+        self.site: Site = _no_site
+        self.meeting: Meeting | None = None
+        self.done = False
+        self.waiter: Any = None
+        self.relieved: Any = None
+        self.entered = 0.0
+        self.end = 0.0
+
+    def nbytes(self) -> int:
+        """Bytes this rank brings or gets, whichever is more."""
+        brought = sum(part.nbytes for part in self.send)
+        wanted = sum(part.nbytes for part in self.receive or ())
+        return max(brought, wanted)
+
+    def may_leave(self) -> bool:
+        """Whether a library may let this rank go on before the others have come."""
+        flow = self.rule.flow
+        return flow == "down" if self.rank == self.root else flow == "up"
+
+    def leave(self) -> None:
+        """Keep what this rank brings, so that it can go on before the others come."""
+        self.send = [_private(part) for part in self.send]
+        self.end = self.entered
+        if self.rule.answer is _scatter:
+            self.blocks = [_kept(self.send[self.rank])]
+
+    def take(self) -> Any:
+        """Write or return what it got, in the rank's own turn."""
+        if self.end > self.task.clock:
+            self.task.clock = self.end
+        if self.blocks is None:
+            return self.value
+        if self.receive is not None:
+            for buffer, block in zip(self.receive, self.blocks):
+                if block is not None:
+                    buffer.write(block if block.dtype == buffer.dtype else block.view(buffer.dtype))
+            return None
+        things = [None if block is None else block.load() for block in self.blocks]
+        return things if self.listed else things[0]
+
+
+class Meeting:
+    """One collective call of a communicator, while its ranks come together."""
+
+    __slots__ = ("calls", "index", "missing")
+
+    def __init__(self, index: int, size: int) -> None:
+        self.index = index
+        self.calls: list[Call | None] = [None] * size
+        self.missing = size
+
+    def present(self) -> list[Call]:
+        """The calls that have come, in rank order."""
+        return [call for call in self.calls if call is not None]
+
+    def complete(self, scheduler: Any, shared: Any) -> None:
+        """All have come: compare, answer, set the times, let everybody go."""
+        calls = self.present()
+        problem = mismatch.compare(shared, self)
+        if problem is not None:
+            scheduler.fail(problem)
+        first = calls[0]
+        if any(call.site != first.site for call in calls) and len(shared.history) < HISTORY:
+            shared.history.append((self.index, [(call.name, call.site) for call in calls]))
+        if first.receive is not None:
+            problem = mismatch.compare_blocks(shared, calls)
+            if problem is not None:
+                scheduler.fail(problem)
+            orders = {part.order for call in calls for part in (*call.send, *(call.receive or ()))}
+            if {ROWS, COLUMNS} <= orders:
+                faults.note_collective_order(scheduler, calls)
+        first.rule.answer(calls)
+        _set_times(scheduler, shared, calls)
+        if scheduler.timeline is not None:
+            scheduler.timeline.meeting(shared, calls)
+        for call in calls:
+            if call.relieved is not None:
+                call.relieved.confirm_early(scheduler, call)
+            finish(scheduler, call)
+
+
+def join(comm: Any, call: Call, name: str, site: Site) -> Call:
+    """Bring a rank's call to the meeting it belongs to: its k-th call meets everybody's k-th."""
+    shared, task, rank = comm._shared, comm._task, comm._rank
+    call.comm, call.task, call.rank = shared, task, rank
+    call.name, call.site = name, site
+    call.entered = task.clock
+    index = shared.counts[rank]
+    shared.counts[rank] = index + 1
+    meeting = shared.meetings.get(index)
+    if meeting is None:
+        meeting = shared.meetings[index] = Meeting(index, shared.size)
+    meeting.calls[rank] = call
+    meeting.missing -= 1
+    call.meeting = meeting
+    if meeting.missing == 0:
+        del shared.meetings[index]
+        meeting.complete(comm._scheduler, shared)
+    return call
+
+
+def _set_times(scheduler: Any, shared: Any, calls: list[Call]) -> None:
+    rule = calls[0].rule
+    nbytes = max(call.nbytes() for call in calls)
+    seconds = collective_seconds(rule.shape, shared.ranks, nbytes, scheduler.speeds)
+    last = max(call.entered for call in calls)
+    root = calls[0].root
+    for call in calls:
+        if rule.flow == "down":
+            call.end = max(call.entered, calls[root].entered) + seconds
+        elif rule.flow == "up" and call.rank != root:
+            alpha, beta = scheduler.speeds.link(shared.ranks)
+            call.end = call.entered + alpha + beta * sum(part.nbytes for part in call.send)
+        else:
+            call.end = last + seconds
+
+
+# ---------------------------------------------------------------------- what each collective does
+
+
+def _kept(part: Any) -> Any:
+    """A block that stays as it is when its sender goes on: a copy of the elements, or the pickled object."""
+    return part if isinstance(part, ObjectPayload) else part.copy()
+
+
+def _private(part: Any) -> Any:
+    """What a rank brings, safe from its own later changes."""
+    if isinstance(part, ObjectPayload):
+        return part
+    return Buffer(part.copy(), part.dtype, part.elements)
+
+
+def _nothing(calls: list[Call]) -> None:
+    """Nobody gets anything."""
+
+
+def _broadcast(calls: list[Call]) -> None:
+    block = _kept(calls[calls[0].root].send[0])
+    for call in calls:
+        if call.rank != call.root:
+            call.blocks = [block]
+
+
+def _gather(calls: list[Call]) -> None:
+    blocks = [_kept(call.send[0]) for call in calls]
+    calls[calls[0].root].blocks = blocks
+
+
+def _all_gather(calls: list[Call]) -> None:
+    blocks = [_kept(call.send[0]) for call in calls]
+    for call in calls:
+        call.blocks = blocks
+
+
+def _scatter(calls: list[Call]) -> None:
+    parts = calls[calls[0].root].send
+    for call, part in zip(calls, parts):
+        call.blocks = [_kept(part)]
+
+
+def _all_to_all(calls: list[Call]) -> None:
+    kept = [[_kept(part) for part in call.send] for call in calls]
+    for rank, call in enumerate(calls):
+        call.blocks = [row[rank] for row in kept]
+
+
+def _operands(calls: list[Call]) -> list[Any]:
+    if calls[0].receive is None:
+        return [call.send[0].load() for call in calls]
+    return [call.send[0].read() for call in calls]
+
+
+def _combined(call: Call, left: Any, right: Any) -> Any:
+    return call.op(left, right) if call.receive is None else call.op.combine(left, right)
+
+
+def _result(call: Call, value: Any) -> Any:
+    return ObjectPayload(value) if call.receive is None else value
+
+
+def _total(calls: list[Call]) -> Any:
+    """The reduction of all ranks' operands in rank order."""
+    operands = _operands(calls)
+    total = operands[0] if calls[0].receive is None else operands[0].copy()
+    for operand in operands[1:]:
+        total = _combined(calls[0], total, operand)
+    return total
+
+
+def _reduce(calls: list[Call]) -> None:
+    root = calls[calls[0].root]
+    root.blocks = [_result(root, _total(calls))]
+
+
+def _all_reduce(calls: list[Call]) -> None:
+    block = _result(calls[0], _total(calls))
+    for call in calls:
+        call.blocks = [block]
+
+
+def _reduce_scatter(calls: list[Call]) -> None:
+    total = _total(calls)
+    wanted = sum(call.receive[0].elements for call in calls if call.receive)
+    if wanted > len(total):
+        raise ValueError(f"the ranks want {wanted} elements of a vector of {len(total)}")
+    start = 0
+    for call in calls:
+        count = call.receive[0].elements if call.receive else 0
+        call.blocks = [total[start : start + count].copy()]
+        start += count
+
+
+def _prefixes(calls: list[Call]) -> list[Any]:
+    operands = _operands(calls)
+    found = [operands[0] if calls[0].receive is None else operands[0].copy()]
+    for operand in operands[1:]:
+        found.append(_combined(calls[0], found[-1], operand))
+    return found
+
+
+def _scan(calls: list[Call]) -> None:
+    for call, value in zip(calls, _prefixes(calls)):
+        call.blocks = [_result(call, value)]
+
+
+def _exscan(calls: list[Call]) -> None:
+    values = _prefixes(calls)
+    calls[0].blocks = [None]
+    for call, value in zip(calls[1:], values):
+        call.blocks = [_result(call, value)]
+
+
+def _neighbours(calls: list[Call]) -> None:
+    """Each rank gets the blocks of its sources; ``value`` lists them as (rank, which of its parts)."""
+    kept = [[_kept(part) for part in call.send] for call in calls]
+    for call in calls:
+        call.blocks = [kept[rank][part] if rank >= 0 else None for rank, part in call.value]
+
+
+def _no_answer() -> None:
+    """Its code object stands for calls that have no site yet."""
+
+
+_no_site: Site = (_no_answer.__code__, 0)
+
+RULES: dict[str, Rule] = {
+    "barrier": Rule(_nothing, "barrier"),
+    "broadcast": Rule(_broadcast, "tree", "down"),
+    "gather": Rule(_gather, "spread", "up"),
+    "scatter": Rule(_scatter, "spread", "down"),
+    "all_gather": Rule(_all_gather, "spread"),
+    "all_to_all": Rule(_all_to_all, "spread"),
+    "reduce": Rule(_reduce, "reduce_tree", "up"),
+    "all_reduce": Rule(_all_reduce, "all_reduce"),
+    "reduce_scatter": Rule(_reduce_scatter, "spread"),
+    "scan": Rule(_scan, "reduce_tree"),
+    "exscan": Rule(_exscan, "reduce_tree"),
+    "neighbours": Rule(_neighbours, "spread"),
+}

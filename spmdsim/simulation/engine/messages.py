@@ -1,0 +1,375 @@
+"""Messages, receives, and how they find each other.
+
+Each rank of a communicator has one mailbox. Order is MPI's: of several that fit, the one sent, or posted, first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.simulation.data.buffers import OBJECT, simple
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
+from spmdsim.simulation.findings.places import Site, site_in_stack
+
+if TYPE_CHECKING:
+    from spmdsim.simulation.engine.scheduler import Scheduler, Task
+
+STANDARD, SYNCHRONOUS, BUFFERED, READY = "standard", "synchronous", "buffered", "ready"
+
+
+class Message:
+    """One send.
+
+    Attributes:
+        source: rank of the sender in the communicator; ``dest`` of the receiver.
+        array: a contiguous array that is the whole message, for as long as copying it is all there is to do.
+        at: its site; None as long as its rank stands in the call, so that the stack tells.
+        data: a private copy of the elements, once one was needed.
+        done: the sender may go on: it was received, or somebody else keeps the data.
+        relieved: it would have blocked for ever without a library's buffer.
+        later: the next message of the same source in the same mailbox.
+        last: the last one, known to the first if there is more than one.
+    """
+
+    # Defaults live in the class: a program makes very many messages, and few of them need all this.
+    mode = STANDARD
+    number = 0
+    data: Any = None
+    done = False
+    relieved: Any = None
+    waiter: Any = None
+    later: Any = None
+    last: Any = None
+
+    def __init__(
+        self,
+        comm: Any,
+        task: Task,
+        payload: Any,
+        array: Any,
+        source: int,
+        dest: int,
+        tag: int,
+        name: str,
+        at: Site | None,
+        start: float,
+        end: float,
+    ) -> None:
+        self.comm = comm  # what all ranks of the communicator share
+        self.task = task
+        self.payload_made = payload
+        self.array = array
+        self.source = source
+        self.dest = dest
+        self.tag = tag
+        self.name = name
+        self.at = at
+        self.start = start
+        self.end = end
+
+    @property
+    def site(self) -> Site:
+        """The call that sends it."""
+        if self.at is None:
+            self.at = site_in_stack(self.task)
+        return self.at
+
+    @property
+    def payload(self) -> Any:
+        """The buffer or object; the one of an array is made when somebody asks."""
+        if self.payload_made is None:
+            self.payload_made = simple(self.array)
+        return self.payload_made
+
+    def keep(self) -> None:
+        """Copy the data, so that the sender may change its buffer."""
+        if self.data is None and self.payload.dtype is not OBJECT:
+            self.data = self.payload.copy()
+        self.array = None
+
+
+class Receive:
+    """One receive.
+
+    Attributes:
+        array: a contiguous array to receive into, if that is all that was asked for.
+        at: as for a message.
+        message: what it got, once matched; None also when an array was written without one.
+        direct: the data may be written at once, because the rank is blocked in this very call.
+        before: the buffer's contents when it was posted, to notice that the program changed them.
+    """
+
+    number = 0
+    end = 0.0
+    done = False
+    message: Message | None = None
+    before: Any = None
+    waiter: Any = None
+
+    def __init__(
+        self,
+        comm: Any,
+        task: Task,
+        target: Any,
+        array: Any,
+        source: int,
+        dest: int,
+        tag: int,
+        name: str,
+        at: Site | None,
+        direct: bool,
+    ) -> None:
+        self.comm = comm
+        self.task = task
+        self.target_made = target
+        self.array = array
+        self.source = source
+        self.dest = dest
+        self.tag = tag
+        self.name = name
+        self.at = at
+        self.direct = direct
+        self.posted = task.clock
+
+    @property
+    def site(self) -> Site:
+        """The call that receives."""
+        if self.at is None:
+            self.at = site_in_stack(self.task)
+        return self.at
+
+    def fits(self, source: int, tag: int) -> bool:
+        """Whether a message with this source and tag is one it takes."""
+        return self.source in (source, ANY_SOURCE) and self.tag in (tag, ANY_TAG)
+
+    @property
+    def target(self) -> Any:
+        """The buffer it writes to; the one of an array is made when somebody asks."""
+        if self.target_made is None:
+            self.target_made = simple(self.array)
+        return self.target_made
+
+
+class Probing:
+    """A blocking probe: it waits for a message without taking it."""
+
+    __slots__ = ("comm", "dest", "done", "message", "name", "source", "tag", "task", "waiter")
+
+    def __init__(self, comm: Any, task: Task, dest: int, source: int, tag: int, name: str) -> None:
+        self.comm = comm
+        self.task = task
+        self.dest = dest
+        self.source = source
+        self.tag = tag
+        self.name = name
+        self.done = False
+        self.message: Message | None = None
+        self.waiter: Any = task
+
+
+class Together:
+    """A rank waiting for several operations: for all of them, or for any one."""
+
+    __slots__ = ("every", "left", "operations", "scheduler", "task")
+
+    def __init__(self, scheduler: Scheduler, task: Task, operations: list[Any], every: bool) -> None:
+        self.scheduler = scheduler
+        self.task = task
+        self.operations = operations
+        self.every = every
+        self.left = 0
+        for operation in operations:
+            if not operation.done:
+                operation.waiter = self
+                self.left += 1
+
+    def completed(self) -> None:
+        """One operation is done."""
+        self.left -= 1
+        if (self.left == 0) if self.every else (self.left >= 0):
+            if not self.every:
+                self.release()
+            self.scheduler.wake(self.task)
+
+    def release(self) -> None:
+        """Stop listening to the operations that are still open."""
+        self.left = 0
+        for operation in self.operations:
+            if operation.waiter is self:
+                operation.waiter = None
+
+
+def finish(scheduler: Scheduler, operation: Any) -> None:
+    """Mark an operation done and let whoever waits for it go on."""
+    operation.done = True
+    waiter = operation.waiter
+    if waiter is not None:
+        operation.waiter = None
+        if type(waiter) is Together:
+            waiter.completed()
+        else:
+            scheduler.wake(waiter)
+
+
+def wait_for(scheduler: Scheduler, operation: Any) -> None:
+    """Block the running rank until one operation is done."""
+    if not operation.done:
+        operation.waiter = operation.task
+        scheduler.block(operation)
+
+
+class Mailbox:
+    """What has arrived at one rank and is not received, and what it has posted and not got.
+
+    Attributes:
+        arrived: by source the first message, which leads to those after it.
+        posted: nonblocking receives by (source, tag), in the order posted.
+        wild: nonblocking receives with a wildcard.
+        blocked: the receive the rank stands in, which is younger than all others.
+        probes: blocking probes.
+    """
+
+    __slots__ = ("_count", "arrived", "blocked", "posted", "probes", "wild")
+
+    def __init__(self) -> None:
+        self.arrived: dict[int, Message] = {}
+        self.posted: dict[tuple[int, int], deque[Receive]] = {}
+        self.wild: list[Receive] = []
+        self.blocked: Receive | None = None
+        self.probes: list[Probing] = []
+        self._count = 0
+
+    # ------------------------------------------------------------------ receives
+
+    def post(self, receive: Receive) -> None:
+        """Let a receive wait here."""
+        self._count += 1
+        receive.number = self._count
+        if receive.direct:
+            self.blocked = receive
+        elif receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
+            self.wild.append(receive)
+        else:
+            self.posted.setdefault((receive.source, receive.tag), deque()).append(receive)
+
+    def take_receive(self, message: Message) -> Receive | None:
+        """The receive that this message satisfies, removed; None if nobody waits for it."""
+        source, tag = message.source, message.tag
+        exact = self.posted.get((source, tag)) if self.posted else None
+        for position, receive in enumerate(self.wild):
+            if receive.fits(source, tag):
+                if exact and exact[0].number < receive.number:
+                    break
+                return self.wild.pop(position)
+        if exact:
+            return self._take_exact(source, tag)
+        blocked = self.blocked
+        if blocked is not None and blocked.fits(source, tag):
+            self.blocked = None
+            return blocked
+        return None
+
+    def _take_exact(self, source: int, tag: int) -> Receive:
+        queue = self.posted[source, tag]
+        receive = queue.popleft()
+        if not queue:
+            del self.posted[source, tag]
+        return receive
+
+    def withdraw(self, receive: Receive) -> bool:
+        """Take a nonblocking receive out that has not matched; False if it is not here."""
+        if receive in self.wild:
+            self.wild.remove(receive)
+            return True
+        key = (receive.source, receive.tag)
+        queue = self.posted.get(key)
+        if queue is None or receive not in queue:
+            return False
+        queue.remove(receive)
+        if not queue:
+            del self.posted[key]
+        return True
+
+    # ------------------------------------------------------------------ messages
+
+    def put(self, message: Message) -> None:
+        """Let a message wait here."""
+        self._count += 1
+        message.number = self._count
+        first = self.arrived.get(message.source)
+        if first is None:
+            self.arrived[message.source] = message
+        else:
+            (first.last or first).later = message
+            first.last = message
+
+    def find(self, source: int, tag: int, random: Any = None) -> Message | None:
+        """The message a receive would get now; it stays here.
+
+        Args:
+            source: rank or ANY_SOURCE.
+            tag: number or ANY_TAG.
+            random: draws among the sources when several could be first; None takes the one sent first.
+        """
+        if source != ANY_SOURCE:
+            return _first(self.arrived.get(source), tag)
+        found = [message for one in self.arrived.values() if (message := _first(one, tag)) is not None]
+        if not found:
+            return None
+        if random is not None:
+            return random.choice(sorted(found, key=lambda message: message.source))
+        return min(found, key=lambda message: message.number)
+
+    def take(self, source: int, tag: int, random: Any = None) -> Message | None:
+        """As find, but the message is taken out."""
+        message = self.find(source, tag, random)
+        if message is not None:
+            self.remove(message)
+        return message
+
+    def remove(self, message: Message) -> None:
+        """Take a message out."""
+        first = self.arrived[message.source]
+        later = message.later
+        if first is message:
+            if later is None:
+                del self.arrived[message.source]
+            else:
+                later.last = None if message.last is later else message.last
+                self.arrived[message.source] = later
+        else:
+            before = first
+            while before.later is not message:
+                before = before.later
+            before.later = later
+            if later is None:
+                first.last = None if before is first else before
+        message.later = message.last = None
+
+    def put_back(self, message: Message) -> None:
+        """Let a message that was taken out be the first of its source."""
+        later = self.arrived.get(message.source)
+        if later is not None:
+            message.later, message.last, later.last = later, later.last or later, None
+        self.arrived[message.source] = message
+
+    def waiting_messages(self) -> list[Message]:
+        """Everything that has arrived and is not received, in the order sent."""
+        found = [message for first in self.arrived.values() for message in _chain(first)]
+        return sorted(found, key=lambda message: message.number)
+
+
+def _chain(message: Message | None) -> Iterator[Message]:
+    """A message and those that its source sent after it."""
+    while message is not None:
+        yield message
+        message = message.later
+
+
+def _first(message: Message | None, tag: int) -> Message | None:
+    """The first message of a chain that has a tag."""
+    while message is not None and tag not in (message.tag, ANY_TAG):
+        message = message.later
+    return message

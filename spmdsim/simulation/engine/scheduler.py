@@ -1,0 +1,264 @@
+"""Who runs next: one greenlet per rank, a queue of ranks that can go on, and what happens when none can.
+
+Everything is in one thread, so a run is deterministic: a rank runs until it has to wait, then the rank that
+became ready first runs. With a seed the next rank is drawn at random instead, which is another legal order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from spmdsim.errors import WorldError
+from spmdsim.simulation.engine.timing import Speeds
+from spmdsim.simulation.findings.problems import Problem
+
+if TYPE_CHECKING:
+    from spmdsim.simulation.engine.messages import Mailbox, Message
+    from spmdsim.simulation.findings.places import Site
+    from spmdsim.simulation.timeline import Timeline
+
+LOOKS_BEFORE_RELIEF = 50
+LOOKS_BEFORE_GIVING_UP = 10_000  # of every rank, and
+POLLS_BEFORE_GIVING_UP = 500_000  # of all together: a long loop with a test in it is no deadlock
+STUBBORN = 100  # a rank that catches being ended this often is left where it stands
+_stubborn: list[Any] = []  # kept, because collecting such a greenlet would tell it once more
+
+
+def load_greenlet() -> Any:
+    """The greenlet library, or one line that says how to get it."""
+    try:
+        import greenlet
+    except ImportError:
+        raise WorldError(
+            "simulating needs greenlet, which is not installed: pip install 'spmdsim[simulate]'"
+        ) from None
+    return greenlet
+
+
+class Task:
+    """One virtual rank: its greenlet, its clock, and what it waits for."""
+
+    __slots__ = (
+        *("rank", "scheduler", "greenlet", "switch", "clock", "port_out", "port_in", "waiting", "started"),
+        *("exits", "finished", "value", "exit_code", "active", "messages_sent", "bytes_sent"),
+        *("to", "count", "nbytes", "ahead", "flood"),
+        *("world", "own", "attached", "attached_buffer", "initialized", "finalized"),
+        *("looked_at", "idle_looks", "caught"),
+    )
+
+    def __init__(self, rank: int, scheduler: Scheduler) -> None:
+        self.rank = rank
+        self.scheduler = scheduler
+        self.greenlet: Any = None
+        self.switch: Any = None  # lets it run
+        self.clock = 0.0  # seconds of modelled time
+        self.port_out = 0.0  # when its last message has left
+        self.port_in = 0.0
+        self.waiting: Any = None  # the operation or operations it is blocked on
+        self.started = False
+        self.exits = 0  # how often it was told to end
+        self.finished = False
+        self.value: Any = None
+        self.exit_code = 0
+        self.active: dict[int, Any] = {}  # requests started and not yet waited for
+        # What it has sent since it last waited: to whom, messages and bytes; and to others before.
+        self.to: Mailbox | None = None
+        self.count = 0
+        self.nbytes = 0
+        self.ahead: dict[Mailbox, tuple[int, int]] = {}
+        self.flood: Message | None = None
+        self.messages_sent = 0
+        self.bytes_sent = 0
+        self.world: Any = None
+        self.own: Any = None
+        self.attached = -1  # bytes of the buffer attached for Bsend; -1 means none
+        self.attached_buffer: Any = None
+        self.initialized: Any = True  # False before Init; the place of Init after it
+        self.finalized = False
+        self.looked_at = -1.0  # what the clock showed at the last look
+        self.idle_looks = 0  # looks since the last communication
+        # By sender, the wildcard receive that took its last message.
+        self.caught: dict[int, tuple[str, Site]] = {}
+
+
+class Scheduler:
+    """The run queue of one simulation, and everything its ranks share.
+
+    Attributes:
+        ready: ranks that can go on.
+        current: the rank that runs.
+        failure: the finding that ended the run, if one did.
+        on_stall: asked when no rank can go on, or all of them only poll (``relief``, then ``livelock``);
+            returns whether it made one ready.
+        on_enter: told which rank runs next, so that per-rank globals can be put in place.
+    """
+
+    def __init__(self, size: int, speeds: Speeds, strict: bool, seed: int | None) -> None:
+        library = load_greenlet()
+        self._greenlet = library.greenlet
+        self.exit = library.GreenletExit
+        self.hub = library.getcurrent()
+        self.tasks = [Task(rank, self) for rank in range(size)]
+        self.ready: deque[Task] = deque()
+        self.current: Task = self.tasks[0]
+        self.speeds = speeds
+        self.strict = strict
+        self.seed = seed
+        self.random = None if seed is None else random.Random(seed)
+        self.problems: list[Problem] = []
+        self.failure: Problem | None = None
+        self.on_stall: Callable[[str], bool] = lambda attention: False
+        self.on_enter: Callable[[Task], None] | None = None
+        self.timeline: Timeline | None = None
+        self.closing = False
+        self.polls = 0
+        self.relieved = False
+        self.attention = ""
+        self.through_hub = self.random is not None  # ranks do not switch to each other
+        self.buffered_sites: set[Any] = set()
+        self.suspects: dict[Any, Any] = {}
+        self.shared: list[Any] = []  # every communicator, for the checks at the end
+        self.ranks_per_node = size
+
+    def start(self, body: Callable[[Task], None]) -> None:
+        """Give every rank its greenlet and put it in the queue."""
+        for task in self.tasks:
+            task.greenlet = self._greenlet(partial(body, task), parent=self.hub)
+            task.switch = task.greenlet.switch
+            self.ready.append(task)
+
+    def run(self) -> None:
+        """Run until every rank has finished, or a finding ends the run."""
+        while True:
+            while self.ready and self.failure is None and not self.attention:
+                task = self._next()
+                self.current = task
+                if self.on_enter is not None:
+                    self.on_enter(task)
+                task.started = True
+                task.switch()
+            if self.failure is not None or all(task.finished for task in self.tasks):
+                return
+            attention, self.attention = self.attention, ""
+            self.through_hub = self.random is not None
+            woke = self.on_stall(attention)
+            if not woke and attention != "relief":
+                return
+
+    def close(self) -> None:
+        """End the ranks that still stand somewhere in the program; their ``finally`` blocks run."""
+        self.closing = self.through_hub = True
+        for task in self.tasks:
+            if task.greenlet is not None and not task.greenlet.dead:
+                self.current = task
+                if self.on_enter is not None:
+                    self.on_enter(task)
+                task.greenlet.throw(self.exit)
+
+    def block(self, waiting: Any) -> None:
+        """Stop the running rank until somebody wakes it."""
+        task = self.current
+        task.waiting = waiting
+        self.pass_on(task)
+        task.waiting = None
+
+    def wake(self, task: Task) -> None:
+        """Let a blocked rank go on."""
+        self.polls = 0
+        self.ready.append(task)
+
+    def poll(self, waiting: Any) -> None:
+        """Let the others run after a look that found nothing; notice when everybody only looks."""
+        task = self.current
+        if not self.polls:
+            self.relieved = False
+        self.polls += 1
+        self.ready.append(task)
+        looks = self.polls // len(self.ready)
+        if looks >= LOOKS_BEFORE_RELIEF and not self.relieved:
+            self.relieved = True
+            self.attention = "relief"
+        elif looks >= LOOKS_BEFORE_GIVING_UP and self.polls >= POLLS_BEFORE_GIVING_UP:
+            self.attention = "livelock"
+        if self.attention:
+            self.through_hub = True
+        task.waiting = waiting
+        self.pass_on(task)
+        task.waiting = None
+
+    def yield_turn(self) -> None:
+        """Let the other ranks that can go on run first."""
+        task = self.current
+        self.ready.append(task)
+        self.pass_on(task)
+
+    def record_failure(self, problem: Problem) -> None:
+        """Note the finding that ends the run; the first one counts."""
+        if self.failure is None and not self.closing:
+            self.failure = problem
+            self.problems.append(problem)
+
+    def fail(self, problem: Problem) -> NoReturn:
+        """Note a finding that ends the run, and leave the running rank for good."""
+        self.record_failure(problem)
+        if not self.closing:
+            self.hub.switch()
+        raise self.exit
+
+    def _next(self) -> Task:
+        if self.random is not None:
+            self.ready.rotate(-self.random.randrange(len(self.ready)))
+        return self.ready.popleft()
+
+    def pass_on(self, task: Task) -> None:
+        """Run somebody else; come back when the given rank is ready again."""
+        ready = self.ready
+        # The hub starts ranks: one started by another would inherit its recursion depth.
+        if self.through_hub or not ready or not ready[0].started:
+            self._to_hub(task)
+            return
+        following = ready.popleft()
+        if following is not task:
+            self.current = following
+            if self.on_enter is not None:
+                self.on_enter(following)
+            following.switch()
+
+    def _to_hub(self, task: Task) -> None:
+        if self.closing:
+            task.exits += 1
+            if task.exits > STUBBORN:
+                _stubborn.append(task.greenlet)
+                self.hub.switch()
+            raise self.exit
+        self.hub.switch()
+
+
+_active: list[Scheduler] = []
+
+
+@contextmanager
+def active(scheduler: Scheduler) -> Iterator[None]:
+    """Make a simulation the one that the stand-in module's functions refer to."""
+    if _active:
+        raise WorldError("a simulation cannot be started inside a simulation")
+    _active.append(scheduler)
+    try:
+        yield
+    finally:
+        _active.pop()
+
+
+def current_task() -> Task | None:
+    """The rank that runs now, or None outside a simulation."""
+    return _active[-1].current if _active else None
+
+
+def current_scheduler() -> Scheduler | None:
+    """The simulation that runs now, or None."""
+    return _active[-1] if _active else None

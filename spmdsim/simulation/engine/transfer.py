@@ -1,0 +1,242 @@
+"""From a send to a receive: start each, and when they meet check them, move the data and set the times."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+from spmdsim.simulation.data.buffers import COLUMNS, OBJECT, ROWS
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_UB_VALUE, MPIError
+from spmdsim.simulation.data.datatypes import BYTE_DTYPE
+from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.engine.ahead import count_ahead, settle
+from spmdsim.simulation.engine.messages import (
+    BUFFERED,
+    READY,
+    STANDARD,
+    SYNCHRONOUS,
+    Mailbox,
+    Message,
+    Receive,
+    finish,
+)
+from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.findings import faults
+from spmdsim.simulation.findings.places import Site, site_key
+
+
+def start_send(
+    comm: Any, payload: Any, dest: int, tag: int, mode: str, name: str, frame: FrameType
+) -> Message:
+    """Send a message: it meets its receive now, or waits in the mailbox of the receiver.
+
+    Raises:
+        MPIError: no such rank, or a tag out of range.
+    """
+    shared, task, scheduler = comm._shared, comm._task, comm._scheduler
+    site = (frame.f_code, frame.f_lasti)
+    if not 0 <= dest < shared.size:
+        return _to_nobody(shared, task, payload, dest, tag, name, site)
+    if not 0 <= tag <= TAG_UB_VALUE:
+        raise MPIError("ERR_TAG", f"the tag of a send is {tag}, but must be 0 to {TAG_UB_VALUE}")
+    nbytes, box = payload.nbytes, shared.boxes[dest]
+    start, end = depart(comm, task, dest, nbytes)
+    message = Message(shared, task, payload, None, comm._rank, dest, tag, name, site, start, end)
+    if mode is not STANDARD:
+        message.mode = mode
+    if mode is STANDARD or mode is BUFFERED:
+        count_ahead(task, box, nbytes, message)
+    if box.posted or box.wild or box.blocked is not None:
+        receive = box.take_receive(message)
+        if receive is not None:
+            pair(scheduler, message, receive)
+            return message
+    if mode is READY:
+        scheduler.fail(faults.not_ready(message))
+    put(scheduler, box, message)
+    known = scheduler.buffered_sites
+    if mode is BUFFERED or (known and mode is STANDARD and site_key(site) in known):
+        message.keep()
+        message.done = True
+    return message
+
+
+def depart(comm: Any, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
+    """Count a message, and say when it begins and ends to leave: a port sends one after the other."""
+    speeds = comm._scheduler.speeds
+    start = task.clock
+    if start < task.port_out:
+        start = task.port_out
+    if speeds.ranks_per_node:
+        ranks = comm._shared.ranks
+        alpha, beta = speeds.link((ranks[comm._rank], ranks[dest]))
+        end = start + alpha + beta * nbytes
+    else:
+        end = start + speeds.alpha + speeds.beta * nbytes
+    task.port_out = end
+    task.messages_sent += 1
+    task.bytes_sent += nbytes
+    return start, end
+
+
+def put(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
+    """Let a message wait for its receive."""
+    box.put(message)
+    if box.probes:
+        _answer_probes(scheduler, box, message)
+
+
+def start_receive(
+    comm: Any, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
+) -> Receive:
+    """Ask for a message: it is there already, or the receive waits in the own mailbox.
+
+    Raises:
+        MPIError: no such rank, or a tag out of range.
+    """
+    scheduler, box = comm._scheduler, comm._box
+    site = (frame.f_code, frame.f_lasti)
+    receive = Receive(comm._shared, comm._task, target, None, source, comm._rank, tag, name, site, direct)
+    if (source < 0 or tag < 0 or source >= comm._shared.size) and not check_source(comm, source, tag):
+        receive.done = True
+        receive.end = receive.posted
+        return receive
+    message = box.take(source, tag, scheduler.random) if box.arrived else None
+    if message is not None:
+        pair(scheduler, message, receive)
+    else:
+        box.post(receive)
+    return receive
+
+
+def check_source(comm: Any, source: int, tag: int) -> bool:
+    """Refuse a source or tag that cannot exist; False for PROC_NULL, from which nothing comes."""
+    if not 0 <= source < comm._shared.size and source != ANY_SOURCE:
+        if source == PROC_NULL:
+            return False
+        raise MPIError("ERR_RANK", f"source {source} is not in 0 to {comm._shared.size - 1}")
+    if tag < 0 and tag != ANY_TAG:
+        raise MPIError("ERR_TAG", f"the tag of a receive is {tag}, but must be 0 or more, or ANY_TAG")
+    return True
+
+
+def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
+    """A message meets its receive."""
+    payload, target = message.payload, receive.target
+    if payload.dtype is not target.dtype:
+        _check_types(scheduler, message, receive)
+    elif payload.elements > target.elements:
+        scheduler.fail(faults.truncated(message, receive))
+    if payload.order + target.order == ROWS + COLUMNS:
+        faults.note_memory_order(scheduler, message, receive)
+    receiver, posted = receive.task, receive.posted
+    if receive.source == ANY_SOURCE:
+        receiver.caught[message.task.rank] = (receive.name, receive.site)
+    if message.mode is SYNCHRONOUS and posted > message.start:
+        message.end += posted - message.start
+        message.start = posted
+    receive.end = arrive(receiver, posted, message.end, scheduler.speeds.beta * payload.nbytes)
+    receive.message = message
+    scheduler.polls = 0
+    if receive.direct:
+        deliver(message, target)
+    else:
+        message.keep()
+    if not message.done:
+        message.done = True
+        if message.waiter is not None:
+            finish(scheduler, message)
+    receive.done = True
+    if receive.waiter is not None:
+        finish(scheduler, receive)
+    if message.relieved is not None:
+        message.relieved.confirm(scheduler, message)
+    if scheduler.timeline is not None:
+        scheduler.timeline.arrow(message, receive)
+
+
+def arrive(receiver: Task, posted: float, end: float, seconds: float) -> float:
+    """When a message is there: it has left the sender, its receive is posted, and the port in was free.
+
+    Args:
+        receiver: the rank that gets it.
+        posted: when the receive was posted.
+        end: when the message had left.
+        seconds: how long it occupies the port in.
+    """
+    free = receiver.port_in + seconds
+    if end < free:
+        end = free
+    receiver.port_in = end
+    return end if end > posted else posted
+
+
+def deliver(message: Message, target: Any) -> None:
+    """Write a message's data where a receive wants it."""
+    payload = message.payload
+    if payload.dtype is OBJECT:
+        return
+    data = message.data
+    if payload.nbytes == 0:
+        return
+    if data is None:
+        if payload.index is None and target.index is None:
+            source, sink = payload.array, target.array
+            if source.shape == sink.shape and payload.order == target.order:
+                sink[...] = source
+                return
+        data = payload.read()
+    if payload.dtype != target.dtype:
+        data = data.view(BYTE_DTYPE)
+        data = data[: len(data) // target.dtype.itemsize * target.dtype.itemsize].view(target.dtype)
+    target.write(data)
+
+
+def received(receive: Receive, status: Status | None) -> Any:
+    """The rank takes what its receive got: the clock advances, the status is filled, an object is returned."""
+    task, message = receive.task, receive.message
+    if receive.end > task.clock:
+        task.clock = receive.end
+    if message is None:
+        if status is not None:
+            status.fill(PROC_NULL, ANY_TAG, 0)
+        return None
+    if task.to is not None:
+        settle(task)
+    if status is not None:
+        status.fill(message.source, message.tag, message.payload.nbytes)
+    if message.payload.dtype is OBJECT:
+        return message.payload.load()
+    if not receive.direct:
+        deliver(message, receive.target)
+    return None
+
+
+def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site) -> Message:
+    """A send to PROC_NULL is done at once; any other rank outside the communicator is refused."""
+    if dest != PROC_NULL:
+        raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
+    clock = task.clock
+    message = Message(shared, task, payload, None, -1, dest, tag, name, site, clock, clock)
+    message.done = True
+    return message
+
+
+def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
+    payload, target = message.payload, receive.target
+    if payload.nbytes == 0 and payload.dtype is not OBJECT and target.dtype is not OBJECT:
+        return  # nothing has no type
+    if payload.dtype is OBJECT or target.dtype is OBJECT:
+        scheduler.fail(faults.wrong_type(message, receive))
+    if payload.dtype != target.dtype and not (payload.loose or target.loose):
+        scheduler.fail(faults.wrong_type(message, receive))
+    if payload.nbytes > target.nbytes:
+        scheduler.fail(faults.truncated(message, receive))
+
+
+def _answer_probes(scheduler: Scheduler, box: Any, message: Message) -> None:
+    for probing in list(box.probes):
+        if probing.source in (ANY_SOURCE, message.source) and probing.tag in (ANY_TAG, message.tag):
+            box.probes.remove(probing)
+            probing.message = message
+            finish(scheduler, probing)

@@ -1,0 +1,115 @@
+"""The methods of a communicator that all its ranks call together: blocking, nonblocking and persistent.
+
+One function per collective prepares its arguments; the three methods are made from it, with its signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from spmdsim.simulation.engine.collectives import Call, join
+from spmdsim.simulation.engine.messages import wait_for
+from spmdsim.simulation.interface import arguments
+from spmdsim.simulation.interface.requests import Prequest, Request, take_result
+
+_OBJECTS = [
+    "barrier",
+    "bcast",
+    "gather",
+    "scatter",
+    "allgather",
+    "alltoall",
+    "reduce",
+    "allreduce",
+    "scan",
+    "exscan",
+]
+_BUFFERS = [
+    "Barrier",
+    "Bcast",
+    "Gather",
+    "Gatherv",
+    "Scatter",
+    "Scatterv",
+    "Allgather",
+    "Allgatherv",
+    "Alltoall",
+    "Alltoallv",
+    "Alltoallw",
+    "Reduce",
+    "Allreduce",
+    "Scan",
+    "Exscan",
+    "Reduce_scatter_block",
+    "Reduce_scatter",
+]
+
+
+def meet(comm: Any, call: Call, name: str, frame: Any) -> Any:
+    """Join a collective and wait until it is complete."""
+    task, scheduler = comm._task, comm._scheduler
+    begin = task.clock
+    join(comm, call, name, (frame.f_code, frame.f_lasti))
+    wait_for(scheduler, call)
+    result = take_result(call, None)
+    if scheduler.timeline is not None:
+        scheduler.timeline.call(task, name, begin, frame, nbytes=call.nbytes())
+    return result
+
+
+def _named(method: Callable[..., Any], name: str, prepare: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a made method the name, signature and description of what it stands for."""
+    method.__code__ = method.__code__.replace(co_name=name)
+    method.__name__ = name
+    method.__qualname__ = f"Comm.{name}"
+    method.__doc__ = prepare.__doc__
+    method.__signature__ = inspect.signature(prepare)  # type: ignore[attr-defined]
+    return method
+
+
+def _blocking(name: str, prepare: Callable[..., Call]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return meet(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
+
+    return _named(method, name, prepare)
+
+
+def _nonblocking(name: str, prepare: Callable[..., Call]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Request:
+        frame = sys._getframe(1)
+        call = prepare(self, *args, **kwargs)
+        return Request(operation=join(self, call, name, (frame.f_code, frame.f_lasti)))
+
+    return _named(method, name, prepare)
+
+
+def _persistent(name: str, prepare: Callable[..., Call]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Prequest:
+        kwargs.pop("info", None)
+        frame = sys._getframe(1)
+        site = (frame.f_code, frame.f_lasti)
+        return Prequest(lambda: join(self, prepare(self, *args, **kwargs), name, site))
+
+    return _named(method, name, prepare)
+
+
+class CollectiveMethods:
+    """Everything a communicator's ranks do together, apart from making new communicators."""
+
+
+def _install() -> None:
+    for name in _OBJECTS:
+        setattr(CollectiveMethods, name, _blocking(name, getattr(arguments, name)))
+    for name in _BUFFERS:
+        prepare = getattr(arguments, name)
+        setattr(CollectiveMethods, name, _blocking(name, prepare))
+        nonblocking = f"I{name.lower()}"
+        setattr(CollectiveMethods, nonblocking, _nonblocking(nonblocking, prepare))
+        persistent = f"{name}_init"
+        setattr(CollectiveMethods, persistent, _persistent(persistent, prepare))
+
+
+_install()

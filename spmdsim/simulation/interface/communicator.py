@@ -1,0 +1,340 @@
+"""Communicators: what the ranks of one share, and each rank's handle on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from spmdsim.simulation.data import constants as c
+from spmdsim.simulation.data.constants import MPIError
+from spmdsim.simulation.engine.arrays import own_message, own_receive
+from spmdsim.simulation.engine.collectives import Call, Rule, join
+from spmdsim.simulation.engine.messages import Mailbox
+from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.findings.places import Place
+from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
+from spmdsim.simulation.interface.groups import Group
+from spmdsim.simulation.interface.object_messages import ObjectMessages
+from spmdsim.simulation.interface.probes import ProbeMethods
+from spmdsim.simulation.interface.requests import Request
+
+if TYPE_CHECKING:
+    from spmdsim.simulation.interface.topology import Cartcomm
+
+_frame = sys._getframe
+
+
+class Shared:
+    """What all ranks of a communicator have in common.
+
+    Attributes:
+        ranks: its ranks as ranks of the whole program, in order.
+        boxes: one mailbox per rank.
+        meetings: collective calls under way, by their number.
+        counts: collective calls each rank has made.
+        history: calls that not all ranks made at the same line.
+        grid: dims and periods of a Cartesian topology, or None.
+    """
+
+    def __init__(self, scheduler: Scheduler, ranks: Any, name: str, grid: Any = None) -> None:
+        self.scheduler = scheduler
+        self.ranks = tuple(ranks)
+        self.size = len(self.ranks)
+        self.name = name
+        self.boxes = [Mailbox() for _ in self.ranks]
+        self.meetings: dict[int, Any] = {}
+        self.counts = [0] * self.size
+        self.history: list[Any] = []
+        self.grid = grid
+        self.forming: dict[Any, Shared] = {}
+        scheduler.shared.append(self)
+
+
+class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
+    """One rank's handle on a communicator."""
+
+    rank: int
+    size: int
+    _attributes: dict[int, Any]
+
+    def __new__(cls, comm: Comm | None = None) -> Any:
+        """Another handle on the same communicator, as a copy constructor makes it."""
+        made = super().__new__(cls)
+        if comm is not None:
+            made.__dict__.update(comm.__dict__)
+        return made
+
+    @classmethod
+    def make(cls, shared: Shared, rank: int, task: Task) -> Any:
+        """The handle of one rank."""
+        made = cls.__new__(cls)
+        made._shared, made._rank, made._task = shared, rank, task
+        made._scheduler, made._box = shared.scheduler, shared.boxes[rank]
+        made._own_message, made._own_receive = own_message(made), own_receive(made)
+        made._attributes = {}
+        made.rank, made.size = rank, shared.size
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Comm):
+            return NotImplemented
+        mine = self.__dict__.get("_shared")
+        return mine is other.__dict__.get("_shared")
+
+    def __hash__(self) -> int:
+        return id(self.__dict__.get("_shared"))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def Get_rank(self) -> int:
+        """The caller's rank."""
+        return self._rank
+
+    def Get_size(self) -> int:
+        """Number of ranks."""
+        return int(self.size)
+
+    def Get_group(self) -> Group:
+        """The ranks, in order."""
+        return Group(self._shared.ranks)
+
+    group = property(Get_group)
+
+    def Get_name(self) -> str:
+        """The name shown in diagnoses."""
+        return str(self._shared.name)
+
+    def Set_name(self, name: str) -> None:
+        """Change the name."""
+        self._shared.name = name
+
+    name = property(Get_name, Set_name)
+
+    def Compare(self, comm: Comm) -> int:
+        """IDENT, CONGRUENT (same ranks in the same order), SIMILAR (other order) or UNEQUAL."""
+        if comm._shared is self._shared:
+            return c.IDENT
+        alike = self.Get_group().Compare(comm.Get_group())
+        return c.CONGRUENT if alike == c.IDENT else alike
+
+    def Is_inter(self) -> bool:
+        """Intercommunicators are not simulated."""
+        return False
+
+    def Is_intra(self) -> bool:
+        """Always, here."""
+        return True
+
+    is_inter = property(Is_inter)
+    is_intra = property(Is_intra)
+
+    def Get_topology(self) -> int:
+        """CART, or UNDEFINED."""
+        return c.UNDEFINED if self._shared.grid is None else c.CART
+
+    topology = property(Get_topology)
+    is_topo = property(lambda self: self._shared.grid is not None)
+
+    # ------------------------------------------------------------------ new communicators
+
+    def _agree(self, name: str, value: Any, answer: Callable[[list[Call]], None], frame: Any) -> Any:
+        call = Call(Rule(answer, "barrier"), [], None, {})
+        call.value = value
+        return meet(self, call, name, frame)
+
+    def _split(self, color: int, key: int, name: str, frame: Any) -> Any:
+        found = self._agree(name, (color, key), _partition, frame)
+        return COMM_NULL if found is None else Intracomm.make(found[0], found[1], self._task)
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        """A communicator of the ranks with the same color, ordered by key."""
+        if color < 0 and color != c.UNDEFINED:
+            raise MPIError("ERR_ARG", f"the color is {color}, but must be 0 or more, or UNDEFINED")
+        return self._split(color, key, "Split", _frame(1))
+
+    def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
+        """A communicator of the ranks that share a node."""
+        node = self._task.rank // self._scheduler.ranks_per_node
+        color = node if split_type == c.COMM_TYPE_SHARED else c.UNDEFINED
+        return self._split(color, key, "Split_type", _frame(1))
+
+    def Dup(self, info: Any = None) -> Any:
+        """A communicator of the same ranks whose messages are apart."""
+        found = self._agree("Dup", None, _duplicate, _frame(1))
+        return type(self).make(found, self._rank, self._task)
+
+    def Clone(self) -> Any:
+        """As Dup."""
+        found = self._agree("Clone", None, _duplicate, _frame(1))
+        return type(self).make(found, self._rank, self._task)
+
+    def Idup(self, info: Any = None) -> tuple[Any, Request]:
+        """Begin to duplicate; the new communicator is usable at once."""
+        found = self._agree("Idup", None, _duplicate, _frame(1))
+        made = type(self).make(found, self._rank, self._task)
+        return made, Request()
+
+    def Create(self, group: Group) -> Any:
+        """A communicator of a group's ranks, made by all ranks together."""
+        found = self._agree("Create", group, _select, _frame(1))
+        if found is None:
+            return COMM_NULL
+        return Intracomm.make(found, group.Get_rank(), self._task)
+
+    @classmethod
+    def Get_parent(cls) -> Any:
+        """No rank was spawned by another program."""
+        return COMM_NULL
+
+    def Free(self) -> None:
+        """Give the communicator back; the handle cannot be used any more."""
+        self._unusable("the communicator has been freed")
+
+    Disconnect = Free
+
+    def _unusable(self, reason: str, fatal: bool = False) -> None:
+        """Make every further use of this handle fail."""
+        self.__dict__["_reason"] = (reason, fatal, self.__class__)
+        if not fatal:
+            del self.__dict__["_shared"]  # it now equals COMM_NULL
+        object.__setattr__(self, "__class__", Unusable)
+
+    # ------------------------------------------------------------------ the rest
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """End all ranks at once."""
+        frame = _frame(1)
+        place = Place(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
+        self._task.exit_code = errorcode or 1
+        text = f"rank {place.rank} calls Abort({errorcode}) at {place.where}"
+        problem = Problem("abort", ERROR, text, (place.rank,), (place,))
+        raise self._scheduler.fail(problem)
+
+    def Get_attr(self, keyval: int) -> Any:
+        """A predefined or own attribute, None if not set."""
+        world = {c.TAG_UB: c.TAG_UB_VALUE, c.WTIME_IS_GLOBAL: True, c.UNIVERSE_SIZE: self.size}
+        return self._attributes.get(keyval, world.get(keyval))
+
+    def Set_attr(self, keyval: int, attrval: Any) -> None:
+        """Keep a value with this handle."""
+        self._attributes[keyval] = attrval
+
+    def Delete_attr(self, keyval: int) -> None:
+        """Forget a value."""
+        self._attributes.pop(keyval, None)
+
+    def Get_errhandler(self) -> int:
+        """Errors are always exceptions here."""
+        return 0
+
+    def Set_errhandler(self, errhandler: Any) -> None:
+        """Errors are always exceptions here."""
+
+    def Attach_buffer(self, buf: Any) -> None:
+        """Memory for buffered sends."""
+        self._task.attached = memoryview(buf).nbytes if buf is not None else 2**62
+
+    def Detach_buffer(self) -> None:
+        """Take the memory for buffered sends back."""
+        self._task.attached = -1
+
+
+class Intracomm(Comm):
+    """A communicator of one group of ranks."""
+
+    def Create_group(self, group: Group, tag: int = 0) -> Any:
+        """A communicator of a group's ranks, made by these ranks alone."""
+        shared, key = self._shared, (group.members, tag)
+        forming = shared.forming.get(key)
+        if forming is None:
+            name = f"{shared.name}.Create_group"
+            forming = shared.forming[key] = Shared(self._scheduler, group.members, name)
+        made = Intracomm.make(forming, group.Get_rank(), self._task)
+        frame = _frame(1)
+        call = Call(Rule(lambda calls: None, "barrier"), [], None, {})
+        join(made, call, "Create_group", (frame.f_code, frame.f_lasti))
+        if call.done:
+            del shared.forming[key]
+        else:
+            call.waiter = self._task
+            self._scheduler.block(call)
+        call.take()
+        return made
+
+    def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
+        """A communicator whose ranks sit on a grid, the last dimension varying fastest."""
+        from spmdsim.simulation.interface.topology import create_cart
+
+        return create_cart(self, dims, periods, _frame(1))
+
+
+class Unusable(Intracomm):
+    """A handle that must not be used: null, freed, or outside Init and Finalize."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        reason, fatal, _ = self.__dict__.get("_reason", ("the communicator is COMM_NULL", False, None))
+        if fatal and not name.startswith("_"):
+            frame = _frame(1)
+            task = self.__dict__["_task"]
+            place = Place(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
+            text = f"rank {task.rank} uses {place}, but {reason}"
+            kind = "not_initialized" if "Init" in reason else "finalized"
+            task.scheduler.fail(Problem(kind, ERROR, text, (task.rank,), (place,)))
+        raise MPIError("ERR_COMM", reason)
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def revive(comm: Any) -> None:
+    """Make a handle usable that was not."""
+    kept = comm.__dict__.pop("_reason", None)
+    if kept is not None:
+        object.__setattr__(comm, "__class__", kept[2])
+
+
+COMM_NULL: Any = Unusable.__new__(Unusable)
+
+
+# ---------------------------------------------------------------------- what agreeing on one means
+
+
+def _partition(calls: list[Call]) -> None:
+    """Split: groups by color, ordered by key, then by old rank."""
+    shared = calls[0].comm
+    colors: dict[int, list[tuple[int, int]]] = {}
+    for call in calls:
+        color, key = call.value
+        call.value = None
+        if color != c.UNDEFINED:
+            colors.setdefault(color, []).append((key, call.rank))
+    for members in colors.values():
+        order = [rank for _, rank in sorted(members)]
+        ranks = [shared.ranks[rank] for rank in order]
+        made = Shared(shared.scheduler, ranks, f"{shared.name}.Split")
+        for position, rank in enumerate(order):
+            calls[rank].value = (made, position)
+
+
+def _duplicate(calls: list[Call]) -> None:
+    shared = calls[0].comm
+    made = Shared(shared.scheduler, shared.ranks, f"{shared.name}.Dup", shared.grid)
+    for call in calls:
+        call.value = made
+
+
+def _select(calls: list[Call]) -> None:
+    shared = calls[0].comm
+    made: dict[Any, Shared] = {}
+    for call in calls:
+        group = call.value
+        call.value = None
+        if shared.ranks[call.rank] in group.members:
+            if group.members not in made:
+                made[group.members] = Shared(shared.scheduler, group.members, f"{shared.name}.Create")
+            call.value = made[group.members]

@@ -1,0 +1,114 @@
+"""Groups: ordered sets of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spmdsim.simulation.data.constants import IDENT, PROC_NULL, SIMILAR, UNDEFINED, UNEQUAL, MPIError
+from spmdsim.simulation.engine.scheduler import current_task
+
+
+class Group:
+    """An ordered set of ranks.
+
+    Args:
+        members: ranks of the whole program, in the group's order.
+    """
+
+    def __init__(self, members: Group | Iterable[int] = ()) -> None:
+        ranks = members.members if isinstance(members, Group) else members
+        self.members: tuple[int, ...] = tuple(int(rank) for rank in ranks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group) and self.members == other.members
+
+    def __hash__(self) -> int:
+        return hash(self.members)
+
+    def __bool__(self) -> bool:
+        return self is not GROUP_NULL
+
+    def Get_size(self) -> int:
+        """Number of ranks."""
+        return len(self.members)
+
+    def Get_rank(self) -> int:
+        """The caller's place in the group, or UNDEFINED."""
+        task = current_task()
+        if task is None or task.rank not in self.members:
+            return UNDEFINED
+        return self.members.index(task.rank)
+
+    size = property(Get_size)
+    rank = property(Get_rank)
+
+    def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
+        """Places of these members in another group (the caller's world order by default)."""
+        places = range(self.size) if ranks is None else ranks
+        members = [place if place == PROC_NULL else self.members[place] for place in places]
+        if group is None:
+            return members
+        known = {member: place for place, member in enumerate(group.members)} | {PROC_NULL: PROC_NULL}
+        return [known.get(member, UNDEFINED) for member in members]
+
+    def Compare(self, group: Group) -> int:
+        """IDENT, SIMILAR (same ranks, other order) or UNEQUAL."""
+        if self.members == group.members:
+            return IDENT
+        return SIMILAR if set(self.members) == set(group.members) else UNEQUAL
+
+    def Dup(self) -> Group:
+        """The same group."""
+        return Group(self.members)
+
+    @classmethod
+    def Union(cls, group1: Group, group2: Group) -> Group:
+        """All of the first, then those of the second that are not in it."""
+        return cls([*group1.members, *(m for m in group2.members if m not in group1.members)])
+
+    @classmethod
+    def Intersection(cls, group1: Group, group2: Group) -> Group:
+        """Those of the first that are in the second."""
+        return cls(m for m in group1.members if m in group2.members)
+
+    Intersect = Intersection
+
+    @classmethod
+    def Difference(cls, group1: Group, group2: Group) -> Group:
+        """Those of the first that are not in the second."""
+        return cls(m for m in group1.members if m not in group2.members)
+
+    def Incl(self, ranks: Sequence[int]) -> Group:
+        """The members at these places, in this order."""
+        return Group(self.members[self._place(rank)] for rank in ranks)
+
+    def Excl(self, ranks: Sequence[int]) -> Group:
+        """The members at all other places."""
+        left_out = {self._place(rank) for rank in ranks}
+        return Group(m for place, m in enumerate(self.members) if place not in left_out)
+
+    def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
+        """The members at places given as (first, last, stride)."""
+        return self.Incl(_places(ranks))
+
+    def Range_excl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
+        """The members at all places but those given as (first, last, stride)."""
+        return self.Excl(_places(ranks))
+
+    def Free(self) -> None:
+        """Nothing is kept that would need freeing."""
+
+    def _place(self, rank: int) -> int:
+        if not 0 <= rank < self.size:
+            raise MPIError("ERR_RANK", f"rank {rank} is not in 0 to {self.size - 1}")
+        return rank
+
+
+GROUP_NULL = Group()
+
+
+def _places(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
+    found: list[int] = []
+    for first, last, stride in ranges:
+        found.extend(range(first, last + (1 if stride > 0 else -1), stride))
+    return found

@@ -1,0 +1,281 @@
+"""The methods of a communicator between two ranks: buffers in upper case, Python objects in lower case."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from numpy import ndarray
+
+from spmdsim.simulation.data.buffers import Buffer, simple, writable
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
+from spmdsim.simulation.data.payloads import OBJECT_TARGET
+from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.engine.ahead import settle
+from spmdsim.simulation.engine.arrays import DECLINED, ask, got, offer
+from spmdsim.simulation.engine.messages import (
+    BUFFERED,
+    READY,
+    STANDARD,
+    SYNCHRONOUS,
+    Message,
+    Receive,
+    Together,
+    wait_for,
+)
+from spmdsim.simulation.engine.transfer import received, start_receive, start_send
+from spmdsim.simulation.interface.requests import Prequest, Request
+
+_frame = sys._getframe
+
+
+class PointToPoint:
+    """Sending and receiving."""
+
+    _scheduler: Any
+    _shared: Any
+    _task: Any
+    _rank: int
+    _box: Any
+
+    # ------------------------------------------------------------------ the two blocking kernels
+
+    def _send(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> None:
+        task = self._task
+        begin = task.clock
+        message = start_send(self, payload, dest, tag, mode, name, frame)
+        if not message.done:
+            message.waiter = task
+            self._scheduler.block(message)
+        if message.end > task.clock:
+            task.clock = message.end
+        if mode is SYNCHRONOUS:
+            settle(task)
+        timeline = self._scheduler.timeline
+        if timeline is not None:
+            timeline.call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
+
+    def _receive(
+        self, target: Any, source: int, tag: int, status: Status | None, name: str, frame: Any
+    ) -> Any:
+        task = self._task
+        begin = task.clock
+        receive = start_receive(self, target, source, tag, name, frame, True)
+        if not receive.done:
+            receive.waiter = task
+            self._scheduler.block(receive)
+        result = received(receive, status)
+        timeline = self._scheduler.timeline
+        if timeline is not None:
+            timeline.call(task, name, begin, frame, source=source, tag=tag)
+        return result
+
+    # ------------------------------------------------------------------ upper-case, blocking
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Send a buffer; correct programs do not count on it returning before it is received."""
+        message = offer(self, buf, dest, tag, "Send", 2) if type(buf) is ndarray else DECLINED
+        if message is DECLINED:
+            self._send(simple(buf), dest, tag, STANDARD, "Send", _frame(1))
+        elif message is not None:
+            task = self._task
+            if not message.done:
+                message.waiter = task
+                self._scheduler.block(message)
+                message.array = None
+            if message.end > task.clock:
+                task.clock = message.end
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Send a buffer and return once its receive has begun."""
+        self._send(simple(buf), dest, tag, SYNCHRONOUS, "Ssend", _frame(1))
+
+    def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Copy a buffer into the attached buffer and return at once."""
+        self._send(self._attached(simple(buf)), dest, tag, BUFFERED, "Bsend", _frame(1))
+
+    def Rsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Send a buffer to a rank that has posted its receive already."""
+        self._send(simple(buf), dest, tag, READY, "Rsend", _frame(1))
+
+    def Recv(
+        self,
+        buf: Any,
+        source: int = ANY_SOURCE,
+        tag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """Receive into a buffer."""
+        receive = ask(self, buf, source, tag, status, "Recv") if type(buf) is ndarray else DECLINED
+        if receive is DECLINED:
+            self._receive(writable(buf), source, tag, status, "Recv", _frame(1))
+        elif receive is not None:
+            receive.waiter = self._task
+            self._scheduler.block(receive)
+            got(receive, status)
+
+    def Sendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """Send and receive at once, which cannot block itself."""
+        if type(sendbuf) is type(recvbuf) is ndarray and self._scheduler.timeline is None:
+            self._exchange_arrays(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+            return
+        payload, target = simple(sendbuf), writable(recvbuf)
+        self._exchange(payload, dest, sendtag, target, source, recvtag, status, "Sendrecv", _frame(1))
+
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """Send a buffer and receive into it."""
+        target = writable(buf)
+        sent = Buffer(target.copy(), target.dtype, target.elements)
+        name = "Sendrecv_replace"
+        self._exchange(sent, dest, sendtag, target, source, recvtag, status, name, _frame(1))
+
+    def _exchange(
+        self,
+        payload: Any,
+        dest: int,
+        sendtag: int,
+        target: Any,
+        source: int,
+        recvtag: int,
+        status: Status | None,
+        name: str,
+        frame: Any,
+    ) -> Any:
+        task = self._task
+        begin = task.clock
+        receive = start_receive(self, target, source, recvtag, name, frame, True)
+        message = start_send(self, payload, dest, sendtag, STANDARD, name, frame)
+        self._wait_for_both(message, receive)
+        if message.end > task.clock:
+            task.clock = message.end
+        result = received(receive, status)
+        timeline = self._scheduler.timeline
+        if timeline is not None:
+            timeline.call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
+        return result
+
+    def _exchange_arrays(
+        self,
+        array: Any,
+        dest: int,
+        sendtag: int,
+        target: Any,
+        source: int,
+        recvtag: int,
+        status: Status | None,
+    ) -> None:
+        """As _exchange; each end goes the short way if it can."""
+        task, name = self._task, "Sendrecv"
+        begin = task.clock
+        receive = ask(self, target, source, recvtag, status, name)
+        if receive is DECLINED:
+            receive = start_receive(self, writable(target), source, recvtag, name, _frame(2), True)
+        came, task.clock = task.clock, begin  # both start at once
+        message = offer(self, array, dest, sendtag, name, 3)
+        if message is DECLINED:
+            message = start_send(self, simple(array), dest, sendtag, STANDARD, name, _frame(2))
+        left, task.clock = task.clock, begin
+        self._wait_for_both(message, receive)
+        task.clock = max(came, left if message is None else message.end)
+        if receive is not None:
+            got(receive, status)
+
+    def _wait_for_both(self, message: Message | None, receive: Receive | None) -> None:
+        """Wait for whichever is there and not done."""
+        scheduler, task = self._scheduler, self._task
+        if message is None or message.done:
+            if receive is not None:
+                wait_for(scheduler, receive)
+        elif receive is None or receive.done:
+            wait_for(scheduler, message)
+        else:
+            scheduler.block(Together(scheduler, task, [message, receive], every=True))
+
+    # ------------------------------------------------------------------ upper-case, nonblocking
+
+    def _start(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> Message:
+        message = start_send(self, payload, dest, tag, mode, name, frame)
+        message.keep()  # to notice a change before Wait
+        return message
+
+    def _post(self, target: Any, source: int, tag: int, name: str, frame: Any) -> Receive:
+        receive = start_receive(self, target, source, tag, name, frame, False)
+        if target is not OBJECT_TARGET:
+            receive.before = target.copy()
+        return receive
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
+        """Begin to send a buffer, which must stay as it is until the request is waited for."""
+        frame = _frame(1)
+        return Request(operation=self._start(simple(buf), dest, tag, STANDARD, "Isend", frame))
+
+    def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
+        """Begin a synchronous send."""
+        frame = _frame(1)
+        return Request(operation=self._start(simple(buf), dest, tag, SYNCHRONOUS, "Issend", frame))
+
+    def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
+        """Begin a buffered send."""
+        payload = self._attached(simple(buf))
+        return Request(operation=self._start(payload, dest, tag, BUFFERED, "Ibsend", _frame(1)))
+
+    def Irsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
+        """Begin a ready send."""
+        frame = _frame(1)
+        return Request(operation=self._start(simple(buf), dest, tag, READY, "Irsend", frame))
+
+    def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Begin to receive into a buffer, which belongs to MPI until the request is waited for."""
+        return Request(operation=self._post(writable(buf), source, tag, "Irecv", _frame(1)))
+
+    # ------------------------------------------------------------------ persistent
+
+    def Send_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
+        """A send to be started again and again."""
+        frame = _frame(1)
+        return Prequest(lambda: self._start(simple(buf), dest, tag, STANDARD, "Send_init", frame))
+
+    def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
+        """A synchronous send to be started again and again."""
+        frame = _frame(1)
+        return Prequest(lambda: self._start(simple(buf), dest, tag, SYNCHRONOUS, "Ssend_init", frame))
+
+    def Bsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
+        """A buffered send to be started again and again."""
+        frame = _frame(1)
+        payload = self._attached(simple(buf))
+        return Prequest(lambda: self._start(payload, dest, tag, BUFFERED, "Bsend_init", frame))
+
+    def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
+        """A ready send to be started again and again."""
+        frame = _frame(1)
+        return Prequest(lambda: self._start(simple(buf), dest, tag, READY, "Rsend_init", frame))
+
+    def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
+        """A receive to be started again and again."""
+        frame = _frame(1)
+        return Prequest(lambda: self._post(writable(buf), source, tag, "Recv_init", frame))
+
+    def _attached(self, payload: Any) -> Any:
+        room = self._task.attached
+        if payload.nbytes > room:
+            has = f"only {room} bytes are" if room >= 0 else "no buffer is"
+            raise MPIError("ERR_BUFFER", f"a buffered send of {payload.nbytes} bytes, but {has} attached")
+        return payload

@@ -1,0 +1,168 @@
+"""Probing: looking at messages before receiving them, and taking hold of one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from spmdsim.simulation.data.buffers import writable
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+from spmdsim.simulation.data.payloads import OBJECT_TARGET
+from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.engine.messages import Message, Probing
+from spmdsim.simulation.engine.scheduler import current_task
+from spmdsim.simulation.engine.transfer import check_source
+from spmdsim.simulation.interface.requests import Request
+
+_frame = sys._getframe
+
+
+class ProbeMethods:
+    """Looking at what has arrived."""
+
+    _scheduler: Any
+    _shared: Any
+    _task: Any
+    _rank: int
+    _box: Any
+
+    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+        """Wait until a message is there, and leave it there."""
+        self._look(source, tag, status, "Probe")
+        return True
+
+    probe = Probe
+
+    def _look(self, source: int, tag: int, status: Status | None, name: str) -> Message | None:
+        if not check_source(self, source, tag):
+            if status is not None:
+                status.fill(PROC_NULL, ANY_TAG, 0)
+            return None
+        message = self._box.find(source, tag, self._scheduler.random)
+        if message is None:
+            probing = Probing(self._shared, self._task, self._rank, source, tag, name)
+            self._box.probes.append(probing)
+            self._scheduler.block(probing)
+            message = probing.message
+        if status is not None and message is not None:
+            status.fill(message.source, message.tag, message.payload.nbytes)
+        return message
+
+    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+        """Whether a message is there."""
+        return self._glance(source, tag, status, "Iprobe") is not None
+
+    iprobe = Iprobe
+
+    def _glance(self, source: int, tag: int, status: Status | None, name: str) -> Message | None:
+        if not check_source(self, source, tag):
+            return None
+        message: Message | None = self._box.find(source, tag, self._scheduler.random)
+        if message is None:
+            probing = Probing(self._shared, self._task, self._rank, source, tag, name)
+            self._scheduler.poll(probing)
+            message = self._box.find(source, tag, self._scheduler.random)
+        if status is not None and message is not None:
+            status.fill(message.source, message.tag, message.payload.nbytes)
+        return message
+
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
+        """Wait until a message is there, and take hold of it."""
+        message = self._look(source, tag, status, "Mprobe")
+        return Matched.from_nobody() if message is None else Matched(self, message)
+
+    mprobe = Mprobe
+
+    def Improbe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Matched | None:
+        """Take hold of a message if one is there."""
+        message = self._glance(source, tag, status, "Improbe")
+        return None if message is None else Matched(self, message)
+
+    improbe = Improbe
+
+
+_NOBODYS = object()
+
+
+class Matched:
+    """A message that a matching probe took hold of: only its holder can receive it (``MPI.Message``)."""
+
+    lasting = False  # the constant MESSAGE_NO_PROC can be received again and again
+
+    def __init__(self, comm: Any = None, message: Message | None = None) -> None:
+        if isinstance(comm, Matched):  # another handle on the same message
+            comm, message = comm._comm, comm._message
+        elif message is not None:
+            comm._box.remove(message)
+        self._comm: Any = comm
+        self._message: Any = message
+
+    @classmethod
+    def from_nobody(cls) -> Matched:
+        """The message that PROC_NULL sends."""
+        made = cls()
+        made._message = _NOBODYS
+        return made
+
+    def __bool__(self) -> bool:
+        return self._message is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Matched) and self._message is other._message
+
+    def __hash__(self) -> int:
+        return id(self._message)
+
+    @classmethod
+    def Probe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Matched:
+        """Wait until a message is there, and take hold of it."""
+        return cls(comm, comm._look(source, tag, status, "Probe"))
+
+    @classmethod
+    def Iprobe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Matched | None:
+        """Take hold of a message if one is there."""
+        message = comm._glance(source, tag, status, "Iprobe")
+        return None if message is None else cls(comm, message)
+
+    probe = Probe
+    iprobe = Iprobe
+
+    def _put_back(self) -> tuple[int, int]:
+        """Let the ordinary receive find the message first."""
+        message = self._message
+        if not self.lasting:
+            self._message = None
+        if message is None or message is _NOBODYS:
+            return PROC_NULL, ANY_TAG
+        self._comm._box.put_back(message)
+        return message.source, message.tag
+
+    def _home(self) -> Any:
+        task = current_task()
+        return task.own if self._comm is None and task is not None else self._comm
+
+    def Recv(self, buf: Any, status: Status | None = None) -> None:
+        """Receive the message into a buffer."""
+        source, tag = self._put_back()
+        self._home()._receive(writable(buf), source, tag, status, "Recv", _frame(1))
+
+    def recv(self, status: Status | None = None) -> Any:
+        """Receive the message as a Python object."""
+        source, tag = self._put_back()
+        return self._home()._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
+
+    def Irecv(self, buf: Any) -> Request:
+        """Begin to receive the message into a buffer."""
+        source, tag = self._put_back()
+        return Request(operation=self._home()._post(writable(buf), source, tag, "Irecv", _frame(1)))
+
+    def irecv(self) -> Request:
+        """Begin to receive the message as a Python object."""
+        source, tag = self._put_back()
+        return Request(operation=self._home()._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))

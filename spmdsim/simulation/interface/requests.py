@@ -1,0 +1,326 @@
+"""Requests: started operations, waited for or tested one by one or together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spmdsim.simulation.data.constants import UNDEFINED
+from spmdsim.simulation.data.status import Status, fill_statuses
+from spmdsim.simulation.engine.ahead import settle
+from spmdsim.simulation.engine.messages import Message, Receive, Together, finish, wait_for
+from spmdsim.simulation.engine.scheduler import current_scheduler
+from spmdsim.simulation.engine.transfer import received
+from spmdsim.simulation.findings import faults
+from spmdsim.simulation.findings.places import place_in_stack
+
+
+class Request:
+    """One started operation; null once it has been waited for.
+
+    Attributes:
+        operation: the send, receive or collective; None for a null request.
+    """
+
+    def __init__(self, request: Request | None = None, operation: Any = None) -> None:
+        self.operation: Any = operation if request is None else request.operation
+        if operation is not None:
+            operation.task.active[id(self)] = self
+
+    def __bool__(self) -> bool:
+        return self.operation is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Request):
+            return NotImplemented
+        return self is other or not (self or other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # ------------------------------------------------------------------ one request
+
+    def Wait(self, status: Status | None = None) -> bool:
+        """Block until the operation is complete."""
+        self.wait(status)
+        return True
+
+    def wait(self, status: Status | None = None) -> Any:
+        """Block until the operation is complete; returns the object of a lower-case receive."""
+        operation = self.operation
+        if operation is None:
+            return _nothing(status)
+        task = operation.task
+        timeline = task.scheduler.timeline
+        begin = task.clock
+        wait_for(task.scheduler, operation)
+        result = self._take(status)
+        if timeline is not None:
+            timeline.call(task, "Wait", begin, sys._getframe(1), of=operation.name)
+        return result
+
+    def Test(self, status: Status | None = None) -> bool:
+        """Whether the operation is complete; it then is as if waited for."""
+        return self.test(status)[0]
+
+    def test(self, status: Status | None = None) -> tuple[bool, Any]:
+        """Whether the operation is complete, and the object of a lower-case receive."""
+        operation = self.operation
+        if operation is None:
+            return True, _nothing(status)
+        if not operation.done:
+            operation.task.scheduler.poll(operation)
+            if not operation.done:
+                return False, None
+        return True, self._take(status)
+
+    def Get_status(self, status: Status | None = None) -> bool:
+        """Whether the operation is complete; the request stays as it is."""
+        operation = self.operation
+        if operation is None:
+            _nothing(status)
+            return True
+        if not operation.done:
+            operation.task.scheduler.poll(operation)
+        message = getattr(operation, "message", None)
+        if operation.done and status is not None and message is not None:
+            status.fill(message.source, message.tag, message.payload.nbytes)
+        return bool(operation.done)
+
+    get_status = Get_status
+
+    def Cancel(self) -> None:
+        """Give up a receive that has got nothing yet."""
+        operation = self.operation
+        if isinstance(operation, Receive) and not operation.done:
+            box = operation.comm.boxes[operation.dest]
+            if box.withdraw(operation):
+                operation.name = "cancelled"
+                finish(operation.task.scheduler, operation)
+
+    cancel = Cancel
+
+    def Free(self) -> None:
+        """Forget the request; the operation goes on."""
+        self._forget()
+
+    free = Free
+
+    def _forget(self) -> Any:
+        operation = self.operation
+        if operation is not None:
+            operation.task.active.pop(id(self), None)
+            self.operation = None
+        return operation
+
+    def _take(self, status: Status | None) -> Any:
+        """Hand over what a complete operation brought."""
+        return take_result(self._forget(), status)
+
+    # ------------------------------------------------------------------ several requests
+
+    @classmethod
+    def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Block until all are complete."""
+        cls.waitall(requests, statuses)
+        return True
+
+    @classmethod
+    def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
+        """Block until all are complete; returns the objects received."""
+        operations = [one.operation for one in requests if one.operation is not None]
+        begin = operations[0].task.clock if operations else 0.0
+        if any(not operation.done for operation in operations):
+            _wait_together(operations, every=True)
+        found = [Status() for _ in requests]
+        results = [one._finish_one(status) for one, status in zip(requests, found)]
+        fill_statuses(statuses, found)
+        if operations:
+            task = operations[0].task
+            if task.scheduler.timeline is not None:
+                line = sys._getframe(1)
+                task.scheduler.timeline.call(task, "Waitall", begin, line, of=len(operations))
+        return results
+
+    @classmethod
+    def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
+        """Block until one is complete; returns its place in the list."""
+        return cls.waitany(requests, status)[0]
+
+    @classmethod
+    def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
+        """Block until one is complete; returns its place and the object received."""
+        operations = [one.operation for one in requests if one.operation is not None]
+        if not operations:
+            return UNDEFINED, _nothing(status)
+        if not any(operation.done for operation in operations):
+            _wait_together(operations, every=False)
+        position = _done_positions(requests)[0]
+        return position, requests[position]._finish_one(status)
+
+    @classmethod
+    def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """Block until at least one is complete; returns the places of all that are."""
+        return cls.waitsome(requests, statuses)[0]
+
+    @classmethod
+    def waitsome(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Block until at least one is complete; returns the places and objects of all that are."""
+        operations = [one.operation for one in requests if one.operation is not None]
+        if not operations:
+            return None, None
+        if not any(operation.done for operation in operations):
+            _wait_together(operations, every=False)
+        return _take_done(requests, statuses)
+
+    @classmethod
+    def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Whether all are complete; they then are as if waited for."""
+        return cls.testall(requests, statuses)[0]
+
+    @classmethod
+    def testall(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[bool, list[Any] | None]:
+        """Whether all are complete, and the objects received."""
+        if not _look(requests, every=True):
+            return False, None
+        return True, cls.waitall(requests, statuses)
+
+    @classmethod
+    def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """Place of a complete request, and whether there is one."""
+        return cls.testany(requests, status)[:2]
+
+    @classmethod
+    def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
+        """Place of a complete request, whether there is one, and the object received."""
+        if all(one.operation is None for one in requests):
+            return UNDEFINED, True, _nothing(status)
+        if not _look(requests, every=False):
+            return UNDEFINED, False, None
+        position = _done_positions(requests)[0]
+        return position, True, requests[position]._finish_one(status)
+
+    @classmethod
+    def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """Places of all complete requests, perhaps none."""
+        return cls.testsome(requests, statuses)[0]
+
+    @classmethod
+    def testsome(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Places and objects of all complete requests, perhaps none."""
+        if all(one.operation is None for one in requests):
+            return None, None
+        if not _look(requests, every=False):
+            return [], []
+        return _take_done(requests, statuses)
+
+    def _finish_one(self, status: Status | None) -> Any:
+        return _nothing(status) if self.operation is None else self._take(status)
+
+
+class Prequest(Request):
+    """A persistent request: inactive until started, and again after each completion.
+
+    Args:
+        begin: starts the operation and returns it.
+    """
+
+    def __init__(self, begin: Callable[[], Any] | None = None) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def __bool__(self) -> bool:
+        return self._begin is not None
+
+    def Start(self) -> None:
+        """Start the operation once more."""
+        if self._begin is None:
+            return
+        self.operation = operation = self._begin()
+        operation.task.active[id(self)] = self
+
+    @classmethod
+    def Startall(cls, requests: Sequence[Prequest]) -> None:
+        """Start all."""
+        for request in requests:
+            request.Start()
+
+    def Free(self) -> None:
+        """Forget the request."""
+        super().Free()
+        self._begin = None
+
+
+def take_result(operation: Any, status: Status | None) -> Any:
+    """What a complete operation brought: data written, status filled, the object of a lower-case call."""
+    task = operation.task
+    if isinstance(operation, Message):
+        if operation.end > task.clock:
+            task.clock = operation.end
+        if operation.data is not None and operation.mode != "buffered":
+            _notice_change(operation, operation.payload, operation.data)
+        if status is not None:
+            status.fill(operation.source, operation.tag, operation.payload.nbytes)
+        return None
+    if isinstance(operation, Receive):
+        if operation.name == "cancelled":
+            _nothing(status)
+            if status is not None:
+                status.cancelled = True
+            return None
+        if operation.before is not None:
+            _notice_change(operation, operation.target, operation.before)
+        return received(operation, status)
+    settle(task)
+    return operation.take()
+
+
+def _notice_change(operation: Any, buffer: Any, before: Any) -> None:
+    if buffer.read().tobytes() != before.tobytes():
+        scheduler = operation.task.scheduler
+        where = place_in_stack(operation.task.rank, sys._getframe(1))
+        faults.note_changed(scheduler, operation, where)
+
+
+def _nothing(status: Status | None) -> Any:
+    """What a null request brings."""
+    if status is not None:
+        status.__dict__.update(vars(Status()))
+    return None
+
+
+def _wait_together(operations: list[Any], every: bool) -> None:
+    task = operations[0].task
+    scheduler = task.scheduler
+    distinct = list({id(operation): operation for operation in operations}.values())
+    scheduler.block(Together(scheduler, task, distinct, every))
+
+
+def _done_positions(requests: Sequence[Request]) -> list[int]:
+    return [i for i, one in enumerate(requests) if one.operation is not None and one.operation.done]
+
+
+def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tuple[list[int], list[Any]]:
+    places = _done_positions(requests)
+    found = [Status() for _ in places]
+    results = [requests[place]._take(status) for place, status in zip(places, found)]
+    fill_statuses(statuses, found)
+    return places, results
+
+
+def _look(requests: Sequence[Request], every: bool) -> bool:
+    """Whether all, or any, are complete; if not, others run first and it looks once more."""
+    operations = [one.operation for one in requests if one.operation is not None]
+    check = all if every else any
+    if not check(operation.done for operation in operations):
+        scheduler = current_scheduler()
+        if scheduler is not None:
+            scheduler.poll(operations[0])
+    return check(operation.done for operation in operations)

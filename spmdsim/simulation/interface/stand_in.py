@@ -1,0 +1,330 @@
+"""The module that a simulated program imports as ``mpi4py``: the same names, for virtual ranks."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import WorldError
+from spmdsim.simulation.data import constants, datatypes, operations
+from spmdsim.simulation.data.constants import MPIError
+from spmdsim.simulation.data.datatypes import Datatype
+from spmdsim.simulation.data.operations import Op
+from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
+from spmdsim.simulation.findings.places import place_of
+from spmdsim.simulation.interface.communicator import COMM_NULL, Comm, Intracomm, Shared, revive
+from spmdsim.simulation.interface.groups import GROUP_NULL, Group
+from spmdsim.simulation.interface.probes import Matched
+from spmdsim.simulation.interface.requests import Prequest, Request
+from spmdsim.simulation.interface.topology import Cartcomm, Compute_dims, Topocomm
+
+VERSION = "4.1.0"
+_TICK = 1e-6
+
+
+def make_worlds(scheduler: Scheduler) -> None:
+    """Give every rank its COMM_WORLD and COMM_SELF."""
+    shared = Shared(scheduler, range(len(scheduler.tasks)), "COMM_WORLD")
+    for task in scheduler.tasks:
+        task.world = Intracomm.make(shared, task.rank, task)
+        own = Shared(scheduler, [task.rank], "COMM_SELF")
+        task.own = Intracomm.make(own, 0, task)
+
+
+def _task() -> Task:
+    task = current_task()
+    if task is None:
+        raise WorldError(
+            "no simulation is running: start the program with simulate(...) or `spmdsim simulate`"
+        )
+    return task
+
+
+def _users_of(mpi: Any) -> dict[str, Any]:
+    """The modules of an mpi4py, and every loaded module that holds its MPI."""
+
+    def holds(name: str, module: Any) -> bool:
+        if name.partition(".")[0] == "mpi4py":
+            return True
+        names = getattr(module, "__dict__", {})
+        return name != "__main__" and any(one is mpi for one in names.values())
+
+    everything = list(sys.modules.items())
+    if mpi is None:
+        return {name: module for name, module in everything if name.partition(".")[0] == "mpi4py"}
+    return {name: module for name, module in everything if holds(name, module)}
+
+
+class StandIn:
+    """``mpi4py`` and ``mpi4py.MPI`` for one simulation."""
+
+    def __init__(self) -> None:
+        self.rc = types.SimpleNamespace(
+            initialize=True, threads=True, thread_level="multiple", finalize=None, errors="exception"
+        )
+        self.package = types.ModuleType("mpi4py", "A stand-in for mpi4py, with virtual ranks.")
+        self.package.__path__ = []
+        self.MPI = types.ModuleType("mpi4py.MPI", "A stand-in for mpi4py.MPI, with virtual ranks.")
+        self.util = types.ModuleType("mpi4py.util")
+        self.util.__path__ = []
+        self.dtlib = types.ModuleType("mpi4py.util.dtlib")
+        vars(self.util)["dtlib"] = self.dtlib
+        vars(self.dtlib).update(
+            from_numpy_dtype=lambda dtype: datatypes.of_dtype(np.dtype(dtype)),
+            to_numpy_dtype=lambda datatype: datatype.dtype,
+        )
+        self.rc_module = types.ModuleType("mpi4py.rc")
+        self.rc_module.__dict__.update(vars(self.rc))
+        vars(self.package).update(
+            MPI=self.MPI,
+            rc=self.rc_module,
+            util=self.util,
+            __version__=VERSION,
+            get_config=dict,
+            __spmdsim__=True,
+        )
+        vars(self.MPI).update(_names())
+        vars(self.MPI).update({name: getattr(self, name) for name in _FUNCTIONS})
+        vars(self.MPI)["__getattr__"] = self._lookup
+
+    def modules(self) -> dict[str, Any]:
+        """What belongs into ``sys.modules``."""
+        parts = (self.package, self.MPI, self.rc_module, self.util, self.dtlib)
+        return {part.__name__: part for part in parts}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Be what ``import mpi4py`` finds, also for libraries that have imported the real one before."""
+        kept = _users_of(sys.modules.get("mpi4py.MPI"))
+        for name in kept:
+            del sys.modules[name]
+        before = set(sys.modules)
+        sys.modules.update(self.modules())
+        try:
+            yield
+        finally:
+            for name in _users_of(self.MPI):
+                if name not in before:
+                    del sys.modules[name]
+            sys.modules.update(kept)
+            for name, module in kept.items():
+                parent, _, child = name.rpartition(".")
+                if parent in sys.modules:
+                    setattr(sys.modules[parent], child, module)
+
+    def _lookup(self, name: str) -> Any:
+        """What differs from rank to rank."""
+        if name == "COMM_WORLD":
+            task = _task()
+            self._check_initialized(task)
+            return task.world
+        if name == "COMM_SELF":
+            return _task().own
+        if name in ("Win", "File", "Intercomm", "Session", "Graphcomm", "Distgraphcomm", "Grequest"):
+            raise AttributeError(f"MPI.{name} is not simulated")
+        raise AttributeError(f"module 'mpi4py.MPI' has no attribute {name!r}")
+
+    def _check_initialized(self, task: Task) -> None:
+        if not self.rc_module.initialize and task.initialized is True:
+            task.initialized = False
+            task.world._unusable("MPI.Init() has not been called (rc.initialize is off)", fatal=True)
+
+    # ------------------------------------------------------------------ functions of the module
+
+    def Init(self) -> None:
+        """Begin, for programs that switched the automatic start off."""
+        task = _task()
+        self._check_initialized(task)
+        frame = sys._getframe(1)
+        task.initialized = place_of(task.rank, "Init", (frame.f_code, frame.f_lasti))
+        revive(task.world)
+
+    def Init_thread(self, required: int = constants.THREAD_MULTIPLE) -> int:
+        """As Init; every thread level is granted."""
+        self.Init()
+        return required
+
+    def Finalize(self) -> None:
+        """End: communicators cannot be used afterwards."""
+        task = _task()
+        task.finalized = True
+        task.world._unusable("MPI.Finalize() has been called", fatal=True)
+
+    def Is_initialized(self) -> bool:
+        """Whether MPI has begun."""
+        task = _task()
+        self._check_initialized(task)
+        return task.initialized is not False
+
+    def Is_finalized(self) -> bool:
+        """Whether MPI has ended."""
+        return _task().finalized
+
+    def Query_thread(self) -> int:
+        """The thread level."""
+        return constants.THREAD_MULTIPLE
+
+    def Is_thread_main(self) -> bool:
+        """Each rank has one thread."""
+        return True
+
+    def Wtime(self) -> float:
+        """Modelled seconds; looking again without communicating in between takes a little time too.
+
+        The steps grow, so that a loop that waits for a moment to come ends soon.
+        """
+        task = _task()
+        if task.clock == task.looked_at:
+            task.idle_looks += 1
+            task.clock += _TICK * task.idle_looks
+        else:
+            task.idle_looks = 0
+        task.looked_at = task.clock
+        return task.clock
+
+    def Wtick(self) -> float:
+        """Resolution of the clock."""
+        return _TICK
+
+    def Get_processor_name(self) -> str:
+        """Name of the rank's node."""
+        task = _task()
+        return f"node{task.rank // task.scheduler.ranks_per_node}"
+
+    def Get_version(self) -> tuple[int, int]:
+        """Version of the MPI standard."""
+        return (4, 0)
+
+    def Get_library_version(self) -> str:
+        """What runs the program."""
+        return "spmdsim simulated MPI"
+
+    def get_vendor(self) -> tuple[str, tuple[int, int, int]]:
+        """What runs the program."""
+        return ("spmdsim", (0, 0, 0))
+
+    def Attach_buffer(self, buf: Any) -> None:
+        """Memory for buffered sends."""
+        task = _task()
+        task.attached = memoryview(buf).nbytes if buf is not None else 2**62
+        task.attached_buffer = buf
+
+    def Detach_buffer(self) -> Any:
+        """Take the memory for buffered sends back."""
+        task = _task()
+        task.attached = -1
+        return task.attached_buffer
+
+    def Pcontrol(self, level: int) -> None:
+        """Profiling is not simulated."""
+
+    def Alloc_mem(self, size: int, info: Any = None) -> bytearray:
+        """Memory for messages."""
+        return bytearray(size)
+
+    def Free_mem(self, mem: Any) -> None:
+        """Python frees it."""
+
+    def Get_error_string(self, errorcode: int) -> str:
+        """An error class in words."""
+        return str(MPIError(errorcode))
+
+    def Get_error_class(self, errorcode: int) -> int:
+        """An error's class."""
+        return errorcode
+
+
+_FUNCTIONS = [name for name in vars(StandIn) if name[0].isupper() or name == "get_vendor"]
+
+
+class Info(dict[str, str]):
+    """Hints; none has an effect."""
+
+    @classmethod
+    def Create(cls, items: Any = None) -> Info:
+        """New hints."""
+        return cls(items or {})
+
+    def Set(self, key: str, value: str) -> None:
+        """Add a hint."""
+        self[key] = value
+
+    def Get(self, key: str) -> str | None:
+        """A hint, or None."""
+        return self.get(key)
+
+    def Delete(self, key: str) -> None:
+        """Remove a hint."""
+        del self[key]
+
+    def Dup(self) -> Info:
+        """The same hints."""
+        return Info(self)
+
+    def Free(self) -> None:
+        """Python frees it."""
+
+    def Get_nkeys(self) -> int:
+        """Number of hints."""
+        return len(self)
+
+
+def _no_proc() -> Matched:
+    made = Matched.from_nobody()
+    made.lasting = True
+    return made
+
+
+def _names() -> dict[str, Any]:
+    """Everything in ``MPI`` that is the same for all ranks."""
+    names: dict[str, Any] = {
+        name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
+    }
+    names.update(constants.ERROR_CODES)
+    names.update(datatypes.NAMED)
+    names.update(operations.NAMED)
+    names.update(
+        Comm=Comm,
+        Intracomm=Intracomm,
+        Topocomm=Topocomm,
+        Cartcomm=Cartcomm,
+        Group=Group,
+        Status=Status,
+        Request=Request,
+        Prequest=Prequest,
+        Message=Matched,
+        Op=Op,
+        Datatype=Datatype,
+        Info=Info,
+        Exception=MPIError,
+        Compute_dims=Compute_dims,
+        COMM_NULL=COMM_NULL,
+        REQUEST_NULL=Request(),
+        GROUP_EMPTY=Group(),
+        GROUP_NULL=GROUP_NULL,
+        MESSAGE_NULL=Matched(),
+        MESSAGE_NO_PROC=_no_proc(),
+        INFO_NULL=Info(),
+        INFO_ENV=Info(),
+        ERRORS_RETURN=0,
+        ERRORS_ARE_FATAL=1,
+        ERRORS_ABORT=2,
+        MAX_PROCESSOR_NAME=256,
+        pickle=pickle,
+        _typedict={datatype.dtype.char: datatype for datatype in datatypes.NAMED.values()}
+        | {dtype.char: datatype for dtype, datatype in datatypes.BY_DTYPE.items()},
+        BSEND_OVERHEAD=128,
+        KEYVAL_INVALID=-1,
+        VERSION=4,
+        SUBVERSION=0,
+        buffer=memoryview,
+        memory=memoryview,
+    )
+    return names

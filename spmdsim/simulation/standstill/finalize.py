@@ -1,0 +1,96 @@
+"""What is still open when every rank has finished: messages, requests, collectives, Finalize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spmdsim.simulation.engine.ahead import note_flood
+from spmdsim.simulation.engine.collectives import Call
+from spmdsim.simulation.engine.messages import Message
+from spmdsim.simulation.engine.scheduler import Scheduler
+from spmdsim.simulation.findings.places import Place, place_of, ranks_text
+from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.simulation.standstill.waiting import describe
+
+
+def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
+    """Add a finding for everything left open; equal ones of several ranks become one."""
+    for task in scheduler.tasks:
+        note_flood(task)
+    lost = _unreceived(scheduler)
+    scheduler.problems.extend(lost)
+    scheduler.problems.extend(_open_meetings(scheduler))
+    scheduler.problems.extend(_never_waited(scheduler))
+    if finalize_needed:
+        scheduler.problems.extend(_not_finalized(scheduler))
+
+
+def _unreceived(scheduler: Scheduler) -> list[Problem]:
+    groups: dict[Any, list[Message]] = {}
+    for shared in scheduler.shared:
+        for box in shared.boxes:
+            for message in box.waiting_messages():
+                groups.setdefault((message.site, message.tag), []).append(message)
+    found = []
+    for (site, tag), messages in groups.items():
+        first = messages[0]
+        shared = first.comm
+        senders = {message.comm.ranks[message.source] for message in messages}
+        receivers = {message.comm.ranks[message.dest] for message in messages}
+        place = place_of(min(senders), first.name, site)
+        many = "a message" if len(messages) == 1 else f"{len(messages)} messages"
+        never = "never receives" if len(receivers) == 1 else "never receive"
+        where = "" if shared.name == "COMM_WORLD" else f" in {shared.name}"
+        text = (
+            f"{ranks_text(receivers)} {never} {many} with tag {tag}{where} that {ranks_text(senders)} "
+            f"sent with {place}"
+        )
+        ranks = tuple(sorted(senders | receivers))
+        found.append(Problem("unreceived", ERROR, text, ranks, (place,)))
+    return found
+
+
+def _open_meetings(scheduler: Scheduler) -> list[Problem]:
+    found = []
+    for shared in scheduler.shared:
+        for meeting in shared.meetings.values():
+            calls = meeting.present()
+            missing = [shared.ranks[r] for r, call in enumerate(meeting.calls) if call is None]
+            here = [shared.ranks[call.rank] for call in calls]
+            place = place_of(here[0], calls[0].name, calls[0].site)
+            call_it = "never calls" if len(missing) == 1 else "never call"
+            text = f"{ranks_text(missing)} {call_it} {place}, which {ranks_text(here)} began"
+            ranks = tuple(sorted({*missing, *here}))
+            found.append(Problem("collective_mismatch", ERROR, text, ranks, (place,)))
+    return found
+
+
+def _never_waited(scheduler: Scheduler) -> list[Problem]:
+    groups: dict[Any, list[Any]] = {}
+    for task in scheduler.tasks:
+        for request in task.active.values():
+            operation = request.operation
+            if operation is not None:
+                groups.setdefault((operation.name, operation.site), []).append(operation)
+    found = []
+    for (name, site), operations in groups.items():
+        ranks = sorted({operation.task.rank for operation in operations})
+        place: Place = place_of(ranks[0], name, site)
+        many = "a request" if len(operations) == 1 else f"{len(operations)} requests"
+        whose = f"{ranks_text(ranks)} never {'waits' if len(ranks) == 1 else 'wait'} for"
+        state = "" if all(operation.done for operation in operations) else ", not even complete"
+        what = "" if isinstance(operations[0], Call) else f" ({describe(operations[0])})"
+        text = f"{whose} {many} of {place}{what}{state}"
+        found.append(Problem("not_waited", ERROR, text, tuple(ranks), (place,)))
+    return found
+
+
+def _not_finalized(scheduler: Scheduler) -> list[Problem]:
+    late = [task for task in scheduler.tasks if isinstance(task.initialized, Place)]
+    open_ranks = [task.rank for task in late if not task.finalized]
+    if not open_ranks:
+        return []
+    place = scheduler.tasks[open_ranks[0]].initialized
+    ends = "ends" if len(open_ranks) == 1 else "end"
+    text = f"{ranks_text(open_ranks)} {ends} without MPI.Finalize() after {place}"
+    return [Problem("not_finalized", ERROR, text, tuple(open_ranks), (place,))]

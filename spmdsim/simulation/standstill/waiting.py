@@ -1,0 +1,202 @@
+"""Who waits for whom: the wait-for graph of blocked ranks, its cycles, and each wait in words."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
+from spmdsim.simulation.engine.collectives import Call
+from spmdsim.simulation.engine.messages import Message, Together
+from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.findings.places import Place, line_of, place_in_stack
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What one blocked rank waits for.
+
+    Attributes:
+        rank: the rank.
+        place: the call it is blocked in.
+        ranks: ranks of the whole program that could end the wait.
+        every: all of them are needed, not any one.
+        text: the wait in words, with its line.
+    """
+
+    rank: int
+    place: Place
+    ranks: tuple[int, ...]
+    every: bool
+    text: str
+
+
+def open_operations(waiting: Any) -> list[Any]:
+    """The operations a rank waits for that are not done."""
+    operations = waiting.operations if isinstance(waiting, Together) else [waiting]
+    return [operation for operation in operations if not operation.done]
+
+
+def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
+    """Ranks that an operation needs, and whether it needs all of them."""
+    shared = operation.comm
+    if isinstance(operation, Call):
+        calls = operation.meeting.calls if operation.meeting is not None else []
+        return tuple(shared.ranks[r] for r, call in enumerate(calls) if call is None), True
+    if isinstance(operation, Message):
+        return (shared.ranks[operation.dest],), True
+    if operation.source == ANY_SOURCE:
+        own = operation.task.rank
+        return tuple(rank for rank in shared.ranks if rank != own), False
+    return (shared.ranks[operation.source],), True
+
+
+def describe(operation: Any) -> str:
+    """An operation in words: ``Recv(source=1, tag=0)``."""
+    where = "" if operation.comm.name == "COMM_WORLD" else f", {operation.comm.name}"
+    if isinstance(operation, Call):
+        root = f"(root={operation.root}{where})" if operation.root >= 0 else ""
+        return f"{operation.name}{root}" if root or not where else f"{operation.name}({where[2:]})"
+    tag = "ANY_TAG" if operation.tag == ANY_TAG else operation.tag
+    if isinstance(operation, Message):
+        return f"{operation.name}(dest={operation.dest}, tag={tag}{where})"
+    source = "ANY_SOURCE" if operation.source == ANY_SOURCE else operation.source
+    return f"{operation.name}(source={source}, tag={tag}{where})"
+
+
+def wait_of(task: Task, toward: int | None = None) -> Wait:
+    """What a blocked rank waits for.
+
+    Args:
+        task: the rank.
+        toward: of several operations, put the one that waits for this rank first.
+    """
+    place = place_in_stack(task.rank, task.greenlet.gr_frame)
+    operations = open_operations(task.waiting)
+    if toward is not None:
+        operations.sort(key=lambda operation: toward not in awaited_ranks(operation)[0])
+    ranks: dict[int, None] = {}
+    every = not (isinstance(task.waiting, Together) and not task.waiting.every)
+    for operation in operations:
+        needed, all_of_them = awaited_ranks(operation)
+        ranks.update(dict.fromkeys(needed))
+        every = every and all_of_them
+    return Wait(task.rank, place, tuple(ranks), every, _text(place, operations))
+
+
+def _text(place: Place, operations: list[Any]) -> str:
+    first = operations[0]
+    name = getattr(first, "name", "")
+    if name == place.call or place.call.lower().startswith("sendrecv"):
+        what = describe(first) if name == place.call else f"{place.call}: {describe(first)}"
+        if len(operations) == 1 and place.call != name:
+            what = describe(first)
+        return f"{what} at {place.where}"
+    started = ""
+    if hasattr(first, "site"):
+        line = line_of(*first.site)
+        started = f" of line {line}"
+    more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
+    return f"{place} for {describe(first)}{started}{more}"
+
+
+class WaitGraph:
+    """The blocked ranks of a simulation and whom they wait for."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.blocked = [t for t in scheduler.tasks if not t.finished and t.waiting is not None]
+        self.edges: dict[int, tuple[int, ...]] = {}
+        self.every: dict[int, bool] = {}
+        for task in self.blocked:
+            ranks: dict[int, None] = {}
+            every = True
+            for operation in open_operations(task.waiting):
+                needed, all_of_them = awaited_ranks(operation)
+                ranks.update(dict.fromkeys(needed))
+                every = every and all_of_them
+            self.edges[task.rank] = tuple(ranks)
+            self.every[task.rank] = every
+
+    def components(self) -> dict[int, int]:
+        """Rank -> number of its strongly connected component, for ranks that are on some cycle."""
+        order: dict[int, int] = {}
+        low: dict[int, int] = {}
+        stack: list[int] = []
+        on_stack: set[int] = set()
+        found: dict[int, int] = {}
+        for root in self.edges:
+            if root in order:
+                continue
+            work = [(root, iter(self.edges[root]))]
+            order[root] = low[root] = len(order)
+            stack.append(root)
+            on_stack.add(root)
+            while work:
+                node, following = work[-1]
+                for other in following:
+                    if other not in self.edges:
+                        continue
+                    if other not in order:
+                        order[other] = low[other] = len(order)
+                        stack.append(other)
+                        on_stack.add(other)
+                        work.append((other, iter(self.edges[other])))
+                        break
+                    if other in on_stack:
+                        low[node] = min(low[node], order[other])
+                else:
+                    work.pop()
+                    if work:
+                        low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                    if low[node] == order[node]:
+                        self._close(node, stack, on_stack, found)
+        return found
+
+    def _close(self, node: int, stack: list[int], on_stack: set[int], found: dict[int, int]) -> None:
+        members = []
+        while True:
+            other = stack.pop()
+            on_stack.discard(other)
+            members.append(other)
+            if other == node:
+                break
+        if len(members) > 1 or node in self.edges[node]:
+            found.update(dict.fromkeys(members, node))
+
+    def cycle_from(self, start: int) -> tuple[int, ...]:
+        """The shortest cycle through a rank, beginning with it; empty if there is none."""
+        came: dict[int, int] = {}
+        queue = deque([start])
+        while queue:
+            node = queue.popleft()
+            for other in self.edges.get(node, ()):
+                if other == start:
+                    path = [node]
+                    while path[-1] != start:
+                        path.append(came[path[-1]])
+                    return tuple(reversed(path))
+                if other in self.edges and other not in came:
+                    came[other] = node
+                    queue.append(other)
+        return ()
+
+    def find_cycle(self) -> tuple[int, ...]:
+        """A shortest cycle through the lowest rank that is on one."""
+        on_cycle = self.components()
+        return self.cycle_from(min(on_cycle)) if on_cycle else ()
+
+
+def arrows(cycle: Iterable[int]) -> str:
+    """A cycle in words: ``0 → 1 → 0``; long ones are cut in the middle.
+
+    >>> arrows([0, 1])
+    '0 → 1 → 0'
+    """
+    ranks = list(cycle)
+    shown = [str(rank) for rank in [*ranks, ranks[0]]]
+    if len(shown) > 9:
+        shown = [*shown[:4], "…", *shown[-3:]]
+    return " → ".join(shown)
