@@ -147,6 +147,8 @@ TIMES = [
     Machine("small nodes", 3e-6, 3e-10, gamma=1e-10, ranks_per_node=2, intra=Link(5e-7, 5e-11)),
     Machine("pieces", 3e-6, 1e-10, pieces=(Piece(256, 1e-6, 3e-10),)),
     Machine("measured", 3e-6, 1e-10, measured=(Measurement("all_gather", "native", 4, 64, 1e-3),)),
+    Machine("falling", 1e-6, 1e-10, pieces=(Piece(256, 3e-6, 3e-10),)),
+    Machine("slow exchanges", 1e-6, 1e-10, measured=(Measurement("exchange", "native", 8, 64, 1e-3),)),
     None,
 ]
 
@@ -170,7 +172,8 @@ def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine |
             least, exact = least_exchange(ends, 4, known), price_exchange(ends, 4, known)
             assert least <= exact * (1 + 1e-12), (src, dst, shape)
             tight += 0 < exact <= least * (1 + 1e-12)
-    assert tight > 100 or not prices.plain
+    assert tight > 100 or not prices.rising
+    assert prices.rising == (machine is None or machine.name not in ("falling", "slow exchanges"))
 
 
 def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:

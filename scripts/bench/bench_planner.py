@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from itertools import product
 
-from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import Layout, Mesh, refine
 from spmdsim.redistribution import bound, candidates, exchange, few, flat, grid, plan, planner, price, traffic
 from spmdsim.redistribution.every import every_layout, every_mesh
@@ -30,10 +30,18 @@ SHAPES: dict[int, list[Shape]] = {
     2: [(1024, 512), (67, 130), (3, 5)],
     3: [(64, 32, 128), (13, 30, 7), (1, 2, 3)],
 }
+#: Times as a calibration leaves them: measured where a collective has a call of its own.
+MEASURED = tuple(
+    Measurement(collective, "native", group, 64 * 16**k, 1e-6 * group + 64 * 16**k * 2e-10)
+    for collective in ("all_gather", "all_to_all", "all_reduce", "reduce_scatter")
+    for group in (2, 4, 8)
+    for k in range(5)
+)
 MACHINES: dict[str, CostModel | None] = {
     "none": None,
     "laptop": Machine.laptop(),
     "cluster": Machine.cluster(),
+    "measured": Machine("measured", alpha=3e-6, beta=1e-10, measured=MEASURED),
 }
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from spmdsim.cost.machine import CostModel, Link, Machine
+from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.few import FewTraffic
@@ -50,8 +51,10 @@ class Prices:
 
     def __init__(self, machine: CostModel | None, mesh: Mesh) -> None:
         self._model = model = machine_on(machine, mesh)
-        #: Whether times follow the textbook's formulas: more bytes or messages never take less time.
-        self.plain = isinstance(model, Machine) and not model.measured and not model.pieces
+        machine = model if isinstance(model, Machine) else None
+        #: Whether an exchange never takes less time for more bytes or messages.
+        self.rising = machine is not None and _rising(machine)
+        self._plain = machine is not None and not machine.measured and not machine.pieces
         self.bytes_only = model is BYTES_ONLY
         self._links: dict[tuple[int, tuple[str, ...] | None], Link] = {}
         self._known: dict[tuple[Any, ...], float] = {}
@@ -68,7 +71,7 @@ class Prices:
         model: Any = self._model
         if not nbytes or self.bytes_only:
             return nbytes * BYTES_ONLY.beta
-        if self.plain:
+        if self._plain:
             link = self._links.get((members, axes))
             if link is None:
                 link = self._links[members, axes] = model.link(members, axes)
@@ -78,6 +81,15 @@ class Prices:
         if found is None:
             found = self._known[key] = model.seconds(collective, members, nbytes, axes, messages=messages)
         return found
+
+
+@lru_cache(maxsize=256)
+def _rising(machine: Machine) -> bool:
+    pieces = (*machine.pieces, Piece(math.inf, machine.alpha, machine.beta))
+    return all(one.collective != "exchange" for one in machine.measured) and all(
+        low.alpha <= high.alpha and low.alpha + low.limit * low.beta <= high.alpha + low.limit * high.beta
+        for low, high in pairwise(pieces)
+    )
 
 
 def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
@@ -129,7 +141,7 @@ def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
     A rank holds no more of a piece than the two pieces' lengths allow, and gets the rest from as many ranks as it
     takes. Models whose times may fall as sizes grow say nothing.
     """
-    if not prices.plain:
+    if not prices.rising:
         return 0.0
     have, src, want, dst, shape = ends
     held, wanted = largest_sizes(have, src, shape), largest_sizes(want, dst, shape)
