@@ -9,7 +9,7 @@ from processes import run_python
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
-from spmdsim.worlds import fingerprint
+from spmdsim.worlds.mpi import fingerprint
 
 PROGRAM = """\
 import sys, time
@@ -120,7 +120,7 @@ def test_the_same_call_from_two_lines_is_no_mistake(run):
 
 def test_the_first_calls_and_a_sample_of_the_rest_are_compared():
     pytest.importorskip("mpi4py")
-    from spmdsim.worlds.mpi_check import Call, Checker
+    from spmdsim.worlds.mpi.check import Call, Checker
 
     mesh = Mesh((2,), ("x",))
     step = Step("all_gather", ("x",), mesh("x"), mesh(None), (4,))

@@ -105,7 +105,7 @@ def test_reductions_of_every_shape(world, shape):
 @pytest.mark.parametrize("small_block", [0, 1 << 20], ids=["in chunks", "at once"])
 def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
     """Thresholds and chunks made small: all reductions are composed, in several chunks with a rest."""
-    import spmdsim.worlds.tuning as table
+    import spmdsim.worlds.mpi.tuning as table
 
     if hasattr(world, "tuning"):
         small = table.replace(
@@ -125,9 +125,9 @@ def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
 @pytest.mark.ranks(2, 4, 8)
 def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
     if hasattr(world, "comm"):
-        from spmdsim.worlds import mpi_types
+        from spmdsim.worlds.mpi import datatypes
 
-        monkeypatch.setattr(mpi_types, "MAX_COUNT", 5)
+        monkeypatch.setattr(datatypes, "MAX_COUNT", 5)
     for step in reducing_steps(Mesh((world.size,), ("a",)), (7, 13), "sum"):
         check(world, step, "float32")
 

@@ -59,7 +59,7 @@ def test_there_is_one_copy_and_the_trace_is_as_ever(world):
 def test_a_result_stays_as_long_as_any_rank_holds_it(world, monkeypatch):
     n = world.size
     if hasattr(world, "comm"):
-        from spmdsim.worlds import mpi_shared
+        from spmdsim.worlds.mpi import shared as mpi_shared
 
         monkeypatch.setattr(mpi_shared, "MOST", 4)  # making a window takes milliseconds
     mesh = Mesh((n,), ("a",))

@@ -8,16 +8,16 @@ from spmdsim.worlds.base import World, world
 
 if TYPE_CHECKING:
     from spmdsim.worlds.lockstep import LockStep
-    from spmdsim.worlds.mpi import MPIWorld
-    from spmdsim.worlds.mpi_communicator import EmulatedCommunicator
+    from spmdsim.worlds.mpi.communicator import EmulatedCommunicator
+    from spmdsim.worlds.mpi.world import MPIWorld
     from spmdsim.worlds.shapes import ShapeArray, ShapeOnly
 
 __all__ = ["EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeArray", "ShapeOnly", "World", "world"]
 
 _HOME = {
-    "EmulatedCommunicator": "mpi_communicator",
+    "EmulatedCommunicator": "mpi.communicator",
     "LockStep": "lockstep",
-    "MPIWorld": "mpi",
+    "MPIWorld": "mpi.world",
     "ShapeArray": "shapes",
     "ShapeOnly": "shapes",
 }

@@ -338,7 +338,7 @@ def world(size: int | None = None) -> World:
 
         return LockStep(_ranks_wanted() if size is None else size)
     try:
-        from spmdsim.worlds.mpi import MPIWorld
+        from spmdsim.worlds.mpi.world import MPIWorld
     except (ImportError, RuntimeError) as error:  # the second is mpi4py's, where it finds no library
         if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
             raise

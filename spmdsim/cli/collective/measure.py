@@ -178,7 +178,7 @@ def native_call(case: Case, comm: Any, result: Array) -> Callable[[], object]:
 
 def emulated_call(schedule: Schedule, case: Case, comm: Any, result: Array) -> Callable[[], object]:
     """An emulated algorithm for a case, into ``result``."""
-    from spmdsim.worlds.mpi_messages import TAG, Messages
+    from spmdsim.worlds.mpi.messages import TAG, Messages
 
     program = program_for(schedule, case.rank, case.count)
     transport, given = Messages(comm), case.given

@@ -90,7 +90,7 @@ def write_measured_timeline(path: str, schedule: Schedule, case: Case, comm: Any
     Raises:
         InputError: too many messages to draw, or a file that cannot be written.
     """
-    from spmdsim.worlds.mpi_messages import Messages
+    from spmdsim.worlds.mpi.messages import Messages
 
     program = program_for(schedule, case.rank, case.count)
     messages = sum(comm.allgather(sum(len(step.sends) for step in program.steps)))

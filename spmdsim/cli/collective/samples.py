@@ -103,7 +103,7 @@ def round_samples(comm: Any, pair: tuple[int, int], largest: int) -> RoundSample
 
 def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
     """Seconds of a round that sends input, of one that also reduces, and of the latter with one that sends on."""
-    from spmdsim.worlds.mpi_messages import Messages
+    from spmdsim.worlds.mpi.messages import Messages
 
     given, first, second = Place(INPUT, 0, count), Place(OUTPUT, 0, count), Place(OUTPUT, count, 2 * count)
     arrived, peer = Place(WORK, 0, count), 1 - comm.Get_rank()
@@ -151,7 +151,7 @@ def _run_locally(program: Program, arrays: list[np.ndarray]) -> None:
 
 def call_seconds(comm: Any) -> float:
     """What an emulated collective costs besides its rounds: binding its arrays."""
-    from spmdsim.worlds.mpi_messages import Messages
+    from spmdsim.worlds.mpi.messages import Messages
 
     return _empty_call_seconds(Messages(comm))
 

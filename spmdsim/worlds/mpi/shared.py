@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.local_steps import Index
-from spmdsim.worlds.mpi_reduce import Group, scatter_into
+from spmdsim.worlds.mpi.reduce import Group, scatter_into
 from spmdsim.worlds.traffic import Traffic
 
 Run = Callable[[np.ndarray], np.ndarray]

@@ -18,12 +18,12 @@ from mpi4py import MPI
 
 from spmdsim.layout import split_block
 from spmdsim.redistribution.step import Step
-from spmdsim.worlds import mpi_types
 from spmdsim.worlds.local_steps import Index, flat_offset, within
-from spmdsim.worlds.mpi_types import element, native_op, number_view
+from spmdsim.worlds.mpi import datatypes
+from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
+from spmdsim.worlds.mpi.tuning import Tuning, threshold
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.reduce_ops import accumulator, check_reduce, fold, ufunc
-from spmdsim.worlds.tuning import Tuning, threshold
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -60,7 +60,7 @@ def reduce_all(step: Step, group: Group, dtype: np.dtype, shape: tuple[int, ...]
 
 
 def _native_all(op: str, native: MPI.Op, group: Group, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    comm, most, fresh, size = group.comm, mpi_types.MAX_COUNT, allocator(shape, dtype), group.size
+    comm, most, fresh, size = group.comm, datatypes.MAX_COUNT, allocator(shape, dtype), group.size
 
     def whole(array: np.ndarray) -> np.ndarray:
         out = fresh()
@@ -96,7 +96,7 @@ def _composed_all(op: str, group: Group, chunk: int) -> Run:
         flat, result = array.reshape(-1), out.reshape(-1)
         kind = element(array.dtype.itemsize)
         even = flat.size - flat.size % size
-        most = max(min(chunk // array.dtype.itemsize, mpi_types.MAX_COUNT, even) // size, 1)
+        most = max(min(chunk // array.dtype.itemsize, datatypes.MAX_COUNT, even) // size, 1)
         rows = empty((size, most), array.dtype)
         for start in range(0, even, size * most):
             part = min(most, (even - start) // size)
@@ -185,7 +185,7 @@ def reduce_scattered(step: Step, group: Group, dtype: np.dtype, layout: Blocks, 
     op = check_reduce(step.op, dtype)
     native, nbytes = native_op(op, dtype), sum(layout.counts) * dtype.itemsize
     large = nbytes >= threshold(tuning.compose_reduce_scatter, group.size)
-    if native is None or large or sum(layout.counts) > mpi_types.MAX_COUNT:
+    if native is None or large or sum(layout.counts) > datatypes.MAX_COUNT:
         equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
         if equal and nbytes <= tuning.small_block * group.size and accumulator(op, dtype) == dtype:
             return _small_scatter(op, group, layout, dtype)
@@ -265,7 +265,7 @@ def _exchange_and_fold(
     comm, size, me = group.comm, group.size, group.me
     mine, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
     kind = element(itemsize)
-    most = max(min(chunk // itemsize, mpi_types.MAX_COUNT) // size, 1)
+    most = max(min(chunk // itemsize, datatypes.MAX_COUNT) // size, 1)
     rows = empty((size, min(most, mine)), flat.dtype)
     for start in range(0, longest, most):
         parts = [max(0, min(most, count - start)) for count in layout.counts]

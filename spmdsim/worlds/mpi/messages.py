@@ -9,9 +9,9 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.collectives.execution import execute
-from spmdsim.worlds import mpi_types
 from spmdsim.worlds.emulated import Emulation
-from spmdsim.worlds.mpi_types import counted_parts, element
+from spmdsim.worlds.mpi import datatypes
+from spmdsim.worlds.mpi.datatypes import counted_parts, element
 from spmdsim.worlds.pool import empty
 
 #: All messages of schedules; messages of a pair of ranks keep their order.
@@ -33,14 +33,14 @@ class Messages:
     def irecv(self, buffer: np.ndarray, source: int, tag: int) -> Any:
         """Start to receive into a contiguous array."""
         peer, kind = self.numbers[source], element(buffer.dtype.itemsize)
-        if buffer.size <= mpi_types.MAX_COUNT:
+        if buffer.size <= datatypes.MAX_COUNT:
             return self.comm.Irecv([buffer, buffer.size, kind], peer, tag)
         return [self.comm.Irecv([part, kind], peer, tag) for part in counted_parts(buffer)]
 
     def isend(self, buffer: np.ndarray, dest: int, tag: int) -> Any:
         """Start to send a contiguous array."""
         peer, kind = self.numbers[dest], element(buffer.dtype.itemsize)
-        if buffer.size <= mpi_types.MAX_COUNT:
+        if buffer.size <= datatypes.MAX_COUNT:
             return self.comm.Isend([buffer, buffer.size, kind], peer, tag)
         return [self.comm.Isend([part, kind], peer, tag) for part in counted_parts(buffer)]
 

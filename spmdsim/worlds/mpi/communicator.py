@@ -26,8 +26,8 @@ from spmdsim.collectives.promises import collective
 from spmdsim.collectives.selection import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError
 from spmdsim.worlds.emulated import _parsed
-from spmdsim.worlds.mpi_buffers import Buffer, buffer_of
-from spmdsim.worlds.mpi_messages import TAG, Messages
+from spmdsim.worlds.mpi.buffers import Buffer, buffer_of
+from spmdsim.worlds.mpi.messages import TAG, Messages
 
 _program = lru_cache(maxsize=4096)(compile_program)
 

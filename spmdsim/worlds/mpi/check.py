@@ -13,10 +13,10 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.trace.recorder import source_line, source_lines
-from spmdsim.worlds.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
 from spmdsim.worlds.local_steps import contiguous
-from spmdsim.worlds.mpi_comms import Comms
-from spmdsim.worlds.mpi_leaving import Counts, key
+from spmdsim.worlds.mpi.comms import Comms
+from spmdsim.worlds.mpi.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
+from spmdsim.worlds.mpi.leaving import Counts, key
 
 Run = Callable[[np.ndarray], np.ndarray]
 

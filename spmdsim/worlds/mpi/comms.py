@@ -17,8 +17,8 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
-from spmdsim.worlds.fingerprint import number_of
-from spmdsim.worlds.mpi_leaving import Counts, Departures, key, who_left
+from spmdsim.worlds.mpi.fingerprint import number_of
+from spmdsim.worlds.mpi.leaving import Counts, Departures, key, who_left
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900

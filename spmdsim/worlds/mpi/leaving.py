@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from mpi4py import MPI
 
-from spmdsim.worlds.fingerprint import number_of
+from spmdsim.worlds.mpi.fingerprint import number_of
 
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.worlds.mpi_types import element
+from spmdsim.worlds.mpi.datatypes import element
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.reshaping import NumberedExchange
 

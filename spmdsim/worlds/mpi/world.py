@@ -21,21 +21,21 @@ from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.trace import recorder
 from spmdsim.worlds.base import World
-from spmdsim.worlds.fingerprint import check_mode
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
-from spmdsim.worlds.mpi_check import Call, Check, Checker, deadline_seconds
-from spmdsim.worlds.mpi_comms import Comms
-from spmdsim.worlds.mpi_leaving import Counts, at_end
-from spmdsim.worlds.mpi_numbered import place_numbered
-from spmdsim.worlds.mpi_place import broadcast, place
-from spmdsim.worlds.mpi_reduce import Group, blocks, reduce_all, reduce_scattered
-from spmdsim.worlds.mpi_row_programs import RowPrograms
-from spmdsim.worlds.mpi_shared import Shared, gather_shared, reduce_shared
+from spmdsim.worlds.mpi.check import Call, Check, Checker, deadline_seconds
+from spmdsim.worlds.mpi.comms import Comms
+from spmdsim.worlds.mpi.fingerprint import check_mode
+from spmdsim.worlds.mpi.leaving import Counts, at_end
+from spmdsim.worlds.mpi.numbered import place_numbered
+from spmdsim.worlds.mpi.place import broadcast, place
+from spmdsim.worlds.mpi.reduce import Group, blocks, reduce_all, reduce_scattered
+from spmdsim.worlds.mpi.row_programs import RowPrograms
+from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
+from spmdsim.worlds.mpi.tuning import threshold, tuning
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 from spmdsim.worlds.rows import Peers
 from spmdsim.worlds.traffic import exchange_traffic, group_traffic
-from spmdsim.worlds.tuning import threshold, tuning
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -209,7 +209,7 @@ class MPIWorld(World):
         if self.rank not in step.src.mesh:
             return _nothing(step, dtype)
         from spmdsim.worlds.emulated import emulation
-        from spmdsim.worlds.mpi_messages import run_schedule
+        from spmdsim.worlds.mpi.messages import run_schedule
 
         part = emulation(step, algorithm, self.rank, dtype)
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))

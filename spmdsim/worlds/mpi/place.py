@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.worlds import mpi_types
 from spmdsim.worlds.local_steps import Index, contiguous, flat_offset
-from spmdsim.worlds.mpi_types import counted_parts, element, subarray
+from spmdsim.worlds.mpi import datatypes
+from spmdsim.worlds.mpi.datatypes import counted_parts, element, subarray
+from spmdsim.worlds.mpi.tuning import Tuning, threshold
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.traffic import Piece, Traffic
-from spmdsim.worlds.tuning import Tuning, threshold
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
@@ -31,7 +31,7 @@ def place(
     traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, tuning: Tuning
 ) -> tuple[Run, list[MPI.Datatype]]:
     """The fastest way for this traffic, and the MPI types to free when it is forgotten."""
-    if traffic.largest > mpi_types.MAX_COUNT or (traffic.gathered is None and comm.size > FEW_RANKS):
+    if traffic.largest > datatypes.MAX_COUNT or (traffic.gathered is None and comm.size > FEW_RANKS):
         return _messages(traffic, comm, dtype), []
     if traffic.gathered is not None:
         offsets = [None if i is None else flat_offset(traffic.target, i) for i in traffic.gathered]
@@ -192,7 +192,7 @@ def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list
         counts, displacements, types = [0] * size, [0] * size, [kind] * size
         for piece in pieces:
             offset = flat_offset(shape, piece.index)
-            if offset is not None and offset * dtype.itemsize <= mpi_types.MAX_COUNT:
+            if offset is not None and offset * dtype.itemsize <= datatypes.MAX_COUNT:
                 counts[piece.member] = piece.count
                 displacements[piece.member] = offset * dtype.itemsize
             else:

@@ -9,12 +9,12 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.redistribution.rows import GATHER_ROWS, RowStep
-from spmdsim.worlds.fingerprint import digest
 from spmdsim.worlds.local_steps import contiguous
-from spmdsim.worlds.mpi_check import Call, Check, Checker
-from spmdsim.worlds.mpi_comms import Comms
-from spmdsim.worlds.mpi_rows import RowExchange
-from spmdsim.worlds.mpi_shared import Shared
+from spmdsim.worlds.mpi.check import Call, Check, Checker
+from spmdsim.worlds.mpi.comms import Comms
+from spmdsim.worlds.mpi.fingerprint import digest
+from spmdsim.worlds.mpi.rows import RowExchange
+from spmdsim.worlds.mpi.shared import Shared
 from spmdsim.worlds.rows import Peers, check_shards
 
 #: Steps whose derived form is kept.

@@ -15,9 +15,9 @@ from mpi4py import MPI
 
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.rows import RowStep, Want, row_frame
-from spmdsim.worlds import mpi_types
-from spmdsim.worlds.mpi_shared import Windows
-from spmdsim.worlds.mpi_types import element
+from spmdsim.worlds.mpi import datatypes
+from spmdsim.worlds.mpi.datatypes import element
+from spmdsim.worlds.mpi.shared import Windows
 from spmdsim.worlds.pool import allocator
 from spmdsim.worlds.rows import Peers, gathered_gradient, place_rows, summed
 
@@ -67,7 +67,7 @@ class RowExchange:
         self.held = step.held_shape(rank)
         widths = {part.stop - part.start for part in frame.columns}
         most = _size(frame.parts[0]) if frame.alike else sum(map(_size, frame.parts))
-        if (most + 1) * max(widths) > mpi_types.MAX_COUNT:
+        if (most + 1) * max(widths) > datatypes.MAX_COUNT:
             self._count_rows(widths)
 
     def _count_rows(self, widths: set[int]) -> None:
