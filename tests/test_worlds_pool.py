@@ -75,7 +75,9 @@ def test_a_size_in_use_outlives_one_that_nobody_asks_for():
     here.empty((2 * SMALLEST + 1,), np.uint8)  # full: the large one, not used since, goes
     hot()
     here.empty((3 * SMALLEST,), np.uint8)
-    here.empty((2 * SMALLEST + 2,), np.uint8)  # full: not the oldest goes, but the one that was not used since
+    here.empty(
+        (2 * SMALLEST + 2,), np.uint8
+    )  # full: not the oldest goes, but the one that was not used since
     again = hot().base
     assert kept() is again
     assert here.nbytes <= 8 * SMALLEST
