@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import spmdsim.dialects.paddle as paddle
-from spmdsim import LockStep, record
+from spmdsim import LockStep, Mesh, Tensor, nn, ops, record
 from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.paddle.distributed.fleet import meta_parallel
 from spmdsim.dialects.paddle.distributed.fleet.layers import mpu
 from spmdsim.dialects.paddle.distributed.fleet.meta_parallel import ColumnParallelLinear, RowParallelLinear
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError
+from spmdsim.nn import Parameter
 
 RNG = np.random.default_rng(0)
 X, W, BIAS = RNG.normal(size=(8, 4)), RNG.normal(size=(4, 6)), RNG.normal(size=6)
@@ -169,6 +170,39 @@ def test_training_equals_one_process(world):
         assert one[-1] < one[0] and none == {}
         np.testing.assert_allclose(many, one, rtol=1e-5)
         assert counts == {"all_reduce": 1}
+
+
+def adam(value, steps, added, own):
+    """Adam's textbook steps on sum(w * w) / 2, whose gradient is w."""
+    first = second = np.zeros_like(value)
+    for k in range(1, steps + 1):
+        slope = value + added * value
+        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+        update = first / (1 - 0.9**k) / (np.sqrt(second / (1 - 0.999**k)) + 1e-8)
+        value = value - 0.1 * (update + own * value)
+    return value
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    "name, given, added, own",
+    [
+        ("Adam", {}, 0, 0),
+        ("Adam", {"weight_decay": 0.3}, 0.3, 0),
+        ("AdamW", {}, 0, 0.01),
+        ("AdamW", {"weight_decay": 0.3}, 0, 0.3),
+        ("AdamW", {"weight_decay": 0.0}, 0, 0),
+    ],
+)
+def test_adam_and_its_weight_decay(world, name, given, added, own):
+    parameter = Parameter(X.shape, Mesh((2,), ("mp",))("mp", None), dtype=np.float64)
+    parameter.tensor = Tensor.from_global(X, parameter.layout, world, requires_grad=True)
+    optimizer = getattr(paddle.optimizer, name)(0.1, 0.9, 0.999, 1e-8, [parameter], **given)
+    for _ in range(3):
+        nn.backward(ops.sum(ops.multiply(ops.square(parameter.value), 0.5)))
+        optimizer.step()
+        optimizer.clear_grad()
+    np.testing.assert_allclose(parameter.value.full(), adam(X, 3, added, own), rtol=1e-10)
 
 
 @pytest.mark.ranks(2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from spmdsim.errors import InputError
 from spmdsim.nn import SGD as CoreSGD
 from spmdsim.nn import Adam as CoreAdam
@@ -64,7 +66,10 @@ class Momentum(_Gradients, CoreSGD):
 
 
 class Adam(_Gradients, CoreAdam):
-    """Adam."""
+    """Adam; weight decay is added to the gradient."""
+
+    #: The weight decay if none is given, and whether it acts on the value itself.
+    decay, decoupled = 0.0, False
 
     def __init__(
         self,
@@ -73,23 +78,23 @@ class Adam(_Gradients, CoreAdam):
         beta2: float = 0.999,
         epsilon: float = 1e-8,
         parameters: Any = None,
+        weight_decay: float | None = None,
     ) -> None:
-        super().__init__(_given(parameters), learning_rate, (beta1, beta2), epsilon)
+        decay = self.decay if weight_decay is None else weight_decay
+        own, self.added = (decay, 0.0) if self.decoupled else (0.0, decay)
+        super().__init__(_given(parameters), learning_rate, (beta1, beta2), epsilon, own)
+
+    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+        """One step with bias-corrected moments."""
+        if self.added:
+            gradient = gradient + value.dtype.type(self.added) * value
+        return super().new_value(value, gradient, state)
 
 
-class AdamW(_Gradients, CoreAdam):
-    """Adam with decoupled weight decay."""
+class AdamW(Adam):
+    """Adam with decoupled weight decay, 0.01 if left out."""
 
-    def __init__(
-        self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        parameters: Any = None,
-        weight_decay: float = 0.01,
-    ) -> None:
-        super().__init__(_given(parameters), learning_rate, (beta1, beta2), epsilon, weight_decay)
+    decay, decoupled = 0.01, True
 
 
 def __getattr__(name: str) -> Any:
