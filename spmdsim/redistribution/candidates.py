@@ -219,7 +219,7 @@ class _Finder:
         if best is None:
             return True
         steps = len(mid.moves)
-        ahead = mid.seconds
+        ahead = mid.seconds + self.prices.copying(mid.copied * self.itemsize)
         if src.mesh != dst.mesh:  # with collectives in hand, ties in time are not looked at
             ahead -= steps * STEP_PENALTY
         ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)

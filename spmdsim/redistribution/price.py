@@ -82,6 +82,10 @@ class Prices:
             found = self._known[key] = model.seconds(collective, members, nbytes, axes, messages=messages)
         return found
 
+    def copying(self, nbytes: int) -> float:
+        """Seconds of local copies."""
+        return self._model.seconds("slice", 1, 0, copied=nbytes) if nbytes and not self.bytes_only else 0.0
+
 
 @lru_cache(maxsize=256)
 def _rising(machine: Machine) -> bool:
@@ -136,20 +140,26 @@ def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 
 
 def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Seconds that :func:`price_exchange` says at least, told quickly from the largest pieces.
+    """Seconds that :func:`price_exchange` says at least, told quickly from the pieces of two ranks.
 
-    A rank holds no more of a piece than the two pieces' lengths allow, and gets the rest from as many ranks as it
-    takes. Models whose times may fall as sizes grow say nothing.
+    The first rank's own share is no longer than its two pieces in any dim. And where a dim is split by other axes
+    after than before, some rank's pieces have nothing in common. Both get what they miss from as many ranks as it
+    takes. Models whose times may fall as sizes grow say nothing. The splits have no axes of size 1.
     """
     if not prices.rising:
         return 0.0
     have, src, want, dst, shape = ends
     held, wanted = largest_sizes(have, src, shape), largest_sizes(want, dst, shape)
     missing = math.prod(wanted) - math.prod(map(min, wanted, held))
+    messages = math.prod([-(-a // max(b, 1)) for a, b in zip(wanted, held)]) - 1
+    if have == want and any(a != b for old, new in zip(src, dst) for a, b in zip(old, new)):
+        parts = [math.prod([want._size_of[axis] for axis in entry]) for entry in dst]
+        least = [size // count for size, count in zip(shape, parts)]
+        missing = max(missing, math.prod(least))
+        messages = max(messages, math.prod([-(-a // max(b, 1)) for a, b in zip(least, held)]))
     if not missing or prices.bytes_only:
         return missing * itemsize * BYTES_ONLY.beta
     members, axes = _group(ends)
-    messages = math.prod([-(-a // b) for a, b in zip(wanted, held)]) - 1
     return prices.seconds("exchange", members, missing * itemsize, axes, messages)
 
 

@@ -48,6 +48,13 @@ class Found:
             return []
         return [*self.before.moves, self.move]
 
+    @property
+    def copied(self) -> int:
+        """Elements that the slices on the path copy; the search itself takes them for free."""
+        if self.before is None or self.move is None:
+            return 0
+        return self.before.copied + (self.held if self.move.collective == "slice" else 0)
+
 
 class Paths(NamedTuple):
     """What a search found: the path to the target, if any, and the paths to states with nothing to reduce."""
