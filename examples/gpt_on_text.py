@@ -5,6 +5,7 @@ python examples/gpt_on_text.py --compare            eight ranks in lock step, no
 """
 
 import argparse
+import math
 
 import numpy as np
 
@@ -77,7 +78,8 @@ def main():
     here = world()
     if here.size == 1 and not launched():
         here = LockStep(8)
-    mesh = Mesh((max(1, here.size // 4), min(4, here.size)), ("dp", "tp"))
+    heads_over = math.gcd(here.size, 4)  # ranks must divide the four heads; the others split the batch
+    mesh = Mesh((here.size // heads_over, heads_over), ("dp", "tp"))
     options = {"sequence_parallel": args.sequence_parallel, "zero": args.zero}
     losses, counts = train(here, mesh, args, rows="owned" if args.owned_rows else "all", **options)
     if here.ranks[0] == 0:

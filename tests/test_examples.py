@@ -100,9 +100,10 @@ def test_gpt_on_text(options, collectives):
     assert float(difference) < 1e-5
 
 
-def test_gpt_on_text_on_ranks(launcher):
-    told = run("gpt_on_text.py", *GPT, launch=2)
-    assert told.startswith("dp=1 tp=2, ")
+@pytest.mark.parametrize("ranks, mesh", [(2, "dp=1 tp=2"), (3, "dp=3 tp=1")])
+def test_gpt_on_text_on_ranks(launcher, ranks, mesh):
+    told = run("gpt_on_text.py", *GPT, launch=ranks)
+    assert told.startswith(f"{mesh}, ")
     (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
     assert float(difference) < 1e-5
 

@@ -61,6 +61,10 @@ def test_a_function_is_asked_only_for_owned_blocks(world):
     assert len(asked) == len(world.ranks)
     assert {part.stop - part.start for part, _ in asked} == {2}
     np.testing.assert_array_equal(x.full(), np.arange(8)[:, None] * 10 + np.arange(3))
+    asked.clear()
+    few = Tensor.from_global(block, mesh("a", None), world, shape=(2, 3), dtype="int64")
+    assert {part.stop - part.start for part, _ in asked} <= {1}, "nothing is asked for no elements"
+    np.testing.assert_array_equal(few.full(), x.full()[:2])
 
 
 @pytest.mark.ranks(4)

@@ -81,7 +81,7 @@ def _piece(meta: Meta, bounds: Bounds, keeps: bool, inside: bool, take: Take) ->
     from spmdsim.worlds.reduce_ops import identity
 
     shape = tuple(stop - start for start, stop in bounds)
-    if not inside:
+    if not inside or 0 in shape:  # nothing is asked for no elements
         return np.zeros(shape, meta.dtype)
     if not keeps:
         return np.full(shape, identity(str(meta.layout.reduce_op), meta.dtype), meta.dtype)
