@@ -57,6 +57,7 @@ from spmdsim.ops.functions import (
     squared_difference,
 )
 from spmdsim.ops.index import embedding, one_hot, padded_embedding, pick
+from spmdsim.ops.keywords import with_other_names
 from spmdsim.ops.linear import linear
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.losses import softmax_cross_entropy, sparse_softmax_cross_entropy
@@ -159,3 +160,5 @@ __all__ = [
     "where",
     "window",
 ]
+
+globals().update({name: with_other_names(globals()[name]) for name in __all__})

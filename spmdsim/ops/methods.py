@@ -9,6 +9,7 @@ import numpy as np
 
 from spmdsim.errors import UsageTypeError
 from spmdsim.ops import contract, elementwise, functions, order, reduce, shape, slicing
+from spmdsim.ops.keywords import with_other_names
 from spmdsim.tensor import Tensor
 
 
@@ -72,9 +73,11 @@ def install() -> None:
         "max": reduce.max,
         "min": reduce.min,
         "prod": reduce.prod,
+        "all": reduce.all,
+        "any": reduce.any,
         "argmax": order.argmax,
         "argmin": order.argmin,
         "T": property(shape.transpose),
     }
     for name, function in symbols.items():
-        setattr(Tensor, name, function)
+        setattr(Tensor, name, with_other_names(function) if callable(function) else function)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.ops.shape import reshape
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 
@@ -27,13 +28,15 @@ def _extreme(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
         dtype=lambda _x, dim: np.dtype(np.int64),
     )
 
-    def call(x: Tensor, dim: int = -1) -> Tensor:
+    def call(x: Tensor, dim: int | None = -1) -> Tensor:
+        if dim is None:
+            x, dim = reshape(x.detach(), -1), 0
         if not -x.ndim <= dim < x.ndim:
             raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
         return op(x.detach(), dim=dim % x.ndim)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"``{name}`` along a dim, the first one of equals."
+    call.__doc__ = f"``{name}`` along a dim (None: its place among all elements), the first one of equals."
     call.op = op  # type: ignore[attr-defined]
     return call
 

@@ -25,7 +25,7 @@ def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
     """
     if dims is None:
         return tuple(range(ndim))
-    given = (dims,) if isinstance(dims, int) else tuple(dims)
+    given = (int(dims),) if isinstance(dims, (int, np.integer)) else tuple(dims)
     for dim in given:
         if not -ndim <= dim < ndim:
             raise RuleError(f"dim {dim} is out of range for a tensor of {ndim} dims")
