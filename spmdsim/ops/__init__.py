@@ -68,6 +68,7 @@ from spmdsim.ops.order import argmax, argmin
 from spmdsim.ops.reduce import all, any, max, mean, min, prod, sum
 from spmdsim.ops.shape import broadcast_to, flatten, reshape, transpose
 from spmdsim.ops.slicing import concat, pad, slice_, split
+from spmdsim.ops.spread import std, var
 from spmdsim.ops.windows import slice_update, window
 
 install()
@@ -153,10 +154,12 @@ __all__ = [
     "sqrt",
     "square",
     "squared_difference",
+    "std",
     "subtract",
     "sum",
     "tanh",
     "transpose",
+    "var",
     "where",
     "window",
 ]

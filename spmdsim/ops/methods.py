@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import UsageTypeError
-from spmdsim.ops import contract, elementwise, functions, order, reduce, shape, slicing
+from spmdsim.ops import contract, elementwise, functions, order, reduce, shape, slicing, spread
 from spmdsim.ops.keywords import with_other_names
 from spmdsim.tensor import Tensor
 
@@ -70,6 +70,8 @@ def install() -> None:
         "flatten": shape.flatten,
         "sum": reduce.sum,
         "mean": reduce.mean,
+        "std": spread.std,
+        "var": spread.var,
         "max": reduce.max,
         "min": reduce.min,
         "prod": reduce.prod,

@@ -1,0 +1,62 @@
+"""Variance and standard deviation: the mean first, then the mean square of what differs from it.
+
+Two passes lose no digits where the mean is large against the spread. Where a reduced dim is split, each pass is one
+reduction of a result's size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.ops.elementwise import cast, equal, multiply, sqrt, subtract, where
+from spmdsim.ops.functions import square
+from spmdsim.ops.reduce import Dims, mean, normal_dims
+from spmdsim.ops.reduce import sum as sum_
+from spmdsim.tensor import Tensor
+
+
+def var(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: float = 0) -> Tensor:
+    """Mean square of the differences from the mean, over dims (all for None).
+
+    Args:
+        x: numbers, not complex; whole numbers and types of two bytes are computed in more.
+        dims: which dims; they may be split.
+        keepdims: leave reduced dims in the result, with size 1.
+        correction: taken off the number of elements that the sum of squares is divided by, as in the array API
+            standard (numpy's ``ddof``): 0 for a population's variance, 1 for an unbiased one from a sample.
+
+    Returns:
+        Of ``x``'s type (float64 for whole numbers), partial over the axes of split dims until somebody needs it.
+
+    Raises:
+        RuleError: a complex tensor, or no more elements than ``correction``.
+    """
+    found = normal_dims(dims, x.ndim)
+    count = math.prod(x.shape[d] for d in found)
+    if x.dtype.kind == "c":
+        raise RuleError("the variance of complex numbers is not defined here; take that of each part")
+    if count - correction <= 0:
+        raise RuleError(
+            f"the variance of {count} elements with correction {correction} is undefined: shape {x.shape}, dims {found}"
+        )
+    exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
+    wide = cast(x, np.float32) if exact.itemsize < 4 else cast(x, exact) if x.dtype != exact else x
+    whole = wide.to(wide.layout.reduced)
+    # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
+    average = mean(whole.detach(), found, keepdims=True)
+    centred = subtract(whole, average.to(average.layout.reduced))
+    result = multiply(sum_(square(centred), found, keepdims), 1.0 / (count - correction))
+    return result if result.dtype == exact else cast(result, exact)
+
+
+def std(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: float = 0) -> Tensor:
+    """The root of :func:`var`; where that is zero its gradient is taken to be zero, too."""
+    spread = var(x, dims, keepdims, correction=correction)
+    spread = spread.to(spread.layout.reduced)
+    if not spread.requires_grad:
+        return sqrt(spread)
+    zero = equal(spread.detach(), 0)
+    return where(zero, 0, sqrt(where(zero, 1, spread)))
