@@ -34,7 +34,14 @@ class FewTraffic:
     @cached_property
     def most_messages(self) -> int:
         """The most messages one rank receives."""
-        sources = _product([1] * len(self._own), [dim.sources for dim in self._dims])
+        have, src, want, dst, shape = self._ends
+        columns = []
+        for size, before, after in zip(shape, src, dst):
+            if before == after[: len(before)] and (have == want or not before):
+                continue  # one piece has it all
+            count = _overlapping(size, _parts(have, before), _parts(want, after))
+            columns.append([count[piece] for piece in piece_numbers(want, after).tolist()])
+        sources = _product([1] * want.size, columns)
         return max([n - (own > 0) if all_ else 0 for n, own, all_ in zip(sources, self._own, self._wanted)])
 
     @cached_property
@@ -70,43 +77,59 @@ class Along(NamedTuple):
         given: per position of the source's mesh, what it holds.
         wanted: per position of the target's mesh, what it wants.
         own: per position of the target's mesh, what it wants and holds.
-        sources: per position of the target's mesh, how many source pieces have some of what it wants.
     """
 
     given: list[int]
     wanted: list[int]
     own: list[int]
-    sources: list[int]
 
 
 @lru_cache(maxsize=4096)
 def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], size: int) -> Along:
-    given, starts = _pieces(size, tuple([have._size_of[axis] for axis in src]))
-    wanted, begins = _pieces(size, tuple([want._size_of[axis] for axis in dst]))
-    held, asked = piece_numbers(have, src).tolist(), piece_numbers(want, dst).tolist()
+    starts, lengths = _pieces(size, _parts(have, src))
+    held = piece_numbers(have, src).tolist()
+    given = [lengths[piece] for piece in held]
+    if have == want and src == dst:
+        return Along(given, given, given)
+    begins, sizes = _pieces(size, _parts(want, dst))
+    asked = piece_numbers(want, dst).tolist()
+    wanted = [sizes[piece] for piece in asked]
+    if have == want and src == dst[: len(src)]:
+        return Along(given, wanted, wanted)
+    if have == want and dst == src[: len(dst)]:
+        return Along(given, wanted, given)
     here = held if have == want else [held[p] if p >= 0 else 0 for p in _held(have, want)]
     own = []
     for mine, theirs in zip(here, asked):
         a, c = starts[mine], begins[theirs]
-        b, d = a + given[mine], c + wanted[theirs]
+        b, d = a + lengths[mine], c + sizes[theirs]
         own.append(max((b if b < d else d) - (a if a > c else c), 0))
-    edges = [start for start, length in zip(starts, given) if length]
-    reach = [
-        bisect_left(edges, begin + length) - bisect_right(edges, begin) + 1
-        for begin, length in zip(begins, wanted)
+    return Along(given, wanted, own)
+
+
+@lru_cache(maxsize=4096)
+def _overlapping(size: int, before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
+    """Per piece of a dim how many pieces of another cut have some of it; empty pieces say anything."""
+    edges = [start for start, length in zip(*_pieces(size, before)) if length]
+    return [
+        bisect_left(edges, start + length) - bisect_right(edges, start) + 1
+        for start, length in zip(*_pieces(size, after))
     ]
-    return Along([given[k] for k in held], [wanted[k] for k in asked], own, [reach[k] for k in asked])
+
+
+def _parts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple([mesh._size_of[axis] for axis in entry])
 
 
 @lru_cache(maxsize=4096)
 def _pieces(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Lengths and starts of the pieces of a dim."""
+    """Starts and lengths of the pieces of a dim."""
     count = prod(parts)
     if size % count == 0:
         length = size // count
-        return [length] * count, [k * length for k in range(count)]
+        return [k * length for k in range(count)], [length] * count
     blocks = split_few(size, parts)
-    return [length for _, length in blocks], [start for start, _ in blocks]
+    return [start for start, _ in blocks], [length for _, length in blocks]
 
 
 @lru_cache(maxsize=512)
