@@ -187,6 +187,7 @@ SAMPLES = [
         "concat", ops.concat, ops.concat.op, (_normal(8, 3), _normal(8, 4)),
         lambda a, b: np.concatenate([a, b], 1), {"dim": 1},
     ),
+    Sample("flip", ops.flip, ops.flip.op, (_normal(8, 7, 4),), lambda x: x[:, ::-1, ::-1], {"dims": (1, 2)}),
     Sample(
         "broadcast_to", ops.broadcast_to, ops.broadcast_to.op, (_normal(8, 1),),
         lambda x: np.broadcast_to(x, (4, 8, 6)), {"shape": (4, 8, 6)},

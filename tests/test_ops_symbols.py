@@ -44,7 +44,7 @@ def test_rows_in_a_loop():
     [
         (np.asarray, UsageTypeError, "full"),
         (lambda x: x.reshape(3, -1), UsageTypeError, "one tuple"),
-        (lambda x: x[np.array([0, 1])], RuleError, "not ndarray"),
+        (lambda x: x[np.array([0.5, 1])], RuleError, "not ndarray of float64"),
         (lambda x: x["a"], RuleError, "not str"),
     ],
 )

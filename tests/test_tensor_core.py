@@ -290,7 +290,7 @@ def test_indexing_reshaping_and_symbols(world):
     for wrong, message in [
         ((0, 0, 0, 0), "too many"),
         (9, "out of range"),
-        (slice(None, None, -1), "positive steps"),
+        (slice(None, None, 0), "not zero"),
     ]:
         with pytest.raises(RuleError, match=message):
             x[wrong]

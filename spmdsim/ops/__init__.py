@@ -66,7 +66,7 @@ from spmdsim.ops.normalise import cross_entropy, layer_norm, log_softmax, softma
 from spmdsim.ops.norms import l2_normalize, rms_norm
 from spmdsim.ops.order import argmax, argmin
 from spmdsim.ops.reduce import all, any, max, mean, min, prod, sum
-from spmdsim.ops.shape import broadcast_to, flatten, reshape, transpose
+from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, transpose
 from spmdsim.ops.slicing import concat, pad, slice_, split
 from spmdsim.ops.spread import std, var
 from spmdsim.ops.windows import slice_update, window
@@ -98,6 +98,7 @@ __all__ = [
     "exp",
     "expm1",
     "flatten",
+    "flip",
     "floor",
     "floor_divide",
     "gather",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import UsageTypeError
-from spmdsim.ops import contract, elementwise, functions, order, reduce, shape, slicing, spread
+from spmdsim.ops import contract, elementwise, functions, indexing, order, reduce, shape, spread
 from spmdsim.ops.keywords import with_other_names
 from spmdsim.tensor import Tensor
 
@@ -25,7 +25,7 @@ def _compared(function: Any) -> Any:
 
 def _rows(x: Tensor) -> Iterator[Tensor]:
     """``for row in x``, as in numpy."""
-    return (slicing.getitem(x, k) for k in range(len(x)))
+    return (indexing.getitem(x, k) for k in range(len(x)))
 
 
 def _refuse_array(x: Tensor, *_: Any, **__: Any) -> Any:
@@ -63,7 +63,7 @@ def install() -> None:
         "__ne__": _compared(functions.not_equal),
         "__ge__": functions.greater_equal,
         "__le__": functions.less_equal,
-        "__getitem__": slicing.getitem,
+        "__getitem__": indexing.getitem,
         "astype": elementwise.cast,
         "reshape": shape.reshape,
         "transpose": shape.transpose,

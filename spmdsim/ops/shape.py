@@ -1,4 +1,4 @@
-"""Operators that only move elements: reshape, transpose, broadcast_to.
+"""Operators that only move elements: reshape, transpose, flip, broadcast_to.
 
 They are linear and pass any pending reduction on.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import REDUCE_OPS, Layout
 from spmdsim.ops.broadcast import unbroadcast
+from spmdsim.ops.reduce import normal_dims
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.move import move
@@ -204,6 +205,35 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None) -> Tensor:
 
 
 transpose.op = _transpose_op  # type: ignore[attr-defined]
+
+
+# -- flip -------------------------------------------------------------------------------------------
+
+
+def _flip_rule(shape: Shape, dims: tuple[int, ...]) -> Rule:
+    names = [f"w{d}" if d in dims else f"d{d}" for d in range(len(shape))]
+    text = " ".join(names)
+    return moving_rule(f"{text} -> {text}", [n for n in names if n[0] == "w"])
+
+
+_flip_op = Op(
+    "flip",
+    _flip_rule,
+    lambda x, dims: np.asarray(np.flip(x, dims), order="C"),
+    lambda dy, _operands, _y, dims: (np.flip(dy, dims),),
+)
+
+
+def flip(x: Tensor, dims: int | Sequence[int] | None = None) -> Tensor:
+    """The tensor turned round along dims (all for None), which must not be split: the last comes first.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+    """
+    return _flip_op(x, dims=normal_dims(dims, x.ndim))
+
+
+flip.op = _flip_op  # type: ignore[attr-defined]
 
 
 # -- broadcast_to ----------------------------------------------------------------------------------

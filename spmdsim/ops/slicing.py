@@ -1,4 +1,4 @@
-"""Operators that take tensors apart and put them together: slice, split, pad, concat, indexing.
+"""Operators that take tensors apart and put them together: slice, split, pad, concat.
 
 The dims they cut must not be split themselves; all other dims pass through, and so does any pending reduction.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.ops.shape import moving_rule, reshape
+from spmdsim.ops.shape import moving_rule
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
 
@@ -166,44 +166,3 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 concat.op = _concat_op  # type: ignore[attr-defined]
-
-
-def getitem(x: Tensor, index: Any) -> Tensor:
-    """Basic indexing: integers, slices with positive steps, ``...`` and None.
-
-    Raises:
-        RuleError: anything else, or an index out of range.
-    """
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if wrong := [p for p in parts if not isinstance(p, (int, np.integer, slice, type(None), type(Ellipsis)))]:
-        raise RuleError(f"a tensor is indexed by integers and slices, not {type(wrong[0]).__name__}")
-    given = len([p for p in parts if p is not None and p is not Ellipsis])
-    if given > x.ndim:
-        raise RuleError(f"{given} indices are too many for a tensor of {x.ndim} dims")
-    if Ellipsis not in parts:
-        parts.append(Ellipsis)
-    at = parts.index(Ellipsis)
-    parts[at : at + 1] = [slice(None)] * (x.ndim - given)
-    start, stop, step, shape, dim = [], [], [], [], 0
-    for part in parts:
-        if part is None:
-            shape.append(1)
-            continue
-        n = x.shape[dim]
-        if isinstance(part, (int, np.integer)):
-            if not -n <= part < n:
-                raise RuleError(f"index {part} is out of range for dim {dim} of size {n}")
-            a, b, s = int(part) % n, int(part) % n + 1, 1
-        else:
-            a, b, s = part.indices(n)
-            if s < 1:
-                raise RuleError(f"slices of tensors need positive steps, but got {part}")
-            b = a if b < a else b
-            shape.append(len(range(a, b, s)))
-        start.append(a)
-        stop.append(b)
-        step.append(s)
-        dim += 1
-    whole = all((a, b, s) == (0, n, 1) for a, b, s, n in zip(start, stop, step, x.shape))
-    cut = x if whole else slice_(x, start, stop, step)
-    return cut if cut.shape == tuple(shape) else reshape(cut, shape)

@@ -1,0 +1,154 @@
+"""``x[...]`` in numpy's words, made of slices, flips, a lookup and a reshape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.ops.elementwise import add, less, where
+from spmdsim.ops.lookup import gather
+from spmdsim.ops.shape import flip, reshape, transpose
+from spmdsim.ops.slicing import slice_
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.apply import as_operand
+
+_MASK = (
+    "the shape of x[mask] depends on the mask's values; use where(mask, x, 0), or a mask of one dim as a numpy array "
+    "that every rank holds"
+)
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """Indexing: integers, slices, ``...``, None, and along one dim an array of integers.
+
+    Dims that are cut or turned round are brought together first; a dim that is looked up by an array may stay split,
+    then the result is partial over its axes, as with :func:`spmdsim.ops.gather`.
+
+    Args:
+        x: the tensor.
+        index: as in numpy. The array is a list, an array or a tensor of integers of any shape; a list or array of
+            one dim of truth values stands for the places where it is true, and has to be the same on all ranks.
+
+    Raises:
+        RuleError: anything else, or an index out of range.
+        InputError: a tensor of integers with one out of range.
+    """
+    parts = _per_dim([_part(p) for p in (index if isinstance(index, tuple) else (index,))], x.ndim)
+    cut, shape, looked, place = _basic(x, parts)
+    found = cut if cut.shape == shape else reshape(cut, shape)
+    if looked is None:
+        return found
+    ids = _ids(parts[looked], found.shape[place], len([p for p in parts[:looked] if p is not None]))
+    found = gather(found, as_operand(ids, x), place)
+    if _apart(parts) and place:
+        # As numpy has it: indices that do not stand side by side leave their dims in front.
+        new = range(place, place + np.ndim(ids))
+        found = transpose(found, [*new, *[d for d in range(found.ndim) if d not in new]])
+    return found
+
+
+def _part(part: Any) -> Any:
+    """One entry of an index: an integer, a slice, None, ``...``, or an array or tensor of integers or truth."""
+    if part is None or part is Ellipsis or isinstance(part, slice):
+        return part
+    if isinstance(part, Tensor) and part.dtype.kind in "iu":
+        return part
+    if isinstance(part, (bool, np.bool_)) or (isinstance(part, Tensor) and part.dtype.kind == "b"):
+        raise RuleError(_MASK)
+    if isinstance(part, (int, np.integer)):
+        return int(part)
+    found = np.asarray(part) if isinstance(part, (list, np.ndarray)) else None
+    if found is not None and isinstance(part, list) and not found.size:
+        found = found.astype(np.intp)
+    if found is None or found.dtype.kind not in "iub":
+        what = type(part).__name__ if found is None else f"{type(part).__name__} of {found.dtype}"
+        raise RuleError(f"a tensor is indexed by integers, slices and arrays of integers, not {what}")
+    if found.dtype.kind == "b" and found.ndim != 1:
+        raise RuleError(_MASK)
+    return found if found.ndim else int(found)
+
+
+def _per_dim(parts: list[Any], ndim: int) -> list[Any]:
+    """The entries with ``...`` written out: one per dim, and None where a dim is new."""
+    given = len([p for p in parts if p is not None and p is not Ellipsis])
+    if given > ndim:
+        raise RuleError(f"{given} indices are too many for a tensor of {ndim} dims")
+    dots = [k for k, p in enumerate(parts) if p is Ellipsis]
+    if len(dots) > 1:
+        raise RuleError("an index has at most one '...'")
+    if len([p for p in parts if _is_array(p)]) > 1:
+        raise RuleError("one dim at a time is indexed by an array; index the result by the next one")
+    at = dots[0] if dots else len(parts)
+    return [*parts[:at], *[slice(None)] * (ndim - given), *parts[at + 1 :]]
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, (np.ndarray, Tensor))
+
+
+def _apart(parts: Sequence[Any]) -> bool:
+    """Whether something else stands between the indices that are integers or arrays."""
+    places = [k for k, p in enumerate(parts) if _is_array(p) or isinstance(p, int)]
+    return places[-1] - places[0] >= len(places)
+
+
+def _basic(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[int, ...], int | None, int]:
+    """The tensor cut and turned by integers and slices, the shape it should have then, and where the array stands.
+
+    The place of the array is given twice: among the parts, and among the dims of that shape.
+    """
+    lists: list[list[int]] = [[] for _ in range(5)]
+    start, stop, step, shape, turned = lists
+    looked, place = None, 0
+    for k, part in enumerate(parts):
+        if part is None:
+            shape.append(1)
+            continue
+        dim = len(start)
+        n = x.shape[dim]
+        if isinstance(part, int):
+            if not -n <= part < n:
+                raise RuleError(f"index {part} is out of range for dim {dim} of size {n}")
+            a, b, s = part % n, part % n + 1, 1
+        else:
+            if _is_array(part):
+                looked, place, part = k, len(shape), slice(None)
+            a, b, s = _bounds(part, n)
+            if s < 0:
+                turned.append(dim)
+                s = -s
+            shape.append(len(range(a, b, s)))
+        start.append(a)
+        stop.append(b)
+        step.append(s)
+    whole = all((a, b, s) == (0, n, 1) for a, b, s, n in zip(start, stop, step, x.shape))
+    cut = x if whole else slice_(x, start, stop, step)
+    return flip(cut, turned) if turned else cut, tuple(shape), looked, place
+
+
+def _bounds(part: slice, n: int) -> tuple[int, int, int]:
+    """First place, place after the last, and step; a negative step says that these are to be turned round."""
+    if part.step is not None and not part.step:
+        raise RuleError(f"slices of tensors need a step that is not zero, but got {part}")
+    a, b, s = part.indices(n)
+    places = range(a, b, s)
+    if s > 0:
+        return a, max(a, b), s
+    return (places[-1], places[0] + 1, s) if places else (0, 0, 1)
+
+
+def _ids(part: Any, n: int, dim: int) -> Any:
+    """The array as integers from zero on; what is known here is checked here."""
+    if isinstance(part, Tensor):
+        return part if part.dtype.kind == "u" else where(less(part, 0), add(part, n), part)
+    if part.dtype.kind == "b":
+        if len(part) != n:
+            raise RuleError(f"a mask of {len(part)} entries does not fit dim {dim} of size {n}")
+        return np.flatnonzero(part)
+    bad = part[(part < -n) | (part >= n)]
+    if bad.size:
+        raise RuleError(f"index {bad.flat[0]} is out of range for dim {dim} of size {n}")
+    return np.where(part < 0, part + n, part) if part.dtype.kind == "i" else part

@@ -1,0 +1,125 @@
+"""``x[...]`` is numpy's: negative steps, arrays of integers, masks, their gradients, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, nn, ops
+from spmdsim.errors import InputError, RuleError
+
+A = np.random.default_rng(0).normal(size=(7, 4, 6))
+S = np.s_
+
+INDICES = [
+    S[::-1],
+    S[::-2],
+    S[5:1:-1],
+    S[1:5:-1],
+    S[-1:-20:-3, ..., ::-1],
+    S[2, ::-1, None, 4::-2],
+    S[[2, 0, 2]],
+    S[[-1, 3]],
+    S[[]],
+    S[:, [3, -1]],
+    S[..., [[0, 5], [-6, 1]]],
+    S[np.array([6, 1], np.uint8)],
+    S[1:6, np.array([0, 0])],
+    S[::-1, [1, 2], ::-2],
+    S[np.arange(7) % 2 == 0],
+    S[:, :, [True, False] * 3],
+    S[np.zeros(7, bool)],
+    S[np.array(3), ..., np.int64(-2)],
+    # Integers beside an array: its dims stay in place; apart from it: they come first.
+    S[0, [1, 2]],
+    S[[1, 2], 0],
+    S[0, :, [1, 2]],
+    S[[1, 2], :, 0],
+    S[0, None, [1, 2]],
+    S[:, 1, [4, 4, 0]],
+    S[[1, 2], None, ..., 3],
+    S[..., None, 2, [0, 1, 2]],
+    S[3, :, np.arange(6) > 3],
+]
+
+
+def layouts(world):
+    mesh = (
+        Mesh((2, world.size // 2), ("a", "b")) if world.size % 2 == 0 else Mesh((1, world.size), ("a", "b"))
+    )
+    return [mesh("a", None, "b"), mesh(None, "a", None), mesh(("b", "a"), None, None), mesh(None, None, None)]
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_against_numpy_with_gradients(world, index):
+    expected = A[index]
+    weight = np.random.default_rng(1).normal(size=expected.shape)
+    slope = np.zeros_like(A)
+    np.add.at(slope, index, weight)
+    for layout in layouts(world):
+        x = Tensor.from_global(A, layout, world, requires_grad=True)
+        found = x[index]
+        assert found.shape == expected.shape and found.dtype == A.dtype
+        np.testing.assert_array_equal(found.full(), expected)
+        nn.backward(ops.sum(ops.multiply(found, weight)))
+        np.testing.assert_allclose(x.grad.full(), slope, rtol=1e-12)
+
+
+@pytest.mark.ranks(4)
+def test_a_tensor_of_integers_as_index(world):
+    mesh = Mesh((2, 2), ("a", "b"))
+    ids = np.array([[1, -1, 0], [3, 2, -4]])
+    x = Tensor.from_global(A, mesh("a", "b", None), world)
+    for layout in (mesh("a", None), mesh(None, None)):
+        where = Tensor.from_global(ids, layout, world)
+        np.testing.assert_array_equal(x[:, where].full(), A[:, ids])
+        np.testing.assert_array_equal(x[:, where.astype("i4"), 2].full(), A[:, ids, 2])
+    outside = Tensor.from_global(np.array([4]), mesh(None), world)
+    with pytest.raises(InputError, match=r"id 4 is outside 0\.\.3"):
+        x[:, outside]
+
+
+@pytest.mark.ranks(4)
+def test_flip(world):
+    mesh = Mesh((2, 2), ("a", "b"))
+    x = Tensor.from_global(A, mesh("a", "b", None), world)
+    for axis in (None, 0, (1, -1), ()):
+        np.testing.assert_array_equal(ops.flip(x, axis=axis).full(), np.flip(A, axis))
+
+
+def test_shapes_are_known_without_data():
+    world = ShapeOnly(4)
+    x = Tensor.from_global(A, Mesh((2, 2), ("a", "b"))("a", "b", None), world)
+    for index in INDICES:
+        assert x[index].shape == A[index].shape
+
+
+@pytest.mark.parametrize(
+    "index, message",
+    [
+        (S[[0, 7]], "index 7 is out of range for dim 0 of size 7"),
+        (S[2, :, [-7]], "index -7 is out of range for dim 2 of size 6"),
+        (S[[0], [1]], "one dim at a time"),
+        (S[A > 0], r"use where\(mask, x, 0\)"),
+        (S[True], r"use where\(mask, x, 0\)"),
+        (S[np.array(True)], r"use where\(mask, x, 0\)"),
+        (S[[True, False]], "mask of 2 entries does not fit dim 0 of size 7"),
+        (S[[0.5]], "not list of float64"),
+        (S[..., 0, ...], "at most one"),
+        (S[::0], "not zero"),
+        (S[0, 0, 0, [0]], "too many"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(index, message):
+    x = Tensor.from_global(A, Mesh((2,), ("a",))("a", None, None), LockStep(2))
+    with pytest.raises(RuleError, match=message) as caught:
+        x[index]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mask_that_is_computed_names_the_way_out():
+    x = Tensor.from_global(A, Mesh((2,), ("a",))("a", None, None), LockStep(2))
+    with pytest.raises(RuleError, match=r"use where\(mask, x, 0\)"):
+        x[x > 0]
