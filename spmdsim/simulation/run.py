@@ -21,6 +21,7 @@ from spmdsim.simulation.report import Report
 from spmdsim.simulation.standstill.deadlock import on_stall
 from spmdsim.simulation.standstill.finalize import check_end
 from spmdsim.simulation.timeline import Timeline
+from spmdsim.trace.lines import cell
 
 Emit = Callable[[int, str], None]
 
@@ -225,6 +226,8 @@ def _exception(task: Task, error: BaseException) -> Problem:
     place = _where(task, error, type(error).__name__)
     trace = traceback.TracebackException.from_exception(error)
     theirs = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]
+    for frame in theirs:
+        frame.filename = cell(frame.filename) or frame.filename
     trace.stack = traceback.StackSummary.from_list(theirs)
     lines = [line for part in trace.format() for line in part.rstrip().split("\n")]
     name = type(error).__name__

@@ -7,6 +7,7 @@ from typing import Any
 
 from spmdsim.simulation.engine.messages import Message, Receive
 from spmdsim.simulation.findings.places import user_call
+from spmdsim.trace.lines import in_words
 
 _MICRO = 1e6
 
@@ -32,7 +33,7 @@ class Timeline:
         """One call of a rank, from ``begin`` to the rank's clock."""
         _, user = user_call(frame)
         if user is not None:
-            facts["line"] = f"{user.f_code.co_filename}:{user.f_lineno}"
+            facts["line"] = in_words(user.f_code.co_filename, user.f_lineno, folder=True)
         self._slice(name, task.rank, begin, task.clock, facts)
 
     def _slice(self, name: str, rank: int, begin: float, end: float, facts: dict[str, Any]) -> None:

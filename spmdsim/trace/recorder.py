@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, overload
 
 from spmdsim.redistribution.step import LOCAL_STEPS
 from spmdsim.trace.events import CollectiveEvent, Event, OperatorEvent
+from spmdsim.trace.lines import cell, in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,7 +160,7 @@ def current_operator() -> str:
 
 
 def source_line() -> str | None:
-    """``file:line`` of the innermost frame outside this package: the user's call."""
+    """``file:line`` of the innermost frame outside this package, or cell and line: the user's call."""
     return next(_user_lines(), None)
 
 
@@ -172,6 +173,8 @@ def _user_lines() -> Iterator[str]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(PACKAGE) and not name.startswith("<"):
-            yield f"{os.path.basename(name)}:{frame.f_lineno}"
+        if not name.startswith(PACKAGE) and (not name.startswith("<") or cell(name)):
+            yield in_words(name, frame.f_lineno)
+            if frame.f_code.co_name.startswith(("<module", "<cell")) and cell(name):
+                return  # below is only what runs the cell
         frame = frame.f_back

@@ -18,6 +18,7 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Mapping_, Op, ShardedOp
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import recorder
+from spmdsim.trace.lines import in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -225,7 +226,7 @@ def _user_frames(error: Exception) -> list[traceback.FrameSummary]:
 def _user_line(error: Exception) -> str:
     """``file:line`` of the last frame of the user's."""
     frames = _user_frames(error)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
+    return in_words(frames[-1].filename, frames[-1].lineno, folder=True) if frames else "an unknown line"
 
 
 def _numpy_folder() -> str:

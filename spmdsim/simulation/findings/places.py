@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from spmdsim.trace.lines import in_words
+
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of the simulator
 Site = tuple[CodeType, int]
 
@@ -34,8 +36,8 @@ class Place:
 
     @property
     def where(self) -> str:
-        """File name and line, without the folder."""
-        return f"{os.path.basename(self.file)}:{self.line}"
+        """File name and line, without the folder; for a notebook, cell and line."""
+        return in_words(self.file, self.line)
 
     def to_dict(self) -> dict[str, Any]:
         """The place as JSON values."""
