@@ -191,8 +191,8 @@ def test_each_rank_reads_its_slice_only(tmp_path, monkeypatch):
     asked: dict[str, list[tuple[slice, ...]]] = {"x.npy": [], "w.npy": []}
     real = spmdsim.cases.inputs.open_array
 
-    def watched(path):
-        array = real(path)
+    def watched(path, **options):
+        array = real(path, **options)
 
         def read(index):
             asked[Path(path).name].append(index)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import struct
 
+import ml_dtypes
 import numpy as np
 import pytest
 from run_files import LOCKSTEP, W, X, run_json
 
 import spmdsim.cases.inputs
+from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.cli.main import main
+from spmdsim.errors import InputError
+from spmdsim.tensor.files import open_array
 
 
 def test_nan_and_inf_are_values(tmp_path, capsys):
@@ -77,3 +81,44 @@ def test_what_cannot_be_a_matrix_is_one_line(tmp_path, make, text, capsys):
     assert main([*LOCKSTEP, "-n", "4", "--only", "matmul", "--x", str(make(tmp_path))]) == 2
     said = capsys.readouterr().err
     assert text in said and said.count("\n") == 1
+
+
+def saved(folder, compressed=False):
+    """A matrix of bfloat16 as numpy saves it: two bytes per element, and no word of what they are."""
+    x = np.asarray(X, ml_dtypes.bfloat16)
+    if compressed:
+        np.savez_compressed(folder / "x.npz", x=np.asfortranarray(x))
+        return folder / "x.npz"
+    np.save(folder / "x.npy", x)
+    return folder / "x.npy"
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_bfloat16_that_numpy_saved(tmp_path, compressed, capsys):
+    path = saved(tmp_path, compressed)
+    found = run_json(capsys, "-n", 4, "--only", "matmul", "--x", path, "--dtype", "bfloat16")
+    assert found["ok"] and all("bfloat16" in case["why"] for case in found["cases"])
+    opened = open_array(path, dtype="bfloat16")
+    assert opened.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(opened[1:3], np.asarray(X, ml_dtypes.bfloat16)[1:3])
+
+
+@pytest.mark.parametrize("options", [(), ("--dtype", "float32")])
+def test_nameless_elements_say_what_to_say(tmp_path, options, capsys):
+    arguments = [*LOCKSTEP, "-n", "4", "--only", "matmul", "--x", str(saved(tmp_path)), *options]
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "x.npy' holds elements of two bytes without a type" in said and "--dtype bfloat16" in said
+    assert said.count("\n") == 1
+
+
+def test_an_array_that_numpy_loaded(tmp_path):
+    layout, world = Mesh((2,), ("a",))("a", None), LockStep(2)
+    for mode in (None, "r"):
+        loaded = np.load(saved(tmp_path), mmap_mode=mode)
+        for dtype in ("bfloat16", ml_dtypes.bfloat16):
+            x = Tensor.from_global(loaded, layout, world, dtype=dtype)
+            np.testing.assert_array_equal(x.full(), np.asarray(X, ml_dtypes.bfloat16))
+        for dtype in (None, "float32"):
+            with pytest.raises(InputError, match="the array has elements of two bytes without a type"):
+                Tensor.from_global(loaded, layout, world, dtype=dtype)

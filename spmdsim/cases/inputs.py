@@ -62,9 +62,9 @@ class Source:
         return Source(self.name, self.shape, dtype, lambda index: np.asarray(self.read(index), dtype))
 
 
-def from_file(path: str, what: str) -> Source:
+def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
     """The array in a file, which must be a matrix once its trailing dims are joined (images: one row each)."""
-    array = open_array(path)
+    array = open_array(path, dtype=dtype)
     if len(array.shape) < 2:
         raise InputError(f"{what} needs a matrix, but {path!r} holds an array of shape {array.shape}")
     if len(array.shape) == 2:
@@ -182,7 +182,7 @@ class Inputs:
     @cached_property
     def _raw_x(self) -> Source:
         if self._x is not None:
-            return from_file(self._x, "--x")
+            return from_file(self._x, "--x", self._dtype)
         if self._shape is not None and self._w is None:
             m, k, _ = self._shape
             return _numbers("random numbers", (m, k), self._dtype or np.dtype(np.float32), 1)
@@ -198,7 +198,7 @@ class Inputs:
     def w(self) -> Source:
         """The right operand ``[k, n]``."""
         if self._w is not None:
-            found = from_file(self._w, "--w")
+            found = from_file(self._w, "--w", self._dtype)
         elif self._shape is not None and self._x is None:
             found = _numbers("random numbers", self._shape[1:], self._dtype or np.dtype(np.float32), 2)
         else:

@@ -55,7 +55,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--layout", metavar="X;W", help="one matmul by layouts: 'dp,tp; tp,None[; OUT]'")
     parser.add_argument("--shape", metavar="M,K,N", help="sizes of the matrix product")
-    parser.add_argument("--dtype", help="element type, such as float32, bfloat16, int64")
+    parser.add_argument(
+        "--dtype",
+        help="element type, such as float32, bfloat16 (also of .npy files that cannot name it), int64",
+    )
     parser.add_argument("--x", metavar="FILE", help="left operand: .npy, .npz:name, .safetensors:name, IDX")
     parser.add_argument("--w", metavar="FILE", help="right operand")
     parser.add_argument("--data", metavar="FILE", help="images, one row each (same as --x)")

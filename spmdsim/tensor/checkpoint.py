@@ -23,7 +23,8 @@ import numpy as np
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.layout import Bounds, Layout
 from spmdsim.redistribution.step import overlap
-from spmdsim.tensor.files import open_array, safetensors_dtype, safetensors_name
+from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
+from spmdsim.tensor.files import open_array
 from spmdsim.tensor.manifest import MANIFEST, VERSION, read_manifest, saved_layout
 from spmdsim.tensor.tensor import Tensor
 

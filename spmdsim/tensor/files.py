@@ -23,24 +23,11 @@ from typing import IO, Any
 import numpy as np
 
 from spmdsim.errors import InputError
+from spmdsim.tensor.element_types import named, safetensors_dtype
 
 Index = tuple[slice, ...]
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_SAFETENSORS = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "u1",
-    "BOOL": "?",
-}
 
 
 @dataclass(frozen=True)
@@ -65,24 +52,26 @@ class FileArray:
         return self.read(tuple(slice(*p.indices(n)) for p, n in zip(full, self.shape)))
 
 
-def open_array(path: str | Path, name: str | None = None) -> FileArray:
+def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> FileArray:
     """Open an array in a file without reading it.
 
     Args:
         path: the file; ``data.npz:weights`` or ``model.safetensors:layer.0`` names a member.
         name: the member, if not in the path.
+        dtype: ``"bfloat16"`` where NumPy saved elements of that type, which its files cannot name; other elements are
+            read in their own type whatever is said here.
 
     Raises:
-        InputError: the file is missing, damaged or of an unknown kind, or has no such member.
+        InputError: the file is missing, damaged or of an unknown kind, has no such member, or nameless elements.
     """
     file, member = _split_member(Path(path), name)
     _require_file(file)
     kind = "".join(file.suffixes[-2:]).lower()
     with _readable(file, kind or "an IDX file"):
         if kind.endswith(".npy"):
-            return _open_npy(file)
+            return _open_npy(file, dtype)
         if kind.endswith(".npz"):
-            return _open_npz(file, member)
+            return _open_npz(file, member, dtype)
         if kind.endswith(".safetensors"):
             return _open_safetensors(file, member)
         return _open_idx(file)
@@ -165,7 +154,7 @@ def _require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Non
 # -- npy and npz ------------------------------------------------------------------------------------
 
 
-def _npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype, bool]:
+def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY":
         raise InputError(f"{str(path)!r} is not a .npy file: it does not begin with NumPy's mark")
@@ -175,23 +164,24 @@ def _npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
     dtype = np.dtype(header["descr"])
     if dtype.hasobject:
         raise InputError(f"{str(path)!r} holds Python objects, which are never unpickled; save numbers")
+    dtype = named(dtype, wanted, f"{str(path)!r} holds")
     return tuple(header["shape"]), dtype, bool(header["fortran_order"])
 
 
-def _open_npy(path: Path) -> FileArray:
+def _open_npy(path: Path, wanted: Any) -> FileArray:
     with path.open("rb") as stream:
-        shape, dtype, fortran = _npy_header(stream, path)
+        shape, dtype, fortran = _npy_header(stream, path, wanted)
         offset = stream.tell()
     return _mapped(path, shape, dtype, offset, fortran)
 
 
-def _open_npz(path: Path, member: str | None) -> FileArray:
+def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
     with zipfile.ZipFile(path) as archive:
         names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
         chosen = _pick(names, member, path)
         info = archive.getinfo(f"{chosen}.npy")
         with archive.open(info) as stream:
-            shape, dtype, fortran = _npy_header(stream, path)
+            shape, dtype, fortran = _npy_header(stream, path, wanted)
             start = stream.tell()
     if info.compress_type == zipfile.ZIP_STORED:
         return _mapped(path, shape, dtype, _data_offset(path, info) + start, fortran)
@@ -279,31 +269,6 @@ def _open_safetensors(path: Path, member: str | None) -> FileArray:
         safetensors_dtype(entry["dtype"], path),
         8 + length + entry["data_offsets"][0],
     )
-
-
-def safetensors_dtype(name: str, path: Path) -> np.dtype:
-    """The element type that a safetensors file calls ``name``."""
-    if name == "BF16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    if name not in _SAFETENSORS:
-        raise InputError(f"{str(path)!r} has elements of type {name}, which is not known")
-    return np.dtype(_SAFETENSORS[name])
-
-
-def safetensors_name(dtype: np.dtype) -> str:
-    """What a safetensors file calls an element type.
-
-    Raises:
-        InputError: it has no name for it.
-    """
-    if dtype.name == "bfloat16":
-        return "BF16"
-    for name, code in _SAFETENSORS.items():
-        if np.dtype(code) == dtype.newbyteorder("<"):
-            return name
-    raise InputError(f"a safetensors file cannot hold elements of type {dtype}")
 
 
 def _open_idx(path: Path) -> FileArray:

@@ -13,7 +13,7 @@ from typing import Any
 
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.layout import Layout, Mesh
-from spmdsim.tensor.files import safetensors_dtype
+from spmdsim.tensor.element_types import safetensors_dtype
 
 MANIFEST = "manifest.json"
 VERSION = 1

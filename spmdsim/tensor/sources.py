@@ -9,6 +9,7 @@ import numpy as np
 
 from spmdsim.errors import InputError, LayoutError
 from spmdsim.layout import Bounds, Layout
+from spmdsim.tensor.element_types import is_nameless, named
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
 
@@ -22,7 +23,8 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
     """The meta of a global source, and a function that takes one block of it as a fresh array.
 
     Raises:
-        InputError: a function without shape or dtype, or one that returns a block of the wrong shape.
+        InputError: a function without shape or dtype, or one that returns a block of the wrong shape; an array of
+            nameless elements.
     """
     if callable(source) and not hasattr(source, "shape"):
         if shape is None or dtype is None:
@@ -31,10 +33,13 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
     array = source if hasattr(source, "shape") and hasattr(source, "dtype") else np.asarray(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
         raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
-    kind = np.dtype(array.dtype if dtype is None else dtype)
+    own = named(np.dtype(array.dtype), dtype, "the array has")
+    kind = own if dtype is None or own != array.dtype else np.dtype(dtype)
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
         block = np.asarray(array[index])
+        if is_nameless(block.dtype):
+            block = block.view(own)
         fresh = empty(block.shape, kind)
         fresh[...] = block
         return fresh

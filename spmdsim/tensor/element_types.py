@@ -1,0 +1,85 @@
+"""Element types as files name them, and the one that numpy's files have no name for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import InputError
+
+_BFLOAT16 = ("bfloat16", "bf16")
+_SAFETENSORS = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+
+def bfloat16() -> np.dtype:
+    """The element type of 8 exponent and 7 fraction bits."""
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def is_nameless(dtype: np.dtype) -> bool:
+    """Whether elements are two bytes of nobody knows what: ``numpy.save`` writes bfloat16 as ``|V2``.
+
+    >>> is_nameless(np.dtype("V2")), is_nameless(bfloat16()), is_nameless(np.dtype("f2"))
+    (True, False, False)
+    """
+    return dtype.type is np.void and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None
+
+
+def named(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
+    """The element type as it is, but bfloat16 for two nameless bytes if that is what is wanted.
+
+    Args:
+        dtype: the element type that was found.
+        wanted: the one the user asks for, if any: a type or its name.
+        what: the beginning of the error, such as ``"'x.npy' holds"``.
+
+    Raises:
+        InputError: nameless bytes, and bfloat16 was not asked for.
+    """
+    if not is_nameless(dtype):
+        return dtype
+    if wanted is not None and (wanted if isinstance(wanted, str) else np.dtype(wanted).name) in _BFLOAT16:
+        return bfloat16()
+    raise InputError(
+        f"{what} elements of two bytes without a type, as numpy saves bfloat16; if they are that, say so: "
+        "dtype='bfloat16', on the command line --dtype bfloat16"
+    )
+
+
+def safetensors_dtype(name: str, path: Any) -> np.dtype:
+    """The element type that a safetensors file calls ``name``."""
+    if name == "BF16":
+        return bfloat16()
+    if name not in _SAFETENSORS:
+        raise InputError(f"{str(path)!r} has elements of type {name}, which is not known")
+    return np.dtype(_SAFETENSORS[name])
+
+
+def safetensors_name(dtype: np.dtype) -> str:
+    """What a safetensors file calls an element type.
+
+    Raises:
+        InputError: it has no name for it.
+    """
+    if dtype.name == "bfloat16":
+        return "BF16"
+    for name, code in _SAFETENSORS.items():
+        if np.dtype(code) == dtype.newbyteorder("<"):
+            return name
+    raise InputError(f"a safetensors file cannot hold elements of type {dtype}")
