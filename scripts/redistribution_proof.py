@@ -31,7 +31,7 @@ from spmdsim.layout import Layout
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.bound import lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh
-from spmdsim.redistribution.exchange import receives
+from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.price import largest
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep

@@ -95,8 +95,8 @@ def test_goal_errors_name_the_line(text: str, message: str) -> None:
 
 def test_goal_in_the_event_simulator() -> None:
     """The published example: dissemination over 16 ranks, one byte, ends after 22 us."""
-    from spmdsim.cost.loggops import simulate_program
-    from spmdsim.cost.program import Program
+    from spmdsim.cost.events.loggops import simulate_program
+    from spmdsim.cost.events.program import Program
 
     schedule = schedule_of("barrier", "dissemination", 16)
     goal = goal_of(schedule, 0)
@@ -109,8 +109,8 @@ def test_goal_in_the_event_simulator() -> None:
 
 def test_published_binomial_reduction() -> None:
     """1024 bytes over 8 ranks, through a GOAL file and back."""
-    from spmdsim.cost.loggops import simulate_program
-    from spmdsim.cost.program import Program
+    from spmdsim.cost.events.loggops import simulate_program
+    from spmdsim.cost.events.program import Program
 
     goal = read_goal(goal_of(schedule_of("reduce", "binomial", 8), 1024).to_text())
     found = simulate_program(goal.fill(Program(8)))

@@ -11,9 +11,9 @@ from test_cost_price import NAMES
 
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Machine
-from spmdsim.cost.loggops import LogGOPS, simulate_program
-from spmdsim.cost.lowering import program_of
-from spmdsim.cost.program import Program
+from spmdsim.cost.events.loggops import LogGOPS, simulate_program
+from spmdsim.cost.events.lowering import program_of
+from spmdsim.cost.events.program import Program
 from spmdsim.errors import ScheduleError
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "collectives.json").read_text())

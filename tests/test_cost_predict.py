@@ -11,8 +11,8 @@ from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine
 from spmdsim.cost.emulated import emulated_seconds
-from spmdsim.cost.loggops import LogGOPS, simulate_program
-from spmdsim.cost.lowering import program_of
+from spmdsim.cost.events.loggops import LogGOPS, simulate_program
+from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import price
 from spmdsim.draw.prediction import prediction_plot

@@ -12,8 +12,8 @@ from spmdsim.collectives import algorithm, algorithms, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
 from spmdsim.cost.formulas import closed_form, crossover_bytes
+from spmdsim.cost.networks.traffic import symmetry_of, traffic
 from spmdsim.cost.pricing import price, reaches
-from spmdsim.cost.traffic import symmetry_of, traffic
 from spmdsim.errors import InputError
 
 UNIT = Machine("unit", 1.0, 1.0, 1.0)
@@ -72,7 +72,7 @@ def test_hierarchical_counts() -> None:
 @pytest.mark.parametrize("n", [64, 128, 60])
 def test_one_rank_stands_for_all(name: str, n: int) -> None:
     """The rounds built from rank 0 are the rounds all ranks really do."""
-    from spmdsim.cost import traffic as module
+    from spmdsim.cost.networks import traffic as module
 
     schedule = schedule_of("all_reduce", name, n)
     kind = symmetry_of(schedule)
@@ -140,7 +140,7 @@ def test_large_rank_counts_materialise_nothing() -> None:
 
 
 def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
-    from spmdsim.cost import traffic as module
+    from spmdsim.cost.networks import traffic as module
 
     monkeypatch.setattr(module, "RANK_ROUND_LIMIT", 100)
     with pytest.raises(InputError, match="no symmetry and too many messages"):

@@ -7,14 +7,14 @@ import pytest
 
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Link, Machine
-from spmdsim.cost.congestion import drain_seconds, max_min_rates, round_seconds
-from spmdsim.cost.dragonfly import Dragonfly
-from spmdsim.cost.fat_tree import FatTree
-from spmdsim.cost.hotspots import hotspots
+from spmdsim.cost.networks.congestion import drain_seconds, max_min_rates, round_seconds
+from spmdsim.cost.networks.dragonfly import Dragonfly
+from spmdsim.cost.networks.fat_tree import FatTree
+from spmdsim.cost.networks.hotspots import hotspots
+from spmdsim.cost.networks.spec import parse_topology
+from spmdsim.cost.networks.topology import Flat, Nodes, Routes, Topology
+from spmdsim.cost.networks.torus import Torus
 from spmdsim.cost.pricing import price
-from spmdsim.cost.topology import Flat, Nodes, Routes, Topology
-from spmdsim.cost.topology_spec import parse_topology
-from spmdsim.cost.torus import Torus
 from spmdsim.errors import InputError
 
 NETWORKS: list[Topology] = [

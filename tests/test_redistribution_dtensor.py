@@ -13,8 +13,8 @@ import pytest
 from spmdsim.errors import PlanError
 from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.dtensor import DTensorPlan, greedy_steps
-from spmdsim.redistribution.dtensor_orders import in_mesh_order, ordered_steps, path_cost, short
+from spmdsim.redistribution.dtensor.orders import in_mesh_order, ordered_steps, path_cost, short
+from spmdsim.redistribution.dtensor.planner import DTensorPlan, greedy_steps
 from spmdsim.redistribution.every import every_layout
 
 PEERS = json.loads((Path(__file__).parent / "vectors/redistribution_peers.json").read_text())

@@ -15,13 +15,13 @@ from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound import lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh
-from spmdsim.redistribution.exchange import receives, sends
-from spmdsim.redistribution.few import FewTraffic
-from spmdsim.redistribution.grid import Ends
+from spmdsim.redistribution.exchange.direct import receives, sends
+from spmdsim.redistribution.exchange.few import FewTraffic
+from spmdsim.redistribution.exchange.grid import Ends
+from spmdsim.redistribution.exchange.traffic import exchange_traffic
+from spmdsim.redistribution.exchange.transfers import Transfers
 from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange
 from spmdsim.redistribution.step import overlap
-from spmdsim.redistribution.traffic import exchange_traffic
-from spmdsim.redistribution.transfers import Transfers
 from spmdsim.worlds.lockstep import LockStep
 
 #: Meshes with other sizes, orders and subsets of eight ranks.

@@ -18,7 +18,7 @@ from spmdsim.layout import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.layout.refine import common_mesh, refine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.every import every_layout
-from spmdsim.redistribution.exchange import receives
+from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.price import largest
 
 PEERS = json.loads((Path(__file__).parent / "vectors/redistribution_peers.json").read_text())

@@ -12,8 +12,8 @@ from scripts import redistribution_proof as proof
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.every import every_layout
-from spmdsim.redistribution.factor import factor
-from spmdsim.redistribution.flat import flat_receives, flat_sends
+from spmdsim.redistribution.reshape.factor import factor
+from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
 

@@ -18,7 +18,7 @@ from spmdsim.cost import (
     program_of,
     simulate_program,
 )
-from spmdsim.cost.traffic import compressed_rounds
+from spmdsim.cost.networks.traffic import compressed_rounds
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -21,8 +21,10 @@ from itertools import product
 
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import Layout, Mesh, refine
-from spmdsim.redistribution import bound, candidates, exchange, few, flat, grid, plan, planner, price, traffic
+from spmdsim.redistribution import bound, candidates, plan, planner, price
 from spmdsim.redistribution.every import every_layout, every_mesh
+from spmdsim.redistribution.exchange import direct, few, grid, traffic
+from spmdsim.redistribution.reshape import flat
 
 Shape = tuple[int, ...]
 SHAPES: dict[int, list[Shape]] = {
@@ -50,7 +52,7 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     of_meshes = {"ranks_of", "_digits", "_offsets", "piece_numbers", "common_mesh", "_on_mesh", "_held"}
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}
-    for module in (bound, candidates, exchange, few, flat, grid, planner, price, refine, traffic):
+    for module in (bound, candidates, direct, few, flat, grid, planner, price, refine, traffic):
         for name, function in vars(module).items():
             if hasattr(function, "cache_clear"):
                 (meshes if name in of_meshes else pairs)[id(function)] = function.cache_clear
@@ -140,7 +142,7 @@ def exchange_table(repeats: int) -> None:
     print("one rank's transfers among 65,536 ranks: milliseconds")
     print(f"{'':<46}{'first':>8}{'next':>8}{'as objects':>12}")
     for name, (src, dst) in cases.items():
-        for what in (exchange.receives, exchange.sends):
+        for what in (direct.receives, direct.sends):
             for tables in (grid.grid, grid.grids, grid.cuts):
                 tables.cache_clear()
             times = []

@@ -70,7 +70,7 @@ class GoalProgram:
         return "\n".join(lines) + "\n"
 
     def fill(self, program: Any) -> Any:
-        """Add all operations to a program of the event simulator (``spmdsim.cost.program.Program``); returns it."""
+        """Add all operations to a program of the event simulator (``spmdsim.cost.events.program.Program``); returns it."""
         for rank, operations in enumerate(self.ranks):
             numbers = []
             for one in operations:

@@ -13,16 +13,16 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate
+    from spmdsim.cost.events.loggops import LogGOPS, simulate_program
+    from spmdsim.cost.events.lowering import program_of
+    from spmdsim.cost.events.program import Program
     from spmdsim.cost.formulas import closed_form, crossover_bytes
-    from spmdsim.cost.loggops import LogGOPS, simulate_program
-    from spmdsim.cost.lowering import program_of
     from spmdsim.cost.machine_file import load_cost_model, load_machine, save_machine
+    from spmdsim.cost.networks.spec import parse_topology
+    from spmdsim.cost.networks.topology import Topology
     from spmdsim.cost.prediction import Prediction, predict
     from spmdsim.cost.pricing import Price, price
-    from spmdsim.cost.program import Program
     from spmdsim.cost.roofline import Work
-    from spmdsim.cost.topology import Topology
-    from spmdsim.cost.topology_spec import parse_topology
 
 __all__ = [
     "CostModel",
@@ -51,23 +51,23 @@ __all__ = [
 
 #: Names that need schedules, files or numpy: planners, which only need a machine, do not pay for them.
 _HOME = {
-    "LogGOPS": "loggops",
+    "LogGOPS": "events.loggops",
     "Prediction": "prediction",
     "Price": "pricing",
-    "Program": "program",
-    "Topology": "topology",
+    "Program": "events.program",
+    "Topology": "networks.topology",
     "Work": "roofline",
     "calibrate": "calibration",
     "closed_form": "formulas",
     "crossover_bytes": "formulas",
     "load_cost_model": "machine_file",
     "load_machine": "machine_file",
-    "parse_topology": "topology_spec",
+    "parse_topology": "networks.spec",
     "predict": "prediction",
     "price": "pricing",
-    "program_of": "lowering",
+    "program_of": "events.lowering",
     "save_machine": "machine_file",
-    "simulate_program": "loggops",
+    "simulate_program": "events.loggops",
 }
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
 from spmdsim.collectives.bounds import lower_bound
+from spmdsim.cost.events.loggops import LogGOPS, simulate_program
+from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.formulas import closed_form
-from spmdsim.cost.loggops import LogGOPS, simulate_program
-from spmdsim.cost.lowering import program_of
 from spmdsim.cost.machine import Machine
+from spmdsim.cost.networks.spec import parse_topology
+from spmdsim.cost.networks.topology import Topology
+from spmdsim.cost.networks.traffic import compressed_rounds, symmetry_of
 from spmdsim.cost.pricing import price
-from spmdsim.cost.topology import Topology
-from spmdsim.cost.topology_spec import parse_topology
-from spmdsim.cost.traffic import compressed_rounds, symmetry_of
 from spmdsim.errors import InputError
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
@@ -127,7 +127,7 @@ def predict(
         ranks: rank counts.
         sizes: message sizes in bytes.
         names: algorithms; all if empty.
-        topology: a text as :func:`spmdsim.cost.topology_spec.parse_topology` reads it.
+        topology: a text as :func:`spmdsim.cost.networks.spec.parse_topology` reads it.
         itemsize: bytes that are never cut.
         options: options of algorithms, such as ``group``; each takes those it knows.
         events: parameters, in seconds, to simulate events in the LogGOPS model instead of synchronous rounds.

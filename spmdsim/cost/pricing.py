@@ -14,11 +14,11 @@ from functools import lru_cache
 import numpy as np
 
 from spmdsim.collectives import Schedule
-from spmdsim.cost.congestion import round_seconds
 from spmdsim.cost.formulas import closed_form
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.topology import Topology
-from spmdsim.cost.traffic import Traffic, traffic
+from spmdsim.cost.networks.congestion import round_seconds
+from spmdsim.cost.networks.topology import Topology
+from spmdsim.cost.networks.traffic import Traffic, traffic
 
 #: Ranks times rounds above which a closed form is preferred to going through the rounds.
 _CLOSED_FORM_ABOVE = 50_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from spmdsim.collectives import Move, Schedule
 from spmdsim.cost import LogGOPS, Machine, Topology, price, program_of, simulate_program
-from spmdsim.cost.program import CALC, SEND
+from spmdsim.cost.events.program import CALC, SEND
 from spmdsim.draw.message_timeline import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
 from spmdsim.errors import InputError
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from spmdsim.draw.layout import Cell, Picture
 from spmdsim.layout import Bounds, Layout
-from spmdsim.redistribution.exchange import receives
+from spmdsim.redistribution.exchange.direct import receives
 
 MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
 

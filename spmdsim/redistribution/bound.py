@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from spmdsim.layout import Layout
-from spmdsim.redistribution.grid import piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
 from spmdsim.redistribution.step import overlap
 
 

@@ -16,7 +16,8 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
-from spmdsim.redistribution.grid import Ends
+from spmdsim.redistribution.exchange.grid import Ends
+from spmdsim.redistribution.exchange.traffic import busiest
 from spmdsim.redistribution.price import (
     Prices,
     largest,
@@ -27,7 +28,6 @@ from spmdsim.redistribution.price import (
 )
 from spmdsim.redistribution.search import STEP_PENALTY, Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.redistribution.traffic import busiest
 
 #: The kinds of plan.
 LOCAL = "local"

@@ -20,9 +20,9 @@ from spmdsim.layout import Layout
 from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
 from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
-from spmdsim.redistribution.grid import ranks_of
+from spmdsim.redistribution.exchange.grid import ranks_of
 from spmdsim.redistribution.price import price_step, received_elements
-from spmdsim.redistribution.reshape import reshape_bounds, reshape_candidates
+from spmdsim.redistribution.reshape.plans import reshape_bounds, reshape_candidates
 from spmdsim.redistribution.step import Step
 
 
@@ -187,7 +187,7 @@ def plan(
 
     Returns:
         A :class:`Plan`; with a style a :class:`~spmdsim.redistribution.mindspore.plan.MindSporePlan` or a
-        :class:`~spmdsim.redistribution.dtensor.DTensorPlan`, whose ``ours`` is that plan.
+        :class:`~spmdsim.redistribution.dtensor.planner.DTensorPlan`, whose ``ours`` is that plan.
 
     Raises:
         PlanError: the layouts are for other numbers of dims, or the target is pending.
@@ -225,7 +225,7 @@ def _plan(
     if style is None:
         return found
     if style == "dtensor":
-        from spmdsim.redistribution.dtensor import dtensor_plan
+        from spmdsim.redistribution.dtensor.planner import dtensor_plan
 
         return dtensor_plan(src, dst, shape, dtype.itemsize, found)
     if style != "mindspore":

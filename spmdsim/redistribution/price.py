@@ -17,11 +17,11 @@ import numpy as np
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.layout import Layout, Mesh
-from spmdsim.redistribution.few import FewTraffic
-from spmdsim.redistribution.flat import flat_received
-from spmdsim.redistribution.grid import Ends, Entries, cuts, piece_numbers
+from spmdsim.redistribution.exchange.few import FewTraffic
+from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers
+from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
+from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.redistribution.traffic import Traffic, busiest, exchange_traffic
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)

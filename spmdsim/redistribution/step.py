@@ -65,7 +65,7 @@ class Step:
         shape: global shape of the tensor.
         op: the reduction, for all_reduce and reduce_scatter; the pending one, for fill.
         to_shape: the global shape after, where the step changes it: a ``reshape`` of each shard as it is, or an
-            ``exchange`` by row-major element numbers (:mod:`~spmdsim.redistribution.flat`).
+            ``exchange`` by row-major element numbers (:mod:`~spmdsim.redistribution.reshape.flat`).
     """
 
     collective: str
@@ -94,7 +94,7 @@ class Step:
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
         if self.collective == "exchange" and self.to_shape is not None:
-            from spmdsim.redistribution.flat import flat_receives
+            from spmdsim.redistribution.reshape.flat import flat_receives
 
             flat = flat_receives(self.src, self.dst, self.shape, self.to_shape, rank)
             return itemsize * sum(t.count for t in flat if t.peer != rank)

@@ -107,8 +107,8 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     from spmdsim.layout import split_block
-    from spmdsim.redistribution.exchange import receives
-    from spmdsim.redistribution.flat import flat_receives
+    from spmdsim.redistribution.exchange.direct import receives
+    from spmdsim.redistribution.reshape.flat import flat_receives
 
     if step.collective in LOCAL_STEPS:
         return []

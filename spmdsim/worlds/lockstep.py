@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
-from spmdsim.redistribution.flat import flat_receives
+from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
 from spmdsim.worlds.base import World
@@ -248,7 +248,7 @@ def _reducing(step: Step, members: tuple[int, ...]) -> Program:
 
 def _exchange(step: Step) -> Program:
     """Every rank's target box, assembled from the boxes it receives."""
-    from spmdsim.redistribution.exchange import receives
+    from spmdsim.redistribution.exchange.direct import receives
 
     jobs = []
     for rank in step.dst.mesh.rank_list:

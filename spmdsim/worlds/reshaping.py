@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spmdsim.redistribution.flat import flat_receives, flat_sends
+from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
 from spmdsim.redistribution.step import Step
 
 

@@ -145,7 +145,7 @@ def _blocks(traffic: Traffic) -> bool:
 
 def exchange_traffic(step: Step, rank: int) -> Traffic:
     """The traffic of a direct exchange between two layouts, over the ranks of both meshes."""
-    from spmdsim.redistribution.exchange import receives, sends
+    from spmdsim.redistribution.exchange.direct import receives, sends
 
     members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
     number = {member: k for k, member in enumerate(members)}

@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     """Simulate; 1 when the program cannot end."""
     from spmdsim.cli.output import emit_json, say
     from spmdsim.collectives.goal import read_goal
-    from spmdsim.cost.loggops import LogGOPS, simulate_program
-    from spmdsim.cost.program import Program
+    from spmdsim.cost.events.loggops import LogGOPS, simulate_program
+    from spmdsim.cost.events.program import Program
 
     try:
         text = Path(args.file).read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
-    from spmdsim.cost.loggops import LogGOPS
+    from spmdsim.cost.events.loggops import LogGOPS
 
 EXAMPLES = """\
 examples:
@@ -143,8 +143,8 @@ def _print_links(
 
     from spmdsim.cli.output import console, emit_json, say, table
     from spmdsim.collectives import schedule_of
-    from spmdsim.cost.hotspots import hotspots
-    from spmdsim.cost.topology_spec import parse_topology
+    from spmdsim.cost.networks.hotspots import hotspots
+    from spmdsim.cost.networks.spec import parse_topology
     from spmdsim.draw.prediction import microseconds
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
@@ -194,7 +194,7 @@ def event_parameters(text: str, machine: Machine) -> LogGOPS:
     """
     from dataclasses import asdict
 
-    from spmdsim.cost.loggops import LogGOPS
+    from spmdsim.cost.events.loggops import LogGOPS
 
     values: dict[str, Any] = asdict(LogGOPS.from_machine(machine))
     for part in filter(None, (one.strip() for one in text.split(","))):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spmdsim.collectives import Schedule
-from spmdsim.cost.topology import Topology
-from spmdsim.cost.traffic import traffic
+from spmdsim.cost.networks.topology import Topology
+from spmdsim.cost.networks.traffic import traffic
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int 
         itemsize: bytes that are never cut.
 
     >>> from spmdsim.collectives import schedule_of
-    >>> from spmdsim.cost.torus import Torus
+    >>> from spmdsim.cost.networks.torus import Torus
     >>> found = hotspots(schedule_of("all_reduce", "recursive_doubling", 8), Torus((8,), 1e9), 1000)
     >>> [(one.link, one.messages) for one in found]
     [('0 + dim 0', 1), ('1 + dim 0', 2), ('0 + dim 0', 4)]

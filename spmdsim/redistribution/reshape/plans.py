@@ -23,9 +23,9 @@ from spmdsim.redistribution.candidates import (
     endpoints,
     priced,
 )
-from spmdsim.redistribution.factor import factor
-from spmdsim.redistribution.flat import flat_received
 from spmdsim.redistribution.price import Prices, volumes
+from spmdsim.redistribution.reshape.factor import factor
+from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.search import search, steps_of
 from spmdsim.redistribution.step import Step
 

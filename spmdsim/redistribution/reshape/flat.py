@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from spmdsim.layout import Layout
-from spmdsim.redistribution.grid import Grid
+from spmdsim.redistribution.exchange.grid import Grid
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.collectives import Move, Schedule
 from spmdsim.collectives.formula import evaluate
-from spmdsim.cost.topology import Floats, Ints
+from spmdsim.cost.networks.topology import Floats, Ints
 from spmdsim.errors import InputError
 
 #: Up to this rank count all ranks are generated, so that uneven chunks are counted to the byte.

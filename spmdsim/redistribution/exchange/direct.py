@@ -16,9 +16,9 @@ import numpy as np
 
 from spmdsim.errors import PlanError
 from spmdsim.layout import Layout
-from spmdsim.redistribution.grid import Cuts, Grid, grids
+from spmdsim.redistribution.exchange.grid import Cuts, Grid, grids
+from spmdsim.redistribution.exchange.transfers import Transfers
 from spmdsim.redistribution.step import Transfer
-from spmdsim.redistribution.transfers import Transfers
 
 #: Up to so many ranks in both meshes together, transfers are made at once and remembered.
 FEW = 2048

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spmdsim.cost.dragonfly import Dragonfly
-from spmdsim.cost.fat_tree import FatTree
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.topology import Flat, Nodes, Topology, check_ranks
-from spmdsim.cost.torus import Torus
+from spmdsim.cost.networks.dragonfly import Dragonfly
+from spmdsim.cost.networks.fat_tree import FatTree
+from spmdsim.cost.networks.topology import Flat, Nodes, Topology, check_ranks
+from spmdsim.cost.networks.torus import Torus
 from spmdsim.errors import InputError
 
 #: Seconds per link beyond the first where nothing else is said: a switch of today.

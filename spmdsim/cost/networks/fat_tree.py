@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.cost.topology import Ints, Routes, Topology
+from spmdsim.cost.networks.topology import Ints, Routes, Topology
 from spmdsim.errors import InputError
 
 

@@ -7,7 +7,7 @@ redistribution there; often nothing at all. An axis whose block spans several of
 
 Dims that the two shapes have in common may be split unevenly. Where cuts do not divide one another, such as
 ``(4, 3)`` split by rows against ``(3, 4)`` split by rows, there is no finer shape: see
-:mod:`~spmdsim.redistribution.flat`.
+:mod:`~spmdsim.redistribution.reshape.flat`.
 """
 
 from __future__ import annotations

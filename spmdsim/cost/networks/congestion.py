@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spmdsim.cost.topology import Floats, Ints, Routes, Topology
+from spmdsim.cost.networks.topology import Floats, Ints, Routes, Topology
 
 #: Above this many hops a round of unequal messages is priced by its busiest link instead of flow by flow.
 HOP_LIMIT = 2_000_000

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from spmdsim.cost.events.program import RECV, SEND, Program
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.program import RECV, SEND, Program
 from spmdsim.errors import ScheduleError
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
-    from spmdsim.cost.torus import Torus
+    from spmdsim.cost.networks.torus import Torus
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -151,8 +151,8 @@ class Nodes(Topology):
 
 
 def torus(dims: tuple[int, ...], bandwidth: float, alpha: float = 0.0, hop_seconds: float = 0.0) -> Torus:
-    """A ring (one dim) or torus; see :class:`spmdsim.cost.torus.Torus`."""
-    from spmdsim.cost.torus import Torus
+    """A ring (one dim) or torus; see :class:`spmdsim.cost.networks.torus.Torus`."""
+    from spmdsim.cost.networks.torus import Torus
 
     return Torus(dims, bandwidth, alpha, hop_seconds)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spmdsim.cost.topology import Ints, Routes, Topology
+from spmdsim.cost.networks.topology import Ints, Routes, Topology
 from spmdsim.errors import InputError
 
 

@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from spmdsim.layout import Layout
-from spmdsim.redistribution.few import FEW_RANKS, FewTraffic
-from spmdsim.redistribution.grid import Ends, grids
+from spmdsim.redistribution.exchange.few import FEW_RANKS, FewTraffic
+from spmdsim.redistribution.exchange.grid import Ends, grids
 
 
 class Traffic:

@@ -15,7 +15,7 @@ from typing import Any
 
 from spmdsim.errors import PlanError
 from spmdsim.layout import Layout, Partial, Placement, Replicate, Shard
-from spmdsim.redistribution.dtensor_orders import OrderedStep, in_mesh_order, ordered_steps, short
+from spmdsim.redistribution.dtensor.orders import OrderedStep, in_mesh_order, ordered_steps, short
 from spmdsim.redistribution.table import bytes_text
 
 Placements = tuple[Placement, ...]

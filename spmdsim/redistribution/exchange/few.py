@@ -13,14 +13,14 @@ from operator import mul, sub
 from typing import NamedTuple
 
 from spmdsim.layout import Mesh
-from spmdsim.redistribution.grid import Ends, piece_numbers, ranks_of, split_few
+from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of, split_few
 
 #: Up to so many ranks per mesh this is faster than arrays.
 FEW_RANKS = 32
 
 
 class FewTraffic:
-    """The busiest ranks of an exchange, counted as :class:`~spmdsim.redistribution.traffic.Traffic` counts them."""
+    """The busiest ranks of an exchange, counted as :class:`~spmdsim.redistribution.exchange.traffic.Traffic` counts them."""
 
     def __init__(self, ends: Ends) -> None:
         self._ends = have, src, want, dst, shape = ends

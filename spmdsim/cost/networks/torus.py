@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.cost.topology import Floats, Ints, Routes, Topology
+from spmdsim.cost.networks.topology import Floats, Ints, Routes, Topology
 
 
 class Torus(Topology):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spmdsim.collectives import Schedule
-from spmdsim.cost.program import Program
+from spmdsim.cost.events.program import Program
 
 
 def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> Program:

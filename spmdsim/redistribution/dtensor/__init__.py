@@ -1,0 +1,1 @@
+"""What DTensor's planners would do with the same pair of layouts, to be compared with."""
