@@ -10,7 +10,7 @@ import pytest
 import spmdsim.ops as ops
 from spmdsim.dialects import mindspore as ms
 from spmdsim.dialects.mindspore import Layout, shard
-from spmdsim.dialects.mindspore.interleaved import device_layout, device_mesh
+from spmdsim.dialects.mindspore.sharding.interleaved import device_layout, device_mesh
 from spmdsim.dialects.session import use_world
 from spmdsim.layout import Mesh
 from spmdsim.tensor import Tensor

@@ -9,7 +9,7 @@ from layout_cases import cases, tuples
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore import Layout
 from spmdsim.dialects.mindspore import ops as msops
-from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.dialects.mindspore.sharding.strategies import shard
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor

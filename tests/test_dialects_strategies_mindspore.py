@@ -9,8 +9,8 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
-from spmdsim.dialects.mindspore.operators import BATCH_PARALLEL, ELEMENTWISE, REDUCTIONS, find, table
-from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.dialects.mindspore.sharding.operators import BATCH_PARALLEL, ELEMENTWISE, REDUCTIONS, find, table
+from spmdsim.dialects.mindspore.sharding.strategies import shard
 from spmdsim.errors import SpmdError
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spmdsim.dialects.mindspore import Layout, ops
-from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.dialects.mindspore.sharding.strategies import shard
 from spmdsim.dialects.session import use_world
 from spmdsim.worlds import LockStep
 

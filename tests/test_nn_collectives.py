@@ -9,7 +9,7 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import nn
-from spmdsim.dialects.mindspore.strategies import shard
+from spmdsim.dialects.mindspore.sharding.strategies import shard
 from spmdsim.layout import Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record

@@ -10,7 +10,7 @@ from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.cli.layout_operator import Derived
-    from spmdsim.dialects.mindspore.sharded import Sharded
+    from spmdsim.dialects.mindspore.sharding.sharded import Sharded
 
 WORDS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
 
@@ -21,7 +21,7 @@ def is_operator(name: str) -> bool:
     >>> is_operator("ReduceSum"), is_operator("matmul")
     (True, False)
     """
-    from spmdsim.dialects.mindspore.operators import known
+    from spmdsim.dialects.mindspore.sharding.operators import known
 
     return name in known()
 
@@ -48,7 +48,7 @@ def derive(
         SpmdError: shapes, attributes or strategies that do not fit the operator.
     """
     from spmdsim.cli.layout_operator import Collective, Derived, Placement
-    from spmdsim.dialects.mindspore.strategies import shard
+    from spmdsim.dialects.mindspore.sharding.strategies import shard
 
     if given is None and devices is None:
         raise InputError(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.dialects.even import first_uneven
-from spmdsim.dialects.mindspore.interleaved import VIRTUAL, device_layout
+from spmdsim.dialects.mindspore.sharding.interleaved import VIRTUAL, device_layout
 from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.layout import Bounds, Mesh, Placement, Shard
 from spmdsim.layout import Layout as CoreLayout

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.host import host, install, whole
-from spmdsim.dialects.mindspore.cuts import check_cuts
-from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
-from spmdsim.dialects.mindspore.operators import table
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.results import result_layout
-from spmdsim.dialects.mindspore.shard_error import ShardError
-from spmdsim.dialects.mindspore.strategies import configured, default_cuts
-from spmdsim.dialects.mindspore.strategies import shard as derived
+from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
+from spmdsim.dialects.mindspore.sharding.errors import ShardError
+from spmdsim.dialects.mindspore.sharding.interleaved import device_layout
+from spmdsim.dialects.mindspore.sharding.operators import table
+from spmdsim.dialects.mindspore.sharding.results import result_layout
+from spmdsim.dialects.mindspore.sharding.strategies import configured, default_cuts
+from spmdsim.dialects.mindspore.sharding.strategies import shard as derived
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import Layout

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.mindspore.shard_error import ShardError
+from spmdsim.dialects.mindspore.sharding.errors import ShardError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.tensor.operator import Op
 

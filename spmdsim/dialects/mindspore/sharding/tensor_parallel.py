@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spmdsim.dialects.mindspore.shard_error import ShardError
-from spmdsim.dialects.mindspore.sharded import Forward, Sharded
+from spmdsim.dialects.mindspore.sharding.errors import ShardError
+from spmdsim.dialects.mindspore.sharding.sharded import Forward, Sharded
 from spmdsim.layout import Layout
 from spmdsim.rules import BoundRule, Strategy
 

@@ -17,16 +17,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spmdsim.dialects.mindspore import operators
-from spmdsim.dialects.mindspore.cuts import check_cuts
-from spmdsim.dialects.mindspore.data_parallel import batch_parallel, data_source
-from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
-from spmdsim.dialects.mindspore.operators import Operator
-from spmdsim.dialects.mindspore.results import forward, result_layout
-from spmdsim.dialects.mindspore.shard_error import ShardError, bind, refusing
-from spmdsim.dialects.mindspore.sharded import Sharded
-from spmdsim.dialects.mindspore.tensor_parallel import nd_product
+from spmdsim.dialects.mindspore.sharding import operators
+from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
+from spmdsim.dialects.mindspore.sharding.data_parallel import batch_parallel, data_source
+from spmdsim.dialects.mindspore.sharding.errors import ShardError, bind, refusing
+from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
+from spmdsim.dialects.mindspore.sharding.operators import Operator
+from spmdsim.dialects.mindspore.sharding.results import forward, result_layout
+from spmdsim.dialects.mindspore.sharding.sharded import Sharded
+from spmdsim.dialects.mindspore.sharding.tensor_parallel import nd_product
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import Layout
 from spmdsim.rules import BoundRule, Strategy, factor_cuts, strategy_from_factors
@@ -74,7 +74,7 @@ def shard(
         if operator in operators.BATCH_PARALLEL:
             return batch_parallel(operator, shapes, given, devices, attributes)
         if operator in ("Gather", "EmbeddingLookup"):
-            from spmdsim.dialects.mindspore.gather_modes import gather
+            from spmdsim.dialects.mindspore.sharding.gather_modes import gather
 
             return gather(shapes, given, out_strategy, devices, repeat, attributes)
         row = operators.find(operator)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from spmdsim.dialects.mindspore.forms import optimizer_shard
-from spmdsim.dialects.mindspore.interleaved import device_mesh, micro_shards, real_axes
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map
+from spmdsim.dialects.mindspore.sharding.forms import optimizer_shard
+from spmdsim.dialects.mindspore.sharding.interleaved import device_mesh, micro_shards, real_axes
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Strategy
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.dialects.mindspore.operators import ELEMENTWISE, table
-from spmdsim.dialects.mindspore.shard_error import bind
+from spmdsim.dialects.mindspore.sharding.errors import bind
+from spmdsim.dialects.mindspore.sharding.operators import ELEMENTWISE, table
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.layout import Layout
 from spmdsim.ops.reduce import normal_dims

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 import spmdsim.ops as ops
-from spmdsim.dialects.mindspore.cuts import check_cuts
-from spmdsim.dialects.mindspore.data_parallel import device_mesh, device_ranks
-from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.dialects.mindspore.results import forward, pending_axes, result_layout, scattered
-from spmdsim.dialects.mindspore.shard_error import ShardError
-from spmdsim.dialects.mindspore.sharded import Sharded
+from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
+from spmdsim.dialects.mindspore.sharding.data_parallel import device_mesh, device_ranks
+from spmdsim.dialects.mindspore.sharding.errors import ShardError
+from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
+from spmdsim.dialects.mindspore.sharding.results import forward, pending_axes, result_layout, scattered
+from spmdsim.dialects.mindspore.sharding.sharded import Sharded
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.ops.lookup import LOOKED_UP

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects.mindspore.interleaved import device_mesh, real_axes
-from spmdsim.dialects.mindspore.shard_error import ShardError
-from spmdsim.dialects.mindspore.sharded import Forward
+from spmdsim.dialects.mindspore.sharding.errors import ShardError
+from spmdsim.dialects.mindspore.sharding.interleaved import device_mesh, real_axes
+from spmdsim.dialects.mindspore.sharding.sharded import Forward
 from spmdsim.layout import Layout
 
 Shape = tuple[int, ...]
