@@ -44,6 +44,7 @@ CASES = {
     "amin": (lambda: ops.amin(X, 0), X.min(0)),
     "prod": (lambda: ops.ReduceProd().shard(((2, 1),))(X, 1), X.prod(1)),
     "argmax": (lambda: ops.argmax(X, 1), X.argmax(1)),
+    "argmax of all": (lambda: ops.argmax(X), X.argmax()),
     "Argmax": (lambda: ops.Argmax(0).shard(((1, 2),))(X), X.argmax(0)),
     "concat": (lambda: ops.Concat(1).shard(((2, 1), (2, 1)))((X, Y)), np.concatenate([X, Y], 1)),
     "stack": (lambda: ops.stack([X, Y], 1), np.stack([X, Y], 1)),

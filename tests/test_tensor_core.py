@@ -335,3 +335,6 @@ def test_tensors_compare_element_by_element_and_hash_by_identity(world):
     assert (x == None) is False and x != "x" and {x: 1, y: 2}[y] == 2 and x in {x}  # noqa: E711
     assert float(ops.mean(ops.cast(x == y, np.float64))) == 0.5
     assert (int(y.argmax()), int(y.argmin()), float(x.prod())) == (1, 3, 24.0)
+    table = Tensor.from_global(np.array([[1, 7, 2], [5, 0, 3]]), mesh("a", None), world)
+    assert (int(table.argmax()), int(table.argmin())) == (1, 4)
+    assert table.argmax(axis=1).full().tolist() == [1, 0]

@@ -28,7 +28,7 @@ def _extreme(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
         dtype=lambda _x, dim: np.dtype(np.int64),
     )
 
-    def call(x: Tensor, dim: int | None = -1) -> Tensor:
+    def call(x: Tensor, dim: int | None = None) -> Tensor:
         if dim is None:
             x, dim = reshape(x.detach(), -1), 0
         if not -x.ndim <= dim < x.ndim:

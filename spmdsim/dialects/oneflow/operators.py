@@ -91,7 +91,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     },
     "amax": lifted(_reduction(core.max)),
     "amin": lifted(_reduction(core.min)),
-    "argmax": lifted(lambda x, dim=-1: core.argmax(x, dim)),
+    "argmax": lifted(lambda x, dim=None: core.argmax(x, dim)),
     "flatten": lifted(_flattened),
     "mean": lifted(_reduction(core.mean)),
     "permute": lifted(lambda x, *dims: core.transpose(x, _flat(*dims))),

@@ -45,7 +45,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
             "subtract": "subtract", "tanh": "tanh", "where": "where",
         }.items()
     },
-    "argmax": lifted(lambda x, axis=-1: core.argmax(x, axis)),
+    "argmax": lifted(lambda x, axis=None: core.argmax(x, axis)),
     "cast": lifted(core.cast),
     "flatten": lifted(_flatten),
     "log_softmax": lifted(lambda x, axis=-1: core.log_softmax(x, axis)),

@@ -86,9 +86,9 @@ def amin(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return primitives.ReduceMin(keepdims)(x, () if axis is None else axis)
 
 
-def argmax(x: Any, dim: int = -1) -> Any:
-    """Where the largest element along a dim stands."""
-    return more.Argmax(dim, np.int64)(x)
+def argmax(x: Any, dim: int | None = None) -> Any:
+    """Where the largest element along a dim stands, or among all elements."""
+    return more.Argmax(-1, np.int64)(reshape(x, (-1,))) if dim is None else more.Argmax(dim, np.int64)(x)
 
 
 def reshape(x: Any, shape: Sequence[int]) -> Any:
