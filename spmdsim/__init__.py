@@ -28,7 +28,10 @@ _HOMES = {
     "SpmdError": "spmdsim.errors",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]
+#: Names that start MPI: ``from spmdsim import *`` leaves them out, and works where there is none.
+_ON_MPI = ("EmulatedCommunicator", "MPIWorld")
+
+__all__ = ["__version__", *sorted(name for name in _HOMES if name not in _ON_MPI)]
 
 
 def __getattr__(name: str) -> Any:
@@ -43,4 +46,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_ON_MPI])

@@ -117,6 +117,13 @@ def test_importing_the_package_is_light():
     assert found.stdout.strip() == "[]"
 
 
+def test_all_public_names_come_without_mpi():
+    """As students write it in notebooks, where there is no MPI."""
+    code = "import sys; sys.modules['mpi4py'] = None; from spmdsim import *; print(matmul, Mesh, world, show)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent)
+    assert found.returncode == 0, found.stderr
+
+
 def test_no_file_is_crowded():
     crowded = {
         p.relative_to(ROOT).as_posix(): n
