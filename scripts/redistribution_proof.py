@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         world = LockStep(size)
         for number, (src, dst, shape) in enumerate(pairs):
             check_pair(world, src, dst, shape, number, counts)
-            if number % 500 == 499:
+            if number % 500 == 499 and sys.stderr.isatty():
                 print(f"{size} ranks: {number + 1} of {len(pairs)} pairs", end="\r", file=sys.stderr)
         print(f"{size} ranks: {len(pairs)} pairs, {time.perf_counter() - start:.0f} s in all")
     for what, count in sorted(counts.items()):
