@@ -207,7 +207,7 @@ class Layout:
         for size, entry in zip(shape, self.dims):
             start = 0
             for axis in entry:
-                start, size = split_block(start, size, self.mesh._size_of[axis], coords[axis])
+                start, size = split_block(start, size, self.mesh.size_of[axis], coords[axis])
             bounds.append((start, start + size))
         return tuple(bounds)
 
@@ -249,7 +249,7 @@ class Layout:
         coords = dict(zip(self.mesh.axes, self.mesh.coords(rank)))
         number = 0
         for axis in self.split_axes:
-            number = number * self.mesh._size_of[axis] + coords[axis]
+            number = number * self.mesh.size_of[axis] + coords[axis]
         return number
 
     @property
@@ -295,7 +295,7 @@ class Layout:
     @cached_property
     def canonical(self) -> Layout:
         """The same distribution without axes of size 1 in dims and partial."""
-        size = self.mesh._size_of
+        size = self.mesh.size_of
         dims = tuple(tuple(a for a in entry if size[a] > 1) for entry in self.dims)
         partial = tuple((a, op) for a, op in self.partial if size[a] > 1)
         if dims == self.dims and partial == self.partial:

@@ -114,12 +114,12 @@ class Mesh:
     def axis_size(self, *axes: str) -> int:
         """Product of the sizes of the given axes (1 for none)."""
         return math.prod(
-            self._size_of[axis] if axis in self._size_of else self.shape[self.axis_index(axis)]
-            for axis in axes
+            self.size_of[axis] if axis in self.size_of else self.shape[self.axis_index(axis)] for axis in axes
         )
 
     @cached_property
-    def _size_of(self) -> dict[str, int]:
+    def size_of(self) -> Mapping[str, int]:
+        """The size of each axis by its name."""
         return dict(zip(self.axes, self.shape))
 
     @cached_property

@@ -153,7 +153,7 @@ def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
     missing = math.prod(wanted) - math.prod(map(min, wanted, held))
     messages = math.prod([-(-a // max(b, 1)) for a, b in zip(wanted, held)]) - 1
     if have == want and any(a != b for old, new in zip(src, dst) for a, b in zip(old, new)):
-        parts = [math.prod([want._size_of[axis] for axis in entry]) for entry in dst]
+        parts = [math.prod([want.size_of[axis] for axis in entry]) for entry in dst]
         least = [size // count for size, count in zip(shape, parts)]
         missing = max(missing, math.prod(least))
         messages = max(messages, math.prod([-(-a // max(b, 1)) for a, b in zip(least, held)]))
@@ -187,7 +187,7 @@ def largest(layout: Layout, shape: Sequence[int]) -> int:
 
 def largest_sizes(mesh: Mesh, dims: Entries, shape: Sequence[int]) -> list[int]:
     """The shape of the largest piece of a split."""
-    size_of = mesh._size_of
+    size_of = mesh.size_of
     sizes = list(shape)
     for dim, entry in enumerate(dims):
         for axis in entry:
@@ -242,13 +242,13 @@ def volumes(layout: Layout, shape: Sequence[int]) -> np.ndarray:
     mesh = layout.mesh
     out = np.ones(mesh.size, np.int64)
     for size, entry in zip(shape, layout.dims):
-        cut = cuts(size, tuple(mesh._size_of[axis] for axis in entry))
+        cut = cuts(size, tuple(mesh.size_of[axis] for axis in entry))
         out *= (cut.stop - cut.start)[piece_numbers(mesh, entry)]
     return out
 
 
 def _even(layout: Layout, shape: Sequence[int]) -> bool:
-    size_of = layout.mesh._size_of
+    size_of = layout.mesh.size_of
     return all(
         size % math.prod([size_of[a] for a in entry]) == 0 for size, entry in zip(shape, layout.dims) if entry
     )

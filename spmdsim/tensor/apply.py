@@ -63,7 +63,7 @@ def _apply(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: 
     recipe = world.recipes.get(key)
     if recipe is None:
         recipe = world.recipes[key] = _derive(op, tensors, params, sharding)
-    if recipe.plain and not recorder._traces:
+    if recipe.plain and not recorder.open_traces:
         return _run_plain(recipe, tensors, params)
     with recorder.operator(op.name):
         if not recorder.recording():

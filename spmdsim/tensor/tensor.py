@@ -222,7 +222,7 @@ class Tensor:
             PlanError: the layout is partial or for another number of dims.
         """
         ready = self.world.ready.get((self.meta, id(layout)))
-        if ready is None or self.requires_grad or recorder._traces or watch.watchers:
+        if ready is None or self.requires_grad or recorder.open_traces or watch.watchers:
             return _move()(self, layout)
         return Tensor(self.world, ready.meta, [ready.run(self.shards[0])])
 

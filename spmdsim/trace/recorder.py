@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 #: The directory of this package: frames below it are not the user's.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-_traces: list[Trace] = []
+#: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
+open_traces: list[Trace] = []
 _operators: list[str] = []
 
 
@@ -121,21 +122,21 @@ def record() -> Iterator[Trace]:
     Recordings may be nested: an event goes to all that are open.
     """
     trace = Trace()
-    _traces.append(trace)
+    open_traces.append(trace)
     try:
         yield trace
     finally:
-        _traces[:] = [other for other in _traces if other is not trace]
+        open_traces[:] = [other for other in open_traces if other is not trace]
 
 
 def recording() -> bool:
     """Whether anybody records now."""
-    return bool(_traces)
+    return bool(open_traces)
 
 
 def emit(event: Event) -> None:
     """Give an event to every open recording."""
-    for trace in _traces:
+    for trace in open_traces:
         trace.events.append(event)
 
 

@@ -52,13 +52,13 @@ class FewTraffic:
         apart: list[str] = []
         if have == want:
             apart = [axis for axis in have.axes if axis not in split and axis not in needed]
-        copies = want.size // prod([want._size_of[axis] for axis in (*needed, *apart)])
+        copies = want.size // prod([want.size_of[axis] for axis in (*needed, *apart)])
         piece = piece_numbers(have, (*split, *apart)).tolist()
         demand = dict(zip(piece, _product([copies] * have.size, [dim.given for dim in self._dims])))
         for position, own in zip(self._held, self._own):
             if own:
                 demand[piece[position]] -= own
-        holders = have.size // prod([have._size_of[axis] for axis in (*split, *apart)])
+        holders = have.size // prod([have.size_of[axis] for axis in (*split, *apart)])
         return -(-max(demand.values()) // holders)
 
 
@@ -118,7 +118,7 @@ def _overlapping(size: int, before: tuple[int, ...], after: tuple[int, ...]) -> 
 
 
 def _parts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple([mesh._size_of[axis] for axis in entry])
+    return tuple([mesh.size_of[axis] for axis in entry])
 
 
 @lru_cache(maxsize=4096)

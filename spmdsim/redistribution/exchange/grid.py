@@ -158,7 +158,7 @@ def _digits(mesh: Mesh) -> dict[str, np.ndarray]:
     """Per axis the coordinate of every position."""
     position = np.arange(mesh.size)
     strides = dict(zip(mesh.axes, mesh._strides))
-    return {axis: position // strides[axis] % mesh._size_of[axis] for axis in mesh.axes}
+    return {axis: position // strides[axis] % mesh.size_of[axis] for axis in mesh.axes}
 
 
 @lru_cache(maxsize=2048)
@@ -167,7 +167,7 @@ def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
     strides = dict(zip(mesh.axes, mesh._strides))
     out = np.zeros(1, np.int64)
     for axis in axes:
-        out = (out[:, None] + np.arange(mesh._size_of[axis]) * strides[axis]).ravel()
+        out = (out[:, None] + np.arange(mesh.size_of[axis]) * strides[axis]).ravel()
     return out
 
 
@@ -177,7 +177,7 @@ def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
     digits = _digits(mesh)
     out = np.zeros(mesh.size, np.int64)
     for axis in axes:
-        out = out * mesh._size_of[axis] + digits[axis]
+        out = out * mesh.size_of[axis] + digits[axis]
     return out
 
 
@@ -191,7 +191,7 @@ class Grid:
         self.mesh, self.entries, self.sizes = mesh, entries, sizes
         self.ranks = ranks_of(mesh)
         self.cuts = [
-            cuts(size, tuple(mesh._size_of[axis] for axis in entry)) for size, entry in zip(sizes, entries)
+            cuts(size, tuple(mesh.size_of[axis] for axis in entry)) for size, entry in zip(sizes, entries)
         ]
         used = {axis for entry in entries for axis in entry}
         self.free = tuple(axis for axis in mesh.axes if axis not in used)
@@ -247,6 +247,6 @@ def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid,
     if src.mesh != dst.mesh:
         return grid(src.mesh, src.dims, shape), grid(dst.mesh, dst.dims, shape), len(shape)
     split = {*src.split_axes, *dst.split_axes}
-    apart = tuple((axis,) for axis in src.mesh.axes if axis not in split and src.mesh._size_of[axis] > 1)
-    sizes = shape + tuple(src.mesh._size_of[axis] for (axis,) in apart)
+    apart = tuple((axis,) for axis in src.mesh.axes if axis not in split and src.mesh.size_of[axis] > 1)
+    sizes = shape + tuple(src.mesh.size_of[axis] for (axis,) in apart)
     return grid(src.mesh, src.dims + apart, sizes), grid(dst.mesh, dst.dims + apart, sizes), len(shape)

@@ -133,7 +133,7 @@ class MPIWorld(World):
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step on this rank's shard; see :meth:`World.run`. Known calls take the short way."""
         known = self._short.get(id(step))
-        if known is not None and algorithm is None and not recorder._traces and len(shards) == 1:
+        if known is not None and algorithm is None and not recorder.open_traces and len(shards) == 1:
             array = shards[0]
             if array.dtype is known.dtype and array.shape == known.shape:
                 return [known.run(array)]
