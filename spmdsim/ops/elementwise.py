@@ -12,6 +12,7 @@ from spmdsim.ops.declare import Vjp, binary, boolean, divided, floating, unary
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
+from spmdsim.tensor.element_types import number_type
 
 
 def _same(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
@@ -110,7 +111,7 @@ _cast_op = Op(
 
 def cast(x: Tensor, dtype: Any) -> Tensor:
     """The tensor with another element type."""
-    return _cast_op(x, dtype=np.dtype(dtype))
+    return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
 
 
 cast.op = _cast_op  # type: ignore[attr-defined]

@@ -32,6 +32,51 @@ def bfloat16() -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
+def why_no_number(dtype: np.dtype) -> str | None:
+    """What to say of elements that no tensor holds; None for numbers and truth values.
+
+    >>> why_no_number(np.dtype("f4")), why_no_number(np.dtype(bool))
+    (None, None)
+    """
+    known = dtype.kind in "biufc" or (
+        dtype.isbuiltin == 2 and dtype.kind == "V"
+    )  # bfloat16 and its relatives
+    return None if known else f"elements of type {dtype}; tensors hold numbers and truth values"
+
+
+def number_type(dtype: Any, what: str) -> np.dtype:
+    """An element type of tensors, in this machine's byte order: MPI and other ranks cannot tell another one.
+
+    Args:
+        dtype: a type or its name.
+        what: the beginning of the error, such as ``"the array has"``.
+
+    Raises:
+        InputError: neither numbers nor truth values.
+    """
+    found = np.dtype(dtype)
+    problem = why_no_number(found)
+    if problem is not None:
+        raise InputError(f"{what} {problem}")
+    return found if found.isnative else found.newbyteorder("=")
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Nested lists as an array.
+
+    Raises:
+        InputError: rows of different lengths.
+    """
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
+        raise InputError(
+            "nested lists become an array only if those of one level have the same length"
+        ) from None
+
+
 def is_nameless(dtype: np.dtype) -> bool:
     """Whether elements are two bytes of nobody knows what: ``numpy.save`` writes bfloat16 as ``|V2``.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.errors import InputError, LayoutError
 from spmdsim.layout import Bounds, Layout
-from spmdsim.tensor.element_types import is_nameless, named
+from spmdsim.tensor.element_types import as_array, bfloat16, is_nameless, named, number_type, why_no_number
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
 
@@ -24,17 +24,18 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
 
     Raises:
         InputError: a function without shape or dtype, or one that returns a block of the wrong shape; an array of
-            nameless elements.
+            nameless elements, or of what are no numbers.
     """
     if callable(source) and not hasattr(source, "shape"):
         if shape is None or dtype is None:
             raise InputError("a tensor made by a function needs shape=... and dtype=...")
-        return Meta.of(layout, shape, dtype), _from_function(source, np.dtype(dtype))
-    array = source if hasattr(source, "shape") and hasattr(source, "dtype") else np.asarray(source)
+        kind = number_type(dtype, "a tensor cannot have")
+        return Meta.of(layout, shape, kind), _from_function(source, kind)
+    array = source if hasattr(source, "shape") and hasattr(source, "dtype") else as_array(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
         raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
     own = named(np.dtype(array.dtype), dtype, "the array has")
-    kind = own if dtype is None or own != array.dtype else np.dtype(dtype)
+    kind = number_type(own if dtype is None or own != array.dtype else dtype, "the array has")
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
         block = np.asarray(array[index])
@@ -102,9 +103,14 @@ def assemble(
         LayoutError: naming the first rank whose piece does not fit.
     """
     arrays = _as_list(shards, world)
-    facts = world.gather_objects([(array.shape, array.dtype.str, array.dtype.name) for array in arrays])
+    facts = world.gather_objects(
+        [(array.shape, array.dtype.name, why_no_number(array.dtype)) for array in arrays]
+    )
     members = layout.mesh.rank_list
-    names = {facts[rank][2] for rank in members}
+    names = {facts[rank][1] for rank in members}
+    for rank in members:
+        if facts[rank][2] is not None:
+            raise LayoutError(f"rank {rank} holds a piece with {facts[rank][2]}")
     if len(names) > 1:
         raise LayoutError(f"all pieces need one dtype, but the ranks hold {sorted(names)}")
     found = tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
@@ -116,30 +122,31 @@ def assemble(
                 f"{found} gives it {wanted}"
             )
     held = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
-    # A process outside the mesh learns the type from the others; types of packages are known by name only.
-    dtype = held[0] if held else _dtype_of(*facts[members[0]][1:])
+    # A process outside the mesh learns the type from the others, by its name.
+    dtype = number_type(held[0] if held else _dtype_called(names.pop()), "the pieces have")
     outside = np.zeros((0,) * layout.ndim, dtype)
     pieces = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
-    return Meta.of(layout, found, dtype), [np.asarray(piece, order="C") for piece in pieces]
+    return Meta.of(layout, found, dtype), [np.asarray(piece, dtype, order="C") for piece in pieces]
 
 
-def _dtype_of(code: str, name: str) -> np.dtype:
+def _dtype_called(name: str) -> np.dtype:
     try:
         return np.dtype(name)
-    except TypeError:
-        return np.dtype(code)
+    except TypeError:  # numpy knows the names of a package's types once that is imported
+        bfloat16()
+        return np.dtype(name)
 
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:
     if callable(shards):
-        return [np.asarray(shards(rank)) for rank in world.ranks]
+        return [as_array(shards(rank)) for rank in world.ranks]
     if not isinstance(shards, (list, tuple)):
         shards = [shards]
     if len(shards) != len(world.ranks):
         raise InputError(
             f"this process owns {len(world.ranks)} ranks, but {len(shards)} local arrays were given"
         )
-    return [np.asarray(shard) for shard in shards]
+    return [as_array(shard) for shard in shards]
 
 
 def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
