@@ -6,8 +6,8 @@ import pytest
 
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
-from spmdsim.collectives.chakra import chakra_files
-from spmdsim.collectives.goal import goal_of
+from spmdsim.collectives.formats.chakra import chakra_files
+from spmdsim.collectives.formats.goal import goal_of
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:

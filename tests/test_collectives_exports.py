@@ -11,8 +11,8 @@ import pytest
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.counts import count
-from spmdsim.collectives.goal import GoalOperation, goal_of, read_goal
-from spmdsim.collectives.msccl import msccl_xml
+from spmdsim.collectives.formats.goal import GoalOperation, goal_of, read_goal
+from spmdsim.collectives.formats.msccl import msccl_xml
 from spmdsim.errors import InputError, ScheduleError
 
 RING_OF_TWO = """\

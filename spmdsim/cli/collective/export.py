@@ -45,8 +45,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
     from spmdsim.cli.output import remark, write_file
-    from spmdsim.collectives.chakra import chakra_files
-    from spmdsim.collectives.goal import goal_of
+    from spmdsim.collectives.formats.chakra import chakra_files
+    from spmdsim.collectives.formats.goal import goal_of
 
     if args.output is None:
         raise InputError("--format chakra writes one file per rank; name them with -o NAME (NAME.RANK.et)")
@@ -60,8 +60,8 @@ def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
 def run(args: argparse.Namespace) -> int:
     """Export."""
     from spmdsim.cli.output import remark, say, write_file
-    from spmdsim.collectives.goal import goal_of
-    from spmdsim.collectives.msccl import msccl_xml
+    from spmdsim.collectives.formats.goal import goal_of
+    from spmdsim.collectives.formats.msccl import msccl_xml
 
     schedule = schedule_from(args, args.collective, args.algorithm)
     if args.format == "chakra":

@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Simulate; 1 when the program cannot end."""
     from spmdsim.cli.output import emit_json, say
-    from spmdsim.collectives.goal import read_goal
+    from spmdsim.collectives.formats.goal import read_goal
     from spmdsim.cost.events.loggops import LogGOPS, simulate_program
     from spmdsim.cost.events.program import Program
 

@@ -1,0 +1,1 @@
+"""Schedules in the file formats of other tools; GOAL is read, too."""
