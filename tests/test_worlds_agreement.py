@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim.errors import UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.mpi import fingerprint
@@ -54,6 +54,13 @@ elif case == "groups":  # one rank works on other ranks than the rest
         world.run(step, [np.ones(1)])
 elif case == "facts" and not odd:  # one rank leaves while the others tell each other something
     world.gather_objects([world.rank])
+elif case in ("new", "gone"):  # after so many calls that only a sample of them is compared
+    for _ in range(100):
+        reduce()
+    if case == "new":  # a call that the group has not made before
+        reduce(target=mesh(None, "x") if odd else mesh("x", None))
+    elif not odd:
+        reduce()
 elif case == "lines":  # the same call from two places is no mistake
     if odd:
         reduce()
@@ -101,6 +108,23 @@ def test_a_rank_that_does_not_come_is_named(run):
     assert "rank 1 did not come to collective 1 within 1 s: all_reduce (sum) over x" in text
 
 
+def test_ranks_that_disagree_about_a_new_call_are_named_however_late_it_comes(run):
+    text, code = run("new")
+    assert code != 0 and "all the same" not in text
+    assert "ranks disagree about collective 101 in its target layout" in text
+
+
+def test_ranks_that_wait_in_a_call_that_was_not_compared_say_so(run):
+    text, code = run("gone")
+    assert code != 0
+    for rank in (0, 2):
+        assert (
+            f"rank {rank} waits for more than 1 s for others in collective 101 of ranks 0, 1, 2: all_reduce"
+            in text
+        )
+    assert "program.py:" in text and "Traceback" not in text
+
+
 def test_ranks_that_do_not_come_to_a_new_group_are_named(run):
     text, code = run("groups")
     assert code != 0 and "all the same" not in text.split("did not come")[1]
@@ -142,6 +166,20 @@ def test_modes_come_from_the_argument_or_the_environment(monkeypatch):
     assert fingerprint.check_mode(None) == "auto"
     with pytest.raises(UsageTypeError, match="True, False or 'auto'"):
         fingerprint.check_mode("often")
+
+
+def test_the_deadline_comes_from_the_environment(monkeypatch):
+    pytest.importorskip("mpi4py")
+    from spmdsim.worlds.mpi.check import DEADLINE, deadline_seconds
+
+    monkeypatch.delenv("SPMDSIM_DEADLINE", raising=False)
+    assert deadline_seconds() == DEADLINE
+    monkeypatch.setenv("SPMDSIM_DEADLINE", "2.5")
+    assert deadline_seconds() == 2.5
+    for wrong in ("soon", "0", "-3", "nan"):
+        monkeypatch.setenv("SPMDSIM_DEADLINE", wrong)
+        with pytest.raises(InputError, match=f"a number of seconds, but it is '{wrong}'"):
+            deadline_seconds()
 
 
 def test_different_calls_have_different_numbers():

@@ -160,18 +160,21 @@ def current_operator() -> str:
     return _operators[-1] if _operators else "to"
 
 
-def source_line() -> str | None:
-    """``file:line`` of the innermost frame outside this package, or cell and line: the user's call."""
-    return next(_user_lines(), None)
+def source_line(frame: FrameType | None = None) -> str | None:
+    """``file:line`` of the innermost frame outside this package, or cell and line: the user's call.
+
+    Args:
+        frame: where another thread is; the caller's if left out.
+    """
+    return next(_user_lines(sys._getframe(1) if frame is None else frame), None)
 
 
 def source_lines(most: int = 8) -> str:
     """The user's call and what called it, innermost first: ``"model.py:12 < train.py:40"``."""
-    return " < ".join(islice(_user_lines(), most))
+    return " < ".join(islice(_user_lines(sys._getframe(1)), most))
 
 
-def _user_lines() -> Iterator[str]:
-    frame: FrameType | None = sys._getframe(1)
+def _user_lines(frame: FrameType | None) -> Iterator[str]:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(PACKAGE) and (not name.startswith("<") or cell(name)):

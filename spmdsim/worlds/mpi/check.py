@@ -6,17 +6,19 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.errors import WorldError
+from spmdsim.errors import InputError, WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
 from spmdsim.worlds.mpi.leaving import Counts, key
+from spmdsim.worlds.mpi.waiting import Watch
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -29,8 +31,19 @@ TAG = 77_013
 
 
 def deadline_seconds() -> float:
-    """The deadline that the environment asks for, or the default."""
-    return float(os.environ.get("SPMDSIM_DEADLINE", DEADLINE))
+    """The deadline that the environment asks for, or the default.
+
+    Raises:
+        InputError: it asks for something that is no number of seconds.
+    """
+    asked = os.environ.get("SPMDSIM_DEADLINE", "")
+    try:
+        seconds = float(asked or DEADLINE)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise InputError(f"SPMDSIM_DEADLINE is a number of seconds, but it is {asked!r}")
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -78,24 +91,44 @@ class Call:
         )
 
 
+class Calls:
+    """The calls of one group so far.
+
+    Attributes:
+        members: the ranks of the group.
+        number: how many were begun.
+        inside: what this rank is in right now, if it is in one.
+        known: the digests of those that were made.
+    """
+
+    __slots__ = ("inside", "known", "members", "number")
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        self.members, self.number = members, 0
+        self.inside: Check | None = None
+        self.known: set[int] = set()
+
+
 class Checker:
     """What the checks of a world share.
 
     Args:
         comms: where the group's communicators come from.
-        mode: True compares every call and its source lines; "auto" the first ones and a sample of the rest.
+        mode: True compares every call and its source lines; "auto" the first ones, each new one, and a sample of the
+            rest. Who waits too long in one of the rest is told on by a watch.
         deadline: seconds to wait for the others.
     """
 
     def __init__(self, comms: Comms, mode: bool | str, deadline: float) -> None:
         self.comms, self.mode, self.deadline = comms, mode, deadline
         self.given_up: list[object] = []
-        self._numbers: dict[tuple[int, ...], list[int]] = {}
+        self._calls: dict[tuple[int, ...], Calls] = {}
         self._meetings = 0
+        self._watch: Watch | None = None
 
     def counts(self) -> Counts:
         """How many calls of which groups were begun, for a rank that leaves."""
-        calls = {key("call", members): counter[0] for members, counter in self._numbers.items()}
+        calls = {key("call", members): calls.number for members, calls in self._calls.items()}
         return {**calls, key("meeting"): self._meetings}
 
     def meet(self, comm: MPI.Comm) -> None:
@@ -126,36 +159,65 @@ class Checker:
 
     def of(self, call: Call) -> Check:
         """The check of a call; calls of the same members are numbered together."""
-        return Check(self, call, self._numbers.setdefault(call.members, [0]))
+        calls = self._calls.get(call.members)
+        if calls is None:
+            calls = self._calls[call.members] = Calls(call.members)
+        return Check(self, call, calls)
+
+    def watch(self) -> None:
+        """Notice from now on when this rank waits too long in a call."""
+        if self._watch is None:
+            self._watch = Watch(self.comms.comm, self.deadline, self._calls)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.stop()
 
 
 class Check:
     """Compares one kind of call each time it is made."""
 
-    __slots__ = ("call", "checker", "counter", "number")
+    __slots__ = ("call", "calls", "checker", "number")
 
-    def __init__(self, checker: Checker, call: Call, counter: list[int]) -> None:
-        self.checker, self.call, self.counter, self.number = checker, call, counter, 0
+    def __init__(self, checker: Checker, call: Call, calls: Calls) -> None:
+        self.checker, self.call, self.calls, self.number = checker, call, calls, 0
 
     def due(self) -> bool:
-        """Count a call; whether it must be compared."""
-        number = self.number = self.counter[0]
-        self.counter[0] = number + 1
+        """Count a call; whether it must be compared. All members have made the same ones before, and know which are new."""
+        calls, digest = self.calls, self.call.digest
+        number = self.number = calls.number
+        calls.number = number + 1
+        if digest not in calls.known:
+            calls.known.add(digest)
+            return True
         return number < FIRST or number % EVERY == 0 or self.checker.mode is True
 
     def before(self, run: Run) -> Run:
         """What compares the call, if it is due, and then runs it: in one function, since it is on the way of every call."""
-        counter, always = self.counter, self.checker.mode is True
+        calls, always = self.calls, self.checker.mode is True
 
         def checked(array: np.ndarray) -> np.ndarray:
-            number = counter[0]
-            counter[0] = number + 1
+            number = calls.number
+            calls.number = number + 1
             if number < FIRST or number % EVERY == 0 or always:
                 self.number = number
                 self.compare()
-            return run(array if array.flags.c_contiguous else contiguous(array))
+            calls.inside = self
+            try:
+                return run(array if array.flags.c_contiguous else contiguous(array))
+            finally:
+                calls.inside = None
 
         return checked
+
+    def inside(self, run: Callable[..., Any], *arrays: np.ndarray) -> Any:
+        """Run a call that :meth:`due` counted."""
+        self.calls.inside = self
+        try:
+            return run(*arrays)
+        finally:
+            self.calls.inside = None
 
     def compare(self, ids: str = "") -> None:
         """Compare the call, and its ids if it depends on them, with those of the other members.
@@ -168,6 +230,8 @@ class Check:
         mine = mixed(call.digest ^ number_of(ids) if ids else call.digest, number, place)
         give, take = np.array([mine, -mine]), np.empty(2, np.int64)
         comm = self.checker.comms.of(call.members)
+        if number >= FIRST - 1:  # the next ones may not be compared
+            self.checker.watch()
         request = comm.Iallreduce(give, take, MPI.MIN)
         if not request.Test():
             self._wait(request, comm, (give, take))

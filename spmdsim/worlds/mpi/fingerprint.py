@@ -15,7 +15,7 @@ from zlib import crc32
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution.step import Step
 
-#: Calls per group that are all compared in mode "auto"; later ones are sampled.
+#: Calls per group that are all compared in mode "auto"; of later ones those that are new to the group, and a sample.
 FIRST = 64
 #: Of the later calls, every so many-th is compared.
 EVERY = 32

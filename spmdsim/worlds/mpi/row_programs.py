@@ -45,16 +45,18 @@ class RowPrograms:
             return np.zeros((0,) * (2 if back else len(step.shape)), values.dtype), ()
         check_shards(step, self.rank, ids, values)
         key = (step, values.dtype, shared)
+        check = None
         if self.checker is not None and step.src.mesh.axis_size(*step.axes) > 1:
-            self._compare(self.checker, key, ids)
+            check = self._compare(self.checker, key, ids)
         found = self._made.get(key)
         if found is None:
             if len(self._made) >= KEPT:
                 self._made.pop(next(iter(self._made))).free()
             found = self._made[key] = self._derive(*key)
-        return (found.give_back if back else found.look_up)(contiguous(ids), contiguous(values))
+        run, arrays = found.give_back if back else found.look_up, (contiguous(ids), contiguous(values))
+        return run(*arrays) if check is None else check.inside(run, *arrays)
 
-    def _compare(self, checker: Checker, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray) -> None:
+    def _compare(self, checker: Checker, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray) -> Check:
         check = self._checks.get(key)
         if check is None:
             step, dtype, shared = key
@@ -64,6 +66,7 @@ class RowPrograms:
             check = self._checks[key] = checker.of(call)
         if check.due():
             check.compare(f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}")
+        return check
 
     def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
         members = tuple(sorted(step.group(self.rank)))

@@ -81,11 +81,11 @@ class MPIWorld(World):
     Args:
         comm: the communicator; COMM_WORLD if left out. It stays the caller's.
         check: whether ranks compare what they are about to run. ``"auto"`` (the default) compares the first
-            calls of every group and then a sample (see ``fingerprint``); ``True`` compares all, and the user's
+            calls of every group, each new one, and a sample of the rest (see ``fingerprint``); ``True`` compares all, and the user's
             source lines too, at the price of one small all_reduce per call; ``False`` none. The default comes
             from ``SPMDSIM_CHECK``.
-        deadline: seconds that a compared call waits for the other ranks before it names the missing ones;
-            ``SPMDSIM_DEADLINE``, or 300.
+        deadline: seconds that a call waits for the other ranks before it names the missing ones, or, if it was not
+            compared, what it waits in; ``SPMDSIM_DEADLINE``, or 300.
 
     Attributes:
         comm: the communicator.
@@ -176,7 +176,7 @@ class MPIWorld(World):
             check.compare()
         run = self._derive(program, step, array.dtype, algorithm)
         program.run = in_order(run) if check is None else check.before(run)
-        return [run(contiguous(array))]
+        return [run(contiguous(array)) if check is None else check.inside(run, contiguous(array))]
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
@@ -322,6 +322,8 @@ class MPIWorld(World):
     def close(self) -> None:
         """Free communicators and MPI types; collective over the world."""
         self.choose_anew()
+        if self._checker is not None:
+            self._checker.close()
         for program in self._programs.values():
             _free(program)
         self._programs.clear()
