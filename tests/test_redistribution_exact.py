@@ -14,6 +14,7 @@ from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound import lower_bounds
+from spmdsim.redistribution.candidates import REDUCED, candidates, endpoints
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.few import FewTraffic
@@ -174,6 +175,22 @@ def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine |
             tight += 0 < exact <= least * (1 + 1e-12)
     assert tight > 100 or not prices.rising
     assert prices.rising == (machine is None or machine.name not in ("falling", "slow exchanges"))
+
+
+@pytest.mark.parametrize("machine", TIMES, ids=lambda machine: getattr(machine, "name", "bytes"))
+def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
+    """The planner leaves out what cannot win; with everything built, the same kind of plan wins, ties included."""
+    choose, reduced = random.Random(11), 0
+    for size, shape in itertools.product((4, 8), [(5,), (1, 2), (3, 5), (64, 32), (1, 2, 3), (13, 30, 7)]):
+        layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
+        for _ in range(25):
+            src, dst = choose.choice(layouts), choose.choice(layouts)
+            ends = endpoints(src, dst.reduced, shape)
+            taken = candidates(*ends, 4, machine)[0]
+            best = next(one for one in candidates(*ends, 4, machine, all_of_them=True) if one.allowed)
+            assert taken.order == best.order, (src, dst, shape, taken.steps, best.steps)
+            reduced += taken.kind == REDUCED
+    assert reduced > 5
 
 
 def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:

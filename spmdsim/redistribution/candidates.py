@@ -203,7 +203,7 @@ class _Finder:
         found: list[Candidate] = []
         for mid in sorted(paths.reduced, key=lambda one: one.seconds):
             best = None if self.everything else min(others + found, key=lambda one: one.order, default=None)
-            if best is not None and mid.seconds >= best.seconds * (1 - 1e-9):
+            if best is not None and _without_penalty(mid) > best.seconds * (1 + 1e-9):
                 break
             arrivals = [there for there in self._arrivals if self._may_win(mid, there, best)]
             if arrivals:
@@ -219,9 +219,7 @@ class _Finder:
         if best is None:
             return True
         steps = len(mid.moves)
-        ahead = mid.seconds + self.prices.copying(mid.copied * self.itemsize)
-        if src.mesh != dst.mesh:  # with collectives in hand, ties in time are not looked at
-            ahead -= steps * STEP_PENALTY
+        ahead = _without_penalty(mid) + self.prices.copying(mid.copied * self.itemsize)
         ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)
         for quick_or_exact in (least_exchange, price_exchange):
             seconds = quick_or_exact(ends, self.itemsize, self.prices)
@@ -261,3 +259,8 @@ class _Finder:
 
 def _least(found: list[Candidate]) -> float:
     return min([one.seconds for one in found], default=float("inf"))
+
+
+def _without_penalty(mid: Found) -> float:
+    """The seconds of a state as a candidate counts them: steps decide only between equal times."""
+    return mid.seconds - len(mid.moves) * STEP_PENALTY
