@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -40,6 +41,10 @@ examples:
 """
 
 
+#: The beginning of layouts whose first dim is not split.
+LAYOUT = re.compile(r"-(1\s*)?,")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors and help are printed by one rank: all ranks have the same arguments."""
 
@@ -50,6 +55,10 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         if is_root():
             super()._print_message(message, file)
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Take ``-1,0`` and ``-,a`` for what they are: layouts, not options."""
+        return None if LAYOUT.match(arg_string) else super()._parse_optional(arg_string)
 
     def error(self, message: str) -> NoReturn:
         """Leave with one line that says what is wrong and where to look."""

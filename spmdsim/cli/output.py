@@ -96,6 +96,42 @@ def table(
     return made
 
 
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    title: str | None = None,
+    right: Sequence[str] = (),
+) -> None:
+    """Print a table, or, where words would have to be cut to make it fit, a paragraph for each row.
+
+    Args:
+        columns: headings; the first column needs none in a paragraph.
+        rows: cells, shown with ``str``.
+        title: a line above it.
+        right: headings of the columns to align right.
+    """
+    from rich.measure import Measurement
+
+    out, made = console(), table(columns, rows, title, right)
+    unbounded = out.options.update_width(100_000)
+    if Measurement.get(out, unbounded, made).minimum <= out.width:
+        out.print(made)
+        return
+    if title:
+        say(title)
+    for first, *rest in rows:
+        cells = [f"{name} {cell}" for name, cell in zip(columns[1:], rest) if str(cell)]
+        say(_paragraph(f"{first}: {'; '.join(cells)}", out.width))
+
+
+def _paragraph(text: str, width: int) -> str:
+    import textwrap
+
+    return textwrap.fill(
+        text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+
+
 def _plain(value: Any) -> Any:
     """What json does not know: numpy numbers and arrays, sets, objects with ``to_dict``."""
     for method in ("to_dict", "tolist"):

@@ -201,7 +201,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         "operator", "mesh", "strategy", "layouts", "local shapes", "collectives",
         "received", "predicted", "ms", "max error", "verdict",
     )  # fmt: skip
-    output.console().print(output.table(columns, [_row(o) for o in outcomes], right=("ms",)))
+    output.print_table(columns, [_row(o) for o in outcomes], right=("ms",))
     if args.verbose:
         for outcome in outcomes:
             _show_slices(outcome)
@@ -255,7 +255,7 @@ def _show_slices(outcome: Outcome) -> None:
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]
     rows = [[rank, *[_box(bounds) for bounds in boxes]] for rank, boxes in enumerate(outcome.slices)]
     title = f"{outcome.case.op}: {outcome.case.strategy} on {outcome.case.mesh}; {outcome.verdict}"
-    output.console().print(output.table(("rank", *names), rows, title=title))
+    output.print_table(("rank", *names), rows, title=title)
 
 
 def _box(bounds: Any) -> str:

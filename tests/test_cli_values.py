@@ -1,0 +1,79 @@
+"""What users type and see: values that begin with a dash, tables where the terminal is narrow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spmdsim.cli.main import main
+
+
+def output_of(capsys, *args):
+    code = main(list(args))
+    found = capsys.readouterr()
+    assert code == 0, found.err
+    return found.out
+
+
+@pytest.mark.parametrize("text", ["-1,0", "-,b", "-1 , 0", "(-1,0)"])
+def test_a_layout_may_begin_with_a_dash(capsys, text):
+    layout = output_of(
+        capsys,
+        "layout",
+        "--device-matrix",
+        "2,2",
+        "--alias",
+        "a,b",
+        "--tensor-map",
+        text,
+        "--shape",
+        "4,8",
+        "--json",
+    )
+    found = json.loads(layout)
+    assert found["tensor_map"] == [-1, 0]
+    assert found["ranks"][1]["slice"] == [[0, 4], [4, 8]]
+
+
+def test_the_ends_of_a_plan_may_begin_with_a_dash(capsys):
+    text = output_of(capsys, "plan", "--mesh", "a=2", "--src", "-,a", "--dst", "-,-", "--shape", "4,8")
+    assert "[-, a] over a=2 -> [-, -] over a=2" in text
+    assert (
+        "0 B"
+        not in output_of(
+            capsys, "plan", "--mesh", "a=2,b=2", "--src", "-1,0", "--dst", "0,-1", "--shape", "4,8"
+        )
+        .split("busiest rank: ")[1]
+        .split("=")[0]
+    )
+
+
+def test_an_unknown_option_is_still_named(capsys):
+    assert main(["layout", "-x", "--shape", "4,8"]) == 2
+    assert "unrecognized arguments: -x" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_no_word_is_cut_where_the_terminal_is_narrow(capsys, monkeypatch, columns):
+    args = [
+        "run",
+        "--world",
+        "lockstep",
+        "-n",
+        "6",
+        "--only",
+        "matmul",
+        "--shape",
+        "7,5,3",
+        "--mesh",
+        "a=3,b=2",
+    ]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = output_of(capsys, *args)
+    for words in ("(m:a n:b)", "all_reduce(b: 2)", "S(0)S(1)", "verdict ok", "local shapes 3x5"):
+        assert words in " ".join(text.split())
+    cases = text.split(" cases hold")[0]
+    assert all(len(line) <= columns for line in cases.splitlines()[:-1])
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "verdict ok" not in output_of(capsys, *args)  # a table: headings once
