@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from processes import run_python
 
-from spmdsim import Layout, LockStep, Mesh, Partial, ShapeOnly, Tensor
-from spmdsim.errors import InputError, LayoutError
+from spmdsim import Layout, LockStep, Mesh, Partial, ShapeOnly, Tensor, plan
+from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
 
 MESH = Mesh((2,), ("a",))
 
@@ -65,3 +66,48 @@ def test_ranks_with_bytes_in_different_orders_understand_each_other() -> None:
     np.testing.assert_array_equal(joined.full(), [1, 2, 3, 4])
     pending = Layout.from_placements(MESH, [Partial("sum")], 1)
     np.testing.assert_array_equal(Tensor.from_local(pieces, pending, LockStep(2)).full(), [4, 6])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "bf16", "float8_e4m3fn"])
+def test_types_of_packages_are_known_by_name(name: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    made = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2), dtype=name)
+    assert made.dtype == made.astype(name).dtype == plan(MESH("a"), MESH(None), (3,), name).dtype
+    assert made.dtype.name == {"bf16": "bfloat16"}.get(name, name)
+
+
+def test_bfloat16_is_known_before_its_package_is_imported() -> None:
+    pytest.importorskip("ml_dtypes")
+    text = "from spmdsim import Mesh, plan; m = Mesh((2,), ('a',)); print(plan(m('a'), m(None), (3,), 'bfloat16').dtype)"
+    result = run_python("-c", text)
+    assert result.stdout.strip() == "bfloat16", result.stderr
+
+
+def test_a_type_that_is_none_is_named() -> None:
+    made = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
+    for wrong in (
+        lambda: Tensor.from_global(np.ones(3), MESH("a"), LockStep(2), dtype="float33"),
+        lambda: plan(MESH("a"), MESH(None), (3,), "float33"),
+        lambda: made.astype("float33"),
+    ):
+        with pytest.raises(InputError, match="no element type is called 'float33'; float32"):
+            wrong()
+
+
+def test_what_is_no_layout_is_named() -> None:
+    made = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
+    for wrong in (
+        lambda: made.to(MESH),
+        lambda: made.to("a"),
+        lambda: made.to([Partial("sum")]),
+        lambda: Tensor.from_global(np.ones(3), MESH, LockStep(2)),
+        lambda: Tensor.from_local([np.ones(3)] * 2, MESH, LockStep(2)),
+        lambda: plan("a", MESH("a"), (3,), "f4"),
+    ):
+        with pytest.raises(UsageTypeError, match=r"layout.* but got "):
+            wrong()
+
+
+def test_a_rank_that_is_not_there_is_named() -> None:
+    with pytest.raises(WorldError, match="there is no rank 2 in a world of 2 ranks"):
+        Tensor.from_global(np.ones(3), MESH("a"), LockStep(2)).local(2)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import element_type
 from spmdsim.tensor.files import FileArray, open_array, open_tokens
 from spmdsim.tensor.random import normal_block
 
@@ -249,16 +250,7 @@ def parse_dtype(name: str) -> np.dtype:
     Raises:
         InputError: no such type, or one that operators do not compute in.
     """
-    try:
-        if name in ("bfloat16", "bf16"):
-            import ml_dtypes
-
-            return np.dtype(ml_dtypes.bfloat16)
-        dtype = np.dtype(name)
-    except TypeError:
-        raise InputError(
-            f"no element type is called {name!r}; try float32, float64, bfloat16, int64"
-        ) from None
-    if dtype.kind not in "fciu":
+    dtype = element_type(name)
+    if dtype.kind not in "fciu" and dtype.name != "bfloat16":
         raise InputError(f"operators compute in numbers, not in {name!r}")
     return dtype

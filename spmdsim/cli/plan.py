@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import element_type
 
 if TYPE_CHECKING:
     from spmdsim.cost.machine import CostModel
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
     src, dst = layouts(args, len(shape), len(shape if to_shape is None else to_shape))
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
-    found = plan(src, dst, shape, _dtype(args.dtype), _machine(args.machine), **options)
+    found = plan(src, dst, shape, element_type(args.dtype), _machine(args.machine), **options)
     if args.json:
         say(json.dumps({**found.to_dict(), **_ranks(found, args)}, indent=2))
         return 0
@@ -122,22 +123,6 @@ def _shape(text: str) -> tuple[int, ...]:
 
     stripped = text.strip("()[] ")
     return parse_ints(text, "a shape") if stripped else ()
-
-
-def _dtype(name: str) -> Any:
-    import numpy as np
-
-    if name.startswith(("bfloat", "float8")):
-        import ml_dtypes
-
-        if hasattr(ml_dtypes, name):
-            return np.dtype(getattr(ml_dtypes, name))
-    try:
-        return np.dtype(name)
-    except TypeError:
-        raise InputError(
-            f"no element type is called {name!r}; float32, int64 and bfloat16 are some"
-        ) from None
 
 
 def _machine(name: str | None) -> CostModel | None:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from spmdsim.cost.machine import CostModel
-from spmdsim.errors import PlanError
+from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.layout import Layout
+from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
 from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
@@ -191,16 +192,21 @@ def plan(
 
     Raises:
         PlanError: the layouts are for other numbers of dims, or the target is pending.
+        InputError: no element type is called so.
+        UsageTypeError: what is no layout.
 
     >>> from spmdsim.layout import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> [str(step) for step in plan(mesh("a", "b"), mesh("a", None), (8, 8)).steps]
     ['all_gather over b: S(0)S(1) -> S(0)R']
     """
+    for given in (src, dst):
+        if not isinstance(given, Layout):
+            raise UsageTypeError(f"a plan goes from layout to layout, but got {given!r}")
     target_shape = None if to_shape is None else tuple(to_shape)
     model: Any = machine  # a cost model is a value, though its protocol does not say so
     return _plan(
-        src, dst, tuple(shape), np.dtype(dtype), model, target_shape, style, partial_target, more_memory
+        src, dst, tuple(shape), element_type(dtype), model, target_shape, style, partial_target, more_memory
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import element_type
 
 _BFLOAT16 = ("bfloat16", "bf16")
 _SAFETENSORS = {
@@ -52,9 +53,9 @@ def number_type(dtype: Any, what: str) -> np.dtype:
         what: the beginning of the error, such as ``"the array has"``.
 
     Raises:
-        InputError: neither numbers nor truth values.
+        InputError: neither numbers nor truth values, or no type at all.
     """
-    found = np.dtype(dtype)
+    found = element_type(dtype)
     problem = why_no_number(found)
     if problem is not None:
         raise InputError(f"{what} {problem}")

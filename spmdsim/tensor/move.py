@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spmdsim.errors import UsageTypeError
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.planner import Plan
@@ -20,6 +21,8 @@ KEPT = 1024
 
 def move(tensor: Tensor, layout: Layout, shape: Sequence[int] | None = None) -> Tensor:
     """The tensor in another layout, and in another shape if one is given."""
+    if not isinstance(layout, Layout):
+        raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
     meta = tensor.meta
     if shape is None and (layout is meta.layout or layout == meta.layout):
         return tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.errors import InputError, LayoutError
+from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.layout import Bounds, Layout
 from spmdsim.tensor.element_types import as_array, bfloat16, is_nameless, named, number_type, why_no_number
 from spmdsim.tensor.meta import Meta
@@ -23,9 +23,11 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
     """The meta of a global source, and a function that takes one block of it as a fresh array.
 
     Raises:
+        UsageTypeError: a layout that is none.
         InputError: a function without shape or dtype, or one that returns a block of the wrong shape; an array of
             nameless elements, or of what are no numbers.
     """
+    check_layout(layout)
     if callable(source) and not hasattr(source, "shape"):
         if shape is None or dtype is None:
             raise InputError("a tensor made by a function needs shape=... and dtype=...")
@@ -46,6 +48,16 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
         return fresh
 
     return Meta.of(layout, array.shape, kind), take
+
+
+def check_layout(layout: Any) -> None:
+    """Refuse what is no layout.
+
+    Raises:
+        UsageTypeError: such as a mesh.
+    """
+    if not isinstance(layout, Layout):
+        raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
 
 
 def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:

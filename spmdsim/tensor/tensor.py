@@ -160,8 +160,9 @@ class Tensor:
         Raises:
             LayoutError: a piece has another shape than the layout gives that rank, named.
         """
-        from spmdsim.tensor.sources import assemble
+        from spmdsim.tensor.sources import assemble, check_layout
 
+        check_layout(layout)
         world = _world(world)
         world.check_mesh(layout.mesh)
         meta, arrays = assemble(shards, layout, world, shape)
@@ -173,11 +174,13 @@ class Tensor:
         """The shard of ``rank`` (this process's first rank if left out). Do not write into it.
 
         Raises:
-            WorldError: another process owns that rank.
+            WorldError: another process owns that rank, or there is none.
         """
         if rank is None:
             return self.shards[0]
         if rank not in self.world.ranks:
+            if rank not in range(self.world.size):
+                raise WorldError(f"there is no rank {rank!r} in a world of {self.world.size} ranks")
             raise WorldError(
                 f"rank {rank} is owned by another process; this one owns {list(self.world.ranks)}"
             )
