@@ -135,6 +135,13 @@ def test_a_choice_holds_inside_its_block_and_can_be_taken_back(world):
 def test_what_cannot_be_chosen_is_refused(world):
     with pytest.raises(WorldError, match="no algorithm can be chosen for 'slice'"):
         world.use(slice="ring")
+    with pytest.raises(ScheduleError, match="all_gather has no algorithm 'rabenseifner'; known are"):
+        world.use(all_gather="rabenseifner", all_reduce="ring")
+    with pytest.raises(ScheduleError, match="no algorithm 'rung'; did you mean 'ring'"):
+        world.use(algorithm="rung")
+    with pytest.raises(ScheduleError, match="written name=value, but got '4'"):
+        world.use(all_reduce="hierarchical:4")
+    assert world.algorithms == {}  # nothing of a refused choice holds
     mesh = Mesh((world.size,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, partial="a"), mesh(None), (4,), "sum")
     if world.size > 1:

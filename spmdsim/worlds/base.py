@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.errors import InputError, UsageTypeError, WorldError
@@ -264,16 +264,19 @@ class World(ABC):
 
         Raises:
             WorldError: a collective that cannot be emulated.
+            ScheduleError: an algorithm that the collective does not have; one for all that none of them has.
         """
         before = dict(self.algorithms), self.replicated
         if replicated not in (None, "own", "shared"):
             raise WorldError(f"replicated results are 'own' or 'shared', but got {replicated!r}")
         everywhere = {} if algorithm is None else dict.fromkeys(EMULATED, algorithm)
-        for collective, name in (everywhere | algorithms).items():
+        for collective in algorithms:
             if collective not in EMULATED:
                 raise WorldError(
                     f"no algorithm can be chosen for {collective!r}; there are {', '.join(EMULATED)}"
                 )
+        _check_names(algorithm, algorithms)
+        for collective, name in (everywhere | algorithms).items():
             if name is None or name == "native":
                 self.algorithms.pop(collective, None)
             else:
@@ -305,6 +308,16 @@ class World(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _check_names(everywhere: str | None, chosen: Mapping[str, str | None]) -> None:
+    """Refuse algorithms that are not there: now, and not when the first collective runs."""
+    asked = [((collective,), name) for collective, name in chosen.items()] + [(EMULATED, everywhere)]
+    for collectives, name in asked:
+        if name not in (None, "native", "auto"):
+            from spmdsim.worlds.emulated import check_name
+
+            check_name(str(name), collectives)
 
 
 class Restore:

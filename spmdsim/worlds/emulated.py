@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.collectives import Schedule, schedule_of
+from spmdsim.collectives import algorithm as algorithm_of
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.program import Program, compile_program
 from spmdsim.errors import ScheduleError
@@ -158,6 +159,23 @@ def _parsed(algorithm: str) -> tuple[str, dict[str, Any]]:
             raise ScheduleError(f"an algorithm's option is written name=value, but got {item!r}")
         options[key.strip()] = int(value) if value.strip().lstrip("-").isdigit() else value.strip()
     return name.strip(), options
+
+
+def check_name(name: str, collectives: Sequence[str]) -> None:
+    """Refuse an algorithm that none of the collectives has.
+
+    Raises:
+        ScheduleError: with those that the first of them has.
+    """
+    wanted, _ = _parsed(name)
+    problems = []
+    for collective in collectives:
+        try:
+            algorithm_of(collective, wanted)
+        except ScheduleError as error:
+            problems.append(error)
+    if len(problems) == len(collectives):
+        raise problems[0]
 
 
 @lru_cache(maxsize=4096)
