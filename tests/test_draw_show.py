@@ -61,3 +61,19 @@ def test_notebooks_get_colours(monkeypatch):
 
     text = rank_grid(MESH("tp", None)).rich()
     assert len({span.style for span in text.spans}) == 4
+
+
+def test_notebooks_show_plans_and_traces_as_tables():
+    class Printer:
+        shown = ""
+
+        def text(self, words):
+            self.shown += words
+
+    mesh = Mesh((2,), ("a",))
+    with record() as trace:
+        Tensor.from_global(np.ones(4), mesh("a"), LockStep(2)).to(mesh(None))
+    for value in (plan(mesh("a"), mesh(None), (4,), "float32"), trace):
+        printer = Printer()
+        value._repr_pretty_(printer, cycle=False)
+        assert printer.shown == str(value) and "all_gather" in printer.shown and "\n" in printer.shown

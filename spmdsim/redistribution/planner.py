@@ -138,6 +138,10 @@ class Plan:
 
         return plan_table(self)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows: the table."""
+        printer.text("..." if cycle else str(self))
+
     @property
     def _ends(self) -> tuple[Layout, Layout, tuple[int, ...]]:
         src, dst, shape = endpoints(self.src, self.dst, self.shape)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from types import FrameType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.redistribution.step import LOCAL_STEPS
 from spmdsim.trace.events import CollectiveEvent, Event, OperatorEvent
@@ -113,6 +113,10 @@ class Trace(Sequence[Event]):
 
     def __repr__(self) -> str:
         return f"Trace({len(self.operators)} operators, {self.counts(local=True)})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows: the table."""
+        printer.text("..." if cycle else str(self))
 
 
 @contextmanager
