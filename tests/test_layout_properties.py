@@ -196,3 +196,16 @@ def test_a_rank_outside_the_mesh_holds_nothing():
     assert layout.bounds((7,), 5) == ((4, 7),)
     with pytest.raises(LayoutError, match="rank 4 is not in the mesh"):
         layout.shard_number(4)
+
+
+def test_a_layout_without_dims_reads_well_and_evaluates_to_itself():
+    mesh = Mesh((2, 3), ("a", "b"))
+    for layout in (
+        mesh(),
+        mesh(partial={"a": "sum"}),
+        mesh("b", partial={"a": "max"}),
+        mesh(("b", "a"), None),
+    ):
+        assert eval(repr(layout), {"Mesh": Mesh}) == layout
+    assert str(mesh(partial={"a": "sum"})) == "[sum pending over a] over a=2 b=3"
+    assert str(mesh("b", partial={"a": "max"})) == "[b, max pending over a] over a=2 b=3"

@@ -129,14 +129,14 @@ class Layout:
         )
 
     def __repr__(self) -> str:
-        dims = ", ".join(repr(None if not d else d[0] if len(d) == 1 else d) for d in self.dims)
-        partial = f", partial={dict(self.partial)}" if self.partial else ""
-        return f"{self.mesh!r}({dims}{partial})"
+        dims = [repr(None if not d else d[0] if len(d) == 1 else d) for d in self.dims]
+        partial = [f"partial={dict(self.partial)}"] if self.partial else []
+        return f"{self.mesh!r}({', '.join(dims + partial)})"
 
     def __str__(self) -> str:
-        dims = ", ".join(_entry_text(entry) for entry in self.dims)
-        partial = "".join(f", {op} pending over {axis}" for axis, op in self.partial)
-        return f"[{dims}{partial}] over {self.mesh}"
+        dims = [_entry_text(entry) for entry in self.dims]
+        partial = [f"{op} pending over {axis}" for axis, op in self.partial]
+        return f"[{', '.join(dims + partial)}] over {self.mesh}"
 
     # -- what the two facts say per axis ------------------------------------------------------------
 
