@@ -6,13 +6,14 @@ They are linear and pass any pending reduction on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout import REDUCE_OPS, Layout
+from spmdsim.layout.sizes import integers
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.rules import Rule
@@ -141,7 +142,7 @@ def reshape(x: Tensor, shape: int | Sequence[int], layout: Layout | None = None)
     """
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
-    new = full_shape(x.shape, (shape,) if isinstance(shape, int) else shape)
+    new = full_shape(x.shape, shape if isinstance(shape, Iterable) else (shape,))
     if layout is not None:
         return move(x, layout, new)
     return _reshape_op(x, shape=new)
@@ -150,16 +151,18 @@ def reshape(x: Tensor, shape: int | Sequence[int], layout: Layout | None = None)
 reshape.op = _reshape_op  # type: ignore[attr-defined]
 
 
-def full_shape(old: Shape, new: Sequence[int]) -> Shape:
+def full_shape(old: Shape, new: Iterable[int]) -> Shape:
     """A new shape with its -1 worked out.
 
     Raises:
-        RuleError: another number of elements, or several sizes of -1.
+        RuleError: another number of elements, negative sizes other than one -1.
+        UsageTypeError: sizes that are no integers.
     """
-    shape = tuple(int(n) for n in new)
-    count = math.prod(old)
+    shape, count = integers(new), math.prod(old)
     if shape.count(-1) > 1:
         raise RuleError(f"only one size of a new shape may be -1, but got {shape}")
+    if shape and min(shape) < -1:
+        raise RuleError(f"a new shape has no negative sizes but one -1, and got {shape}")
     if -1 in shape:
         known = math.prod(n for n in shape if n != -1)
         if not known or count % known:

@@ -31,7 +31,8 @@ def check_layouts(
                 f"the shape {sizes} has {len(sizes)} dims, but {layout} is for {layout.ndim}, in {pair}"
             )
     if any(size < 0 for size in (*shape, *after)):
-        raise PlanError(f"a shape has no negative sizes, but got {shape} and {after} for {pair}")
+        both = f"{shape}" if to_shape is None else f"{shape} and {after}"
+        raise PlanError(f"a shape has no negative sizes, but got {both} for {pair}")
     if math.prod(shape) != math.prod(after):
         raise PlanError(
             f"shape {shape} holds {math.prod(shape)} elements and {after} holds {math.prod(after)}; "

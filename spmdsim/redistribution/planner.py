@@ -18,6 +18,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.layout import Layout
 from spmdsim.layout.element_type import element_type
+from spmdsim.layout.sizes import integers
 from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
 from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
@@ -197,7 +198,7 @@ def plan(
     Raises:
         PlanError: the layouts are for other numbers of dims, or the target is pending.
         InputError: no element type is called so.
-        UsageTypeError: what is no layout.
+        UsageTypeError: what is no layout, or no size.
 
     >>> from spmdsim.layout import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -207,10 +208,18 @@ def plan(
     for given in (src, dst):
         if not isinstance(given, Layout):
             raise UsageTypeError(f"a plan goes from layout to layout, but got {given!r}")
-    target_shape = None if to_shape is None else tuple(to_shape)
+    target_shape = None if to_shape is None else integers(to_shape)
     model: Any = machine  # a cost model is a value, though its protocol does not say so
     return _plan(
-        src, dst, tuple(shape), element_type(dtype), model, target_shape, style, partial_target, more_memory
+        src,
+        dst,
+        integers(shape),
+        element_type(dtype),
+        model,
+        target_shape,
+        style,
+        partial_target,
+        more_memory,
     )
 
 

@@ -1,0 +1,44 @@
+"""Sizes that no tensor has, in plans and reshapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, Tensor, plan
+from spmdsim.errors import PlanError, RuleError, UsageTypeError
+
+MESH = Mesh((2,), ("a",))
+
+
+@pytest.mark.parametrize("shape", [(4, 2.5), ("4", 2), "ab", (4, None)])
+def test_the_sizes_of_a_plan_are_integers(shape: Any) -> None:
+    with pytest.raises(UsageTypeError, match=r"sizes of a shape are integers, but got") as error:
+        plan(MESH("a", None), MESH(None, "a"), shape, "float32")
+    assert "\n" not in str(error.value)
+
+
+def test_numpy_integers_are_sizes() -> None:
+    assert plan(MESH("a", None), MESH(None, "a"), (np.int64(4), np.int8(2)), "f4").shape == (4, 2)
+
+
+def test_negative_sizes_of_a_plan_are_said_once() -> None:
+    with pytest.raises(PlanError, match=r"^a shape has no negative sizes, but got \(4, -3\) for \[a, -\]"):
+        plan(MESH("a", None), MESH(None, "a"), (4, -3), "float32")
+
+
+@pytest.mark.parametrize("shape", ["a", (7.9, 5), (None, 5), 5.5])
+def test_the_sizes_of_a_reshape_are_integers(shape: Any) -> None:
+    x = Tensor.from_global(np.ones((7, 5)), MESH("a", None), LockStep(2))
+    with pytest.raises(UsageTypeError, match=r"sizes of a shape are integers, but got"):
+        x.reshape(shape)
+
+
+def test_only_one_size_of_a_reshape_is_left_open() -> None:
+    x = Tensor.from_global(np.ones((7, 5)), MESH("a", None), LockStep(2))
+    for shape in ((-5, -7), (-35, -1), (-2, 5)):
+        with pytest.raises(RuleError, match=r"no negative sizes but one -1, and got"):
+            x.reshape(shape)
+    assert x.reshape((np.int64(5), -1)).shape == (5, 7)
