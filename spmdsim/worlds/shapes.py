@@ -48,8 +48,8 @@ class ShapeArray:
 class ShapeOnly(World):
     """A world of ``size`` ranks of which only rank 0 is followed, by shapes.
 
-    Rank 0 holds the largest shard of every layout (balanced blocks give the first ones one element more), so
-    its shapes and bytes are the worst case.
+    In a mesh that begins with rank 0, that rank holds the largest shard of every layout (balanced blocks give the first
+    ones one element more), so its shapes and bytes are the worst case.
 
     >>> ShapeOnly(65536).ranks
     range(0, 1)
