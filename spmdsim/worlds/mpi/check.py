@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -18,7 +18,9 @@ from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
 from spmdsim.worlds.mpi.leaving import Counts, key
-from spmdsim.worlds.mpi.waiting import Watch
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.mpi.waiting import Watch
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -167,6 +169,8 @@ class Checker:
     def watch(self) -> None:
         """Notice from now on when this rank waits too long in a call."""
         if self._watch is None:
+            from spmdsim.worlds.mpi.waiting import Watch
+
             self._watch = Watch(self.comms.comm, self.deadline, self._calls)
 
     def close(self) -> None:
