@@ -9,7 +9,6 @@ import numpy as np
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import element_type
 
-_BFLOAT16 = ("bfloat16", "bf16")
 _SAFETENSORS = {
     "F64": "<f8",
     "F32": "<f4",
@@ -28,9 +27,7 @@ _SAFETENSORS = {
 
 def bfloat16() -> np.dtype:
     """The element type of 8 exponent and 7 fraction bits."""
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
+    return element_type("bfloat16")
 
 
 def why_no_number(dtype: np.dtype) -> str | None:
@@ -39,9 +36,8 @@ def why_no_number(dtype: np.dtype) -> str | None:
     >>> why_no_number(np.dtype("f4")), why_no_number(np.dtype(bool))
     (None, None)
     """
-    known = dtype.kind in "biufc" or (
-        dtype.isbuiltin == 2 and dtype.kind == "V"
-    )  # bfloat16 and its relatives
+    of_package = dtype.isbuiltin == 2 and dtype.kind == "V"  # bfloat16 and its relatives
+    known = dtype.kind in "biufc" or of_package
     return None if known else f"elements of type {dtype}; tensors hold numbers and truth values"
 
 
@@ -100,7 +96,7 @@ def named(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
     """
     if not is_nameless(dtype):
         return dtype
-    if wanted is not None and (wanted if isinstance(wanted, str) else np.dtype(wanted).name) in _BFLOAT16:
+    if wanted is not None and element_type(wanted) == bfloat16():
         return bfloat16()
     raise InputError(
         f"{what} elements of two bytes without a type, as numpy saves bfloat16; if they are that, say so: "

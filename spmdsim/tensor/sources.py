@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.layout import Bounds, Layout
-from spmdsim.tensor.element_types import as_array, bfloat16, is_nameless, named, number_type, why_no_number
+from spmdsim.tensor.element_types import as_array, is_nameless, named, number_type, why_no_number
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
 
@@ -135,18 +135,10 @@ def assemble(
             )
     held = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
     # A process outside the mesh learns the type from the others, by its name.
-    dtype = number_type(held[0] if held else _dtype_called(names.pop()), "the pieces have")
+    dtype = number_type(held[0] if held else names.pop(), "the pieces have")
     outside = np.zeros((0,) * layout.ndim, dtype)
     pieces = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
     return Meta.of(layout, found, dtype), [np.asarray(piece, dtype, order="C") for piece in pieces]
-
-
-def _dtype_called(name: str) -> np.dtype:
-    try:
-        return np.dtype(name)
-    except TypeError:  # numpy knows the names of a package's types once that is imported
-        bfloat16()
-        return np.dtype(name)
 
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:

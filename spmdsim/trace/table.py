@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, group_transfers
 from spmdsim.trace.events import CollectiveEvent, Event
@@ -78,19 +79,11 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
 
     out = np.zeros((size, size), np.int64)
     for event in trace.collectives:
-        itemsize = np.dtype(_dtype(event.dtype)).itemsize
+        itemsize = element_type(event.dtype).itemsize
         for rank in event.step.dst.mesh.rank_list:
             for peer, count in event_pairs(event, rank):
                 out[rank, peer] += count * itemsize
     return out
-
-
-def _dtype(name: str) -> Any:
-    if name.startswith(("bfloat", "float8")):
-        import ml_dtypes
-
-        return getattr(ml_dtypes, name)
-    return name
 
 
 def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
