@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.rows import RowStep
