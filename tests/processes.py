@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def run_python(
-    *arguments: object, cwd: Path | None = None, timeout: float = 100, **variables: str
+    *arguments: object, cwd: Path | None = None, timeout: float = 600, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run this Python with arguments and further environment variables; what it printed, and its exit code."""
     paths = os.pathsep.join(path for path in sys.path if path)

@@ -65,9 +65,9 @@ def test_still_in_step():
 """
 
 
-def run_ranks(folder, text, *options):
+def run_ranks(folder, text, *options, conftest=CONFTEST):
     """Run a test file on ranks."""
-    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "conftest.py").write_text(conftest)
     (folder / "test_it.py").write_text(text)
     pytest_command = ["-m", "pytest", "-q", "--with-mpi", "-p", "no:cacheprovider", *options, "test_it.py"]
     return run_python("-m", "spmdsim", "launch", "-n", RANKS, *pytest_command, cwd=folder)
@@ -87,6 +87,22 @@ def test_failures_are_agreed_on_and_reported_once(tmp_path):
     assert "AssertionError: one is bad" in result.stderr  # at once, not only at the end
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
     assert (suite.get("failures"), suite.get("errors")) == ("4", "2")
+
+
+SLOW_SUMMARY = """
+def pytest_terminal_summary():
+    import time
+    time.sleep(3)  # longer than ranks wait for each other that leave without an agreement
+"""
+
+
+def test_rank_0_has_all_the_time_it_needs_for_the_summary(tmp_path):
+    """The others, done, leave with the code agreed on: nothing of theirs ends rank 0."""
+    text = "import pytest\n@pytest.mark.mpi\ndef test_it(): assert False, 'bad'\n"
+    result = run_ranks(tmp_path, text, "--color=no", conftest=CONFTEST + SLOW_SUMMARY)
+    assert result.returncode == 1
+    assert re.search(r"^1 failed\b.* in ", result.stdout, re.MULTILINE)
+    assert "stopped" not in result.stderr and "sys.exit" not in result.stderr
 
 
 @pytest.mark.parametrize(

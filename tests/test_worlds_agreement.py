@@ -77,7 +77,7 @@ def run(tmp_path_factory, launcher):
     script.write_text(PROGRAM)
 
     def run(case):
-        result = run_python("-m", "spmdsim", "launch", "-n", 3, script, case, timeout=60)
+        result = run_python("-m", "spmdsim", "launch", "-n", 3, script, case)
         return result.stdout + result.stderr, result.returncode
 
     return run

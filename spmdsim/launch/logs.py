@@ -20,6 +20,9 @@ LOG_DIR = "SPMDSIM_LOG_DIR"
 FAILED_DIR = "SPMDSIM_FAILED_DIR"
 """Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank."""
 
+ENDING = "ending"
+"""The note, beside those of the ranks, that the job ends now."""
+
 TAIL_LINES = 20
 """Lines of a failed rank's log that are shown."""
 
@@ -90,6 +93,18 @@ def note_failure(rank: int, code: int) -> bool:
         return False
     Path(folder, f"rank_{rank}").write_text(str(code))
     return True
+
+
+def note_end() -> None:
+    """Tell the starter that this rank ends the job now."""
+    folder = os.environ.get(FAILED_DIR)
+    if folder and os.path.isdir(folder):
+        Path(folder, ENDING).touch()
+
+
+def job_ends(failed_dir: Path, n: int) -> bool:
+    """Whether a rank ends the job, or all ``n`` ranks have left it."""
+    return (failed_dir / ENDING).exists() or len(list(failed_dir.glob("rank_*"))) == n
 
 
 def prepare_logs(log_dir: Path) -> None:

@@ -9,8 +9,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from spmdsim.errors import InputError, WorldError
@@ -20,6 +21,7 @@ from spmdsim.launch.logs import (
     LOG_DIR,
     first_failed,
     follow,
+    job_ends,
     log_path,
     log_tail,
     prepare_logs,
@@ -27,8 +29,8 @@ from spmdsim.launch.logs import (
 from spmdsim.launch.mpi import find_launcher
 from spmdsim.worlds.base import RANKS_VARIABLE
 
-FAILED_SECONDS = 3.0
-"""How long the launcher may take to end by itself after a rank has failed."""
+FAILED_SECONDS = 5.0
+"""How long the launcher may take to end by itself once a rank ends the job, or all have left it with a failure."""
 
 GRACE_SECONDS = 2.0
 """How long the launcher may take to end its ranks after a signal."""
@@ -58,7 +60,8 @@ def start_command(
         environment |= {FAILED_DIR: failed_dir, **(env or {})}
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
-        code = wait(command, environment, log_dir, Path(failed_dir))
+        ranks = 1 if lockstep else n
+        code = wait(command, environment, log_dir, partial(job_ends, Path(failed_dir), ranks))
         failed = first_failed(Path(failed_dir))
     if failed is not None:
         rank, code = failed
@@ -82,7 +85,9 @@ class Terminated(Exception):
     """This process was asked to end."""
 
 
-def wait(command: list[str], environment: Mapping[str, str], log_dir: Path | None, failed_dir: Path) -> int:
+def wait(
+    command: list[str], environment: Mapping[str, str], log_dir: Path | None, ending: Callable[[], bool]
+) -> int:
     """Run the launcher to its end; Ctrl-C and termination are passed on, and end it for certain."""
     stop = threading.Event()
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
@@ -92,7 +97,7 @@ def wait(command: list[str], environment: Mapping[str, str], log_dir: Path | Non
         echo.start()
     try:
         with raise_on_termination():
-            return code_of(wait_for(process, failed_dir))
+            return code_of(wait_for(process, ending))
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
         end(process, with_signal)
@@ -103,8 +108,8 @@ def wait(command: list[str], environment: Mapping[str, str], log_dir: Path | Non
             echo.join()
 
 
-def wait_for(process: subprocess.Popen[bytes], failed_dir: Path) -> int:
-    """Wait for the launcher; once a rank has failed it must end soon, or is ended.
+def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], bool]) -> int:
+    """Wait for the launcher; once the job is ``ending`` it must end soon, or is ended.
 
     Launchers sometimes hang while they clean up after a failure.
     """
@@ -113,7 +118,7 @@ def wait_for(process: subprocess.Popen[bytes], failed_dir: Path) -> int:
         try:
             return process.wait(0.2)
         except subprocess.TimeoutExpired:
-            if deadline is None and first_failed(failed_dir) is not None:
+            if deadline is None and ending():
                 deadline = time.monotonic() + FAILED_SECONDS
             if deadline is not None and time.monotonic() > deadline:
                 end(process, signal.SIGTERM)

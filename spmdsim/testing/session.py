@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from _pytest.terminal import TerminalReporter
 
+from spmdsim.launch.abort import agree
 from spmdsim.testing.agreement import ABORTED, FAILED, PASSED, SKIPPED, Agreement
 from spmdsim.testing.ranks import FAILED as FAILED_SOMEWHERE
 from spmdsim.testing.watchdog import Watchdog
@@ -166,6 +167,7 @@ class RankSession:
             outcome = FAILED if int(exitstatus) else PASSED
             self.agreement.meet("the session", "end", outcome)
             session.exitstatus = max(int(text) for text in self.agreement.texts(str(int(exitstatus))))
+        agree(int(session.exitstatus))  # rank 0 has the summary yet to print
         yield
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
