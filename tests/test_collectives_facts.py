@@ -43,7 +43,7 @@ def test_formula_is_the_count(chosen: Algorithm) -> None:
         steps, beta, gamma = form.at(size, dict(schedule.options))
         assert counted.steps == steps, size
         assert Fraction(counted.critical_bytes, unit) == beta, size
-        assert Fraction(counted.critical_reduced_bytes, unit) == gamma, size
+        assert Fraction(counted.critical_worked_bytes, unit) == gamma, size
         if form.depth is not None and size > 1:
             depth = evaluate(form.depth, size, dict(schedule.options))
             assert verify(schedule).depth == depth, size

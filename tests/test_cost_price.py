@@ -42,9 +42,12 @@ def test_closed_forms_equal_the_rounds(chosen) -> None:
             continue
         found = price(make_schedule(chosen, n), UNIT, SIZE, rounds=True)
         assert (found.steps, found.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), n
-        # A formula without reductions may belong to an algorithm that reduces locally, without a message.
-        if form.gamma_share:
-            assert found.gamma_bytes == float(form.gamma_share * SIZE), n
+        assert found.gamma_bytes == float(form.gamma_share * SIZE), n
+        assert (found.gamma_bytes > 0) == chosen.collective.reduces
+        if chosen.ports == "1":
+            assert form.seconds(SIZE, 1e-6, 1e-9, 1e-10) == pytest.approx(
+                price(make_schedule(chosen, n), Machine("m", 1e-6, 1e-9, 1e-10), SIZE, rounds=True).seconds
+            )
 
 
 def test_published_counts_of_every_algorithm() -> None:

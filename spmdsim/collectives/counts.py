@@ -32,6 +32,7 @@ class Counts:
         critical_bytes: sum over steps of the most bytes one rank sends or receives (with one port: the
             largest message).
         critical_reduced_bytes: sum over steps of the most bytes a rank reduces from messages.
+        critical_worked_bytes: sum over rounds of the most bytes a rank reduces, from messages or locally.
         empty_messages: messages without data, all ranks together.
         peak_bytes: per rank, all chunks it ever holds plus the most it must receive aside before reducing.
     """
@@ -45,6 +46,7 @@ class Counts:
     bytes_combined: Ints
     critical_bytes: int
     critical_reduced_bytes: int
+    critical_worked_bytes: int
     empty_messages: int
     peak_bytes: Ints
 
@@ -90,8 +92,8 @@ def _count(schedule: Schedule, sizes: Sequence[int]) -> Counts:
         raise ScheduleError(finding.text, schedule=schedule.name)
     tally = _Tally(schedule, sizes, matching)
     for rank, rounds in enumerate(table.rounds):
-        for moves in rounds:
-            tally.add_round(rank, moves)
+        for number, moves in enumerate(rounds):
+            tally.add_round(rank, number, moves)
     return tally.result(matching.steps)
 
 
@@ -121,6 +123,7 @@ class _Tally:
         }  # fmt: skip
         self.moved: dict[tuple[int, int, str], int] = defaultdict(int)
         self.reduced: dict[tuple[int, int], int] = defaultdict(int)
+        self.worked: dict[tuple[int, int], int] = defaultdict(int)
         self.empty = 0
         self.held = [set(schedule.starts_with(r)) | set(schedule.ends_with(r)) for r in range(n)]
         self.aside = [0] * n
@@ -129,7 +132,7 @@ class _Tally:
         sizes, count = self.sizes, self.count
         return sum(sizes[c % count] for c in move.chunks)
 
-    def add_round(self, rank: int, moves: list[Move]) -> None:
+    def add_round(self, rank: int, number: int, moves: list[Move]) -> None:
         per_rank, reduced = self.per_rank, 0
         for move in moves:
             size = self.size_of(move)
@@ -141,6 +144,8 @@ class _Tally:
                 self.moved[step, rank, "sent"] += size
                 continue
             self.held[rank].update(move.chunks)
+            if move.kind in (COMBINE, REDUCE):
+                self.worked[number, rank] += size
             if move.kind == COMBINE:
                 per_rank["bytes_combined"][rank] += size
             elif move.kind != COPY:
@@ -161,6 +166,7 @@ class _Tally:
             **self.per_rank,
             critical_bytes=_sum_of_most(self.moved),
             critical_reduced_bytes=_sum_of_most(self.reduced),
+            critical_worked_bytes=_sum_of_most(self.worked),
             empty_messages=self.empty,
             peak_bytes=np.array(held, np.int64) + np.array(self.aside, np.int64),
         )

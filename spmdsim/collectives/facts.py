@@ -7,8 +7,6 @@ from fractions import Fraction
 from math import lcm
 from typing import Any
 
-import numpy as np
-
 from spmdsim.collectives.bounds import Bound, lower_bound, score
 from spmdsim.collectives.counts import Counts, count
 from spmdsim.collectives.schedule import Schedule
@@ -24,7 +22,7 @@ class Facts:
         counts: counted with messages of ``unit`` bytes, a size that divides into equal chunks.
         unit: bytes that stand for m in ``counts``.
         beta: critical path, sum over rounds of the most bytes one rank sends or receives, times m.
-        gamma: likewise of the bytes reduced, local reductions of the busiest rank included, times m.
+        gamma: likewise of the bytes reduced, from messages or locally, times m.
         bound: the lower bound of the collective.
     """
 
@@ -99,13 +97,12 @@ def facts_of(schedule: Schedule, verdict: Verdict | None = None) -> Facts:
     verdict.raise_if_wrong()
     unit = lcm(schedule.chunk_count, schedule.size)
     counted = count(schedule, unit)
-    local = int(np.max(counted.bytes_combined, initial=0))
     return Facts(
         verdict,
         counted,
         unit,
         Fraction(counted.critical_bytes, unit),
-        Fraction(counted.critical_reduced_bytes + local, unit),
+        Fraction(counted.critical_worked_bytes, unit),
         lower_bound(schedule.collective.name, schedule.size),
     )
 

@@ -88,12 +88,14 @@ def price(
     >>> found.steps, found.beta_bytes, f"{found.seconds:.2e}"
     (6, 1500.0, '7.50e-06')
     """
-    if topology is None and not machine.intra and not machine.pieces and rounds is not True:
+    flat = topology is None and not (machine.intra or machine.pieces or machine.reduce_pieces)
+    if flat and rounds is not True:
         form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
-        # Formulas of some algorithms leave out what ranks reduce without a message; rounds do not.
-        whole = form and (form.gamma_share or not schedule.collective.reduces or not machine.gamma)
-        whole = whole and schedule.algorithm.ports == "1"
-        if form and whole and (rounds is False or form.steps * schedule.size > _CLOSED_FORM_ABOVE):
+        if (
+            form
+            and schedule.algorithm.ports == "1"
+            and (rounds is False or form.steps * schedule.size > _CLOSED_FORM_ABOVE)
+        ):
             seconds = form.seconds(nbytes, machine.alpha, machine.beta, machine.gamma)
             shares = (float(form.beta_share) * nbytes, float(form.gamma_share) * nbytes)
             return Price(seconds, form.steps, *shares, (), "closed form")

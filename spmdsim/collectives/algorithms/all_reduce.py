@@ -210,7 +210,7 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     "all_gather_reduce",
     chunks="1",
     about="all vectors to all ranks, each then reduces them in rank order",
-    formula=Formula("n-1", "n-1", "0", "n-1"),
+    formula=Formula("n-1", "n-1", "n-1", "n-1"),
     symmetry="shift",
     libraries=(("openmpi", "allgather_reduce 7"),),
     in_order=True,

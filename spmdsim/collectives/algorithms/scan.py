@@ -15,7 +15,7 @@ from spmdsim.collectives.moves import Rounds, combine, copy, recv, recv_reduce, 
     "recursive_doubling",
     chunks="1",
     about="sums of aligned groups exchanged at distance 1, 2, 4, ...; the lower group's sum enters the result",
-    formula=Formula("c", "c"),
+    formula=Formula("c", "c", "2*c"),
     libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
     in_order=True,
 )
@@ -37,7 +37,8 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
     "recursive_doubling",
     chunks="1",
     about="as for scan; the own vector stays out of the result",
-    formula=Formula("c", "c"),
+    # In a round whose lower half of ranks starts nobody's result, one sum is built, else two.
+    formula=Formula("c", "c", "(2*c - 1 - (n == p + 1) if n > 1 else 0)"),
     libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
     in_order=True,
 )
@@ -81,7 +82,7 @@ def scan_linear(rank: int, size: int) -> Rounds:
     "linear",
     chunks="1",
     about="each rank waits for the sum of those before it, and passes it on with its own",
-    formula=Formula("n-1", "n-1"),
+    formula=Formula("n-1", "n-1", "n-1"),
     libraries=(("openmpi", "linear 1"),),
     in_order=True,
 )
