@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from spmdsim.errors import ScheduleError
+from spmdsim.layout.blocks import block_sizes
 
 BALANCED = "balanced"
 CEILING = "ceiling"
@@ -22,8 +23,7 @@ def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
     ((3, 3, 2, 2), (3, 3, 3, 1), (1, 1, 0, 0))
     """
     if rounding == BALANCED:
-        small, rest = divmod(count, pieces)
-        return (small + 1,) * rest + (small,) * (pieces - rest)
+        return block_sizes(count, pieces)
     if rounding == CEILING:
         piece = -(-count // pieces)
         return tuple(max(0, min(piece, count - i * piece)) for i in range(pieces))

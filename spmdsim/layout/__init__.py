@@ -1,6 +1,7 @@
 """Where tensors live (pure): meshes, layouts, and how one explains the other."""
 
-from spmdsim.layout.layout import Bounds, Layout, split_block
+from spmdsim.layout.blocks import split_block
+from spmdsim.layout.layout import Bounds, Layout
 from spmdsim.layout.mesh import Mesh
 from spmdsim.layout.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 

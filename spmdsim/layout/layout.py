@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.layout.blocks import largest_block, split_block
 from spmdsim.layout.mesh import Mesh
 from spmdsim.layout.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 Bounds = tuple[tuple[int, int], ...]
-
-
-def split_block(start: int, size: int, parts: int, index: int) -> tuple[int, int]:
-    """Start and size of block ``index`` when ``[start, start+size)`` is cut into balanced ``parts``.
-
-    >>> [split_block(0, 7, 3, i) for i in range(3)]
-    [(0, 3), (3, 2), (5, 2)]
-    """
-    base, extra = divmod(size, parts)
-    return start + index * base + min(index, extra), base + (index < extra)
 
 
 class Layout:
@@ -219,6 +210,14 @@ class Layout:
         """Shape of the piece that ``rank`` holds; all zero for a rank outside the mesh."""
         return tuple(stop - start for start, stop in self.bounds(shape, rank))
 
+    def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the largest piece: the first rank's.
+
+        >>> Mesh((2, 2), ("x", "y"))(("x", "y"), None).largest_shape((7, 3))
+        (2, 3)
+        """
+        return tuple(largest_block(size, parts) for size, parts in zip(shape, self.parts))
+
     def all_bounds(self, shape: Sequence[int]) -> np.ndarray:
         """Bounds of all ranks at once: an int64 array ``[mesh position, dim, start|stop]``.
 
@@ -237,9 +236,7 @@ class Layout:
                 index = np.arange(mesh.shape[i]).reshape(
                     [-1 if k == i else 1 for k in range(len(mesh.shape))]
                 )
-                base, extra = length // mesh.shape[i], length % mesh.shape[i]
-                start = start + index * base + np.minimum(index, extra)
-                length = base + (index < extra)
+                start, length = split_block(start, length, mesh.shape[i], index)
             out[..., dim, 0] = start
             out[..., dim, 1] = start + length
         return out.reshape(mesh.size, len(shape), 2)

@@ -18,7 +18,8 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
 
-from spmdsim.layout.layout import Layout, split_block
+from spmdsim.layout.blocks import nested_blocks
+from spmdsim.layout.layout import Layout
 from spmdsim.layout.mesh import Mesh
 
 #: Per axis of a mesh the axes of the common mesh it is the merge of, major first.
@@ -114,14 +115,7 @@ def same_cuts(size: int, parts: tuple[int, ...], finer: tuple[int, ...]) -> bool
     >>> same_cuts(7, (4,), (2, 2)), same_cuts(6, (4,), (2, 2))
     (True, False)
     """
-    return size % math.prod(finer) == 0 or _starts(size, parts) == _starts(size, finer)
-
-
-def _starts(size: int, parts: Sequence[int]) -> list[int]:
-    blocks = [(0, size)]
-    for count in parts:
-        blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
-    return [start for start, _ in blocks]
+    return size % math.prod(finer) == 0 or nested_blocks(size, parts) == nested_blocks(size, finer)
 
 
 def _ends(mesh: Mesh) -> list[int]:

@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 from spmdsim.layout import Layout
+from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.bound import kept_axes
 
 Dims = tuple[tuple[str, ...], ...]
@@ -68,9 +69,7 @@ class Target:
         return found
 
     def _part(self, dim: int, entry: tuple[str, ...]) -> int:
-        size = self.shape[dim]
-        for axis in entry:
-            size = -(-size // self.size_of[axis])
+        size = largest_block(self.shape[dim], self.members(entry))
         self._parts[dim][entry] = size
         return size
 

@@ -17,11 +17,12 @@ import numpy as np
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers
 from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
 from spmdsim.redistribution.reshape.flat import flat_received
-from spmdsim.redistribution.step import LOCAL_STEPS, Step
+from spmdsim.redistribution.step import LOCAL_STEPS, Step, reduction_elements
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
@@ -188,11 +189,7 @@ def largest(layout: Layout, shape: Sequence[int]) -> int:
 def largest_sizes(mesh: Mesh, dims: Entries, shape: Sequence[int]) -> list[int]:
     """The shape of the largest piece of a split."""
     size_of = mesh.size_of
-    sizes = list(shape)
-    for dim, entry in enumerate(dims):
-        for axis in entry:
-            sizes[dim] = -(-sizes[dim] // size_of[axis])
-    return sizes
+    return [largest_block(n, math.prod([size_of[axis] for axis in e])) for n, e in zip(shape, dims)]
 
 
 def most_received(step: Step) -> int:
@@ -200,12 +197,9 @@ def most_received(step: Step) -> int:
     mesh, shape = step.src.mesh, step.shape
     members = mesh.axis_size(*step.axes)
     biggest = largest(step.dst, shape)
-    if step.collective == "reduce_scatter":
-        return (members - 1) * biggest
-    if step.collective == "all_reduce":
-        block = -(-biggest // members)
-        return max((members - 2) * block + biggest, 0) if members > 1 else 0
-    if _even(step.src, shape) and _even(step.dst, shape):
+    if step.collective in ("all_reduce", "reduce_scatter"):
+        return int(reduction_elements(step.collective, members, biggest))
+    if step.src.is_even(shape) and step.dst.is_even(shape):
         return biggest - biggest // members
     return _busiest(step).most_received
 
@@ -229,11 +223,8 @@ def received_elements(step: Step) -> np.ndarray:
         return exchange_traffic(step.src, step.dst, step.shape).received
     mine = volumes(step.dst, step.shape)
     members = mesh.axis_size(*step.axes)
-    if step.collective == "reduce_scatter":
-        return (members - 1) * mine
-    if step.collective == "all_reduce":
-        block = mine // members + (piece_numbers(mesh, step.axes) < mine % members)
-        return (members - 1) * block + mine - block
+    if step.collective in ("all_reduce", "reduce_scatter"):
+        return reduction_elements(step.collective, members, mine, piece_numbers(mesh, step.axes))
     return mine - exchange_traffic(step.src, step.dst, step.shape).own
 
 
@@ -245,10 +236,3 @@ def volumes(layout: Layout, shape: Sequence[int]) -> np.ndarray:
         cut = cuts(size, tuple(mesh.size_of[axis] for axis in entry))
         out *= (cut.stop - cut.start)[piece_numbers(mesh, entry)]
     return out
-
-
-def _even(layout: Layout, shape: Sequence[int]) -> bool:
-    size_of = layout.mesh.size_of
-    return all(
-        size % math.prod([size_of[a] for a in entry]) == 0 for size, entry in zip(shape, layout.dims) if entry
-    )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spmdsim.layout import Layout
 from spmdsim.redistribution.moves import Move, State, Target
 from spmdsim.redistribution.price import Prices
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step import Step, reduction_elements
 
 #: States a search may settle; the greedy remainder of a huge search would not pay.
 MOST_STATES = 2000
@@ -121,10 +121,8 @@ def _moved(collective: str, members: int, here: Found, there: Found) -> int:
     held = there.held
     if collective == "slice":
         return 0
-    if collective == "reduce_scatter":
-        return (members - 1) * held
-    if collective == "all_reduce":
-        return (members - 2) * -(-held // members) + held
+    if collective in ("all_reduce", "reduce_scatter"):
+        return int(reduction_elements(collective, members, held))
     return held - math.prod(map(min, here.shape, there.shape))
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from spmdsim.layout import Bounds, Layout, split_block
+from spmdsim.layout import Bounds, Layout
+from spmdsim.layout.blocks import split_block
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes.
@@ -53,6 +54,24 @@ def overlap(a: Bounds, b: Bounds) -> Bounds | None:
     return None if any(start >= stop for start, stop in box) else box
 
 
+def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
+    """Elements that a rank receives in a reduction, over balanced blocks as the bandwidth-optimal algorithm moves them.
+
+    Args:
+        collective: ``reduce_scatter`` or ``all_reduce``.
+        members: ranks of the group.
+        held: elements that the rank holds after it: a number, or an array.
+        place: the rank's number in the group; the first rank is the busiest.
+
+    >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
+    (30, 16)
+    """
+    if collective == "reduce_scatter":
+        return (members - 1) * held
+    block = split_block(0, held, members, place)[1]
+    return (members - 1) * block + held - block
+
+
 @dataclass(frozen=True)
 class Step:
     """A collective between two layouts of a tensor.
@@ -88,8 +107,8 @@ class Step:
     def nbytes(self, rank: int, itemsize: int) -> int:
         """Bytes ``rank`` receives from others.
 
-        Reductions count as the bandwidth-optimal algorithm moves them, over balanced blocks: reduce_scatter
-        ``(n-1)`` times the own block, all_reduce that plus the rest of the buffer.
+        Reductions count as :func:`reduction_elements` says: reduce_scatter ``(n-1)`` times the own block,
+        all_reduce that plus the rest of the buffer.
         """
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
@@ -100,18 +119,12 @@ class Step:
             return itemsize * sum(t.count for t in flat if t.peer != rank)
         mine = math.prod(self.dst.local_shape(self.shape, rank))
         mesh = self.src.mesh
-        size = mesh.axis_size(*self.axes)
-        if self.collective == "all_reduce":
-            coords, place = (
-                mesh.coords(rank),
-                0,
-            )  # in the group, without listing its members: they may be a million
+        if self.collective in ("all_reduce", "reduce_scatter"):
+            coords, place = mesh.coords(rank), 0  # without listing the group's members: they may be a million
             for axis in self.axes:
                 place = place * mesh.axis_size(axis) + coords[mesh.axis_index(axis)]
-            _, block = split_block(0, mine, size, place)
-            return itemsize * ((size - 1) * block + mine - block)
-        if self.collective == "reduce_scatter":
-            return itemsize * (size - 1) * mine
+            size = mesh.axis_size(*self.axes)
+            return itemsize * int(reduction_elements(self.collective, size, mine, place))
         if rank not in mesh:
             return itemsize * mine
         own = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))

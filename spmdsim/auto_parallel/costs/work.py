@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.cost.machine import CostModel
+from spmdsim.layout.blocks import largest_block
 from spmdsim.rules import BoundRule, Strategy
 
 
@@ -20,11 +21,9 @@ def share(bound: BoundRule, strategy: Strategy) -> float:
     0.5
     """
     part = 1.0
-    for factor, axes in strategy.splits:
-        size = left = bound.sizes[factor]
-        for axis in axes:
-            left = -(-left // strategy.mesh.axis_size(axis))
-        part *= left / size if size else 1.0
+    for factor, _ in strategy.splits:
+        size = bound.sizes[factor]
+        part *= largest_block(size, strategy.parts(factor)) / size if size else 1.0
     return part
 
 

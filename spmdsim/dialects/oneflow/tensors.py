@@ -14,7 +14,8 @@ from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Bounds, Layout, split_block
+from spmdsim.layout import Bounds, Layout
+from spmdsim.layout.blocks import block_sizes
 
 SbpLike = Sbp | str | Sequence[Sbp | str]
 
@@ -146,7 +147,7 @@ def _joined(group: list[tuple[int, tuple[int, ...]]], entry: Sbp) -> tuple[int, 
         return first, expected
     sizes = [shape[dim] for _, shape in group]
     total = sum(sizes)
-    balanced = [split_block(0, total, len(sizes), i)[1] for i in range(len(sizes))]
+    balanced = list(block_sizes(total, len(sizes)))
     if sizes != balanced:
         raise OneFlowError(
             f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution. "

@@ -13,7 +13,8 @@ from operator import mul, sub
 from typing import NamedTuple
 
 from spmdsim.layout import Mesh
-from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of, split_few
+from spmdsim.layout.blocks import nested_blocks
+from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of
 
 #: Up to so many ranks per mesh this is faster than arrays.
 FEW_RANKS = 32
@@ -128,7 +129,7 @@ def _pieces(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
     if size % count == 0:
         length = size // count
         return [k * length for k in range(count)], [length] * count
-    blocks = split_few(size, parts)
+    blocks = nested_blocks(size, parts)
     return [start for start, _ in blocks], [length for _, length in blocks]
 
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.layout import Layout, Mesh, split_block
+from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.blocks import nested_block_arrays, nested_blocks
 
 #: The axes that split each dim, major first.
 Entries = tuple[tuple[str, ...], ...]
@@ -62,9 +63,9 @@ class Cuts:
         self.edge_array: np.ndarray
         self.edges: list[int]
         if math.prod(parts) <= FEW:
-            self._of_few(size, split_few(size, parts))
+            self._of_few(size, nested_blocks(size, parts))
         else:
-            self._of_many(size, *_split_many(size, parts))
+            self._of_many(size, *nested_block_arrays(size, parts))
 
     def _of_few(self, size: int, blocks: list[tuple[int, int]]) -> None:
         full = [piece for piece, (_, length) in enumerate(blocks) if length]
@@ -98,25 +99,6 @@ class Cuts:
         """:meth:`overlapping` for many intervals at once."""
         first = np.searchsorted(self.edge_array, start, "right") - 1
         return first, np.searchsorted(self.edge_array, stop, "left")
-
-
-def split_few(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
-    """Starts and lengths of nested balanced blocks; plain Python is faster than arrays of a few elements."""
-    blocks = [(0, size)]
-    for count in parts:
-        if count > 1:
-            blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
-    return blocks
-
-
-def _split_many(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
-    for count in parts:
-        index = np.arange(count)
-        base, extra = length[:, None] // count, length[:, None] % count
-        start = (start[:, None] + index * base + np.minimum(index, extra)).ravel()
-        length = (base + (index < extra)).ravel()
-    return start, length
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.layout import split_block
+from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.local_steps import Index, flat_offset, within
 from spmdsim.worlds.mpi import datatypes
@@ -117,7 +117,7 @@ def _composed_all(op: str, group: Group, chunk: int) -> Run:
 def scatter_into(op: str, group: Group, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
     """Reduce this rank's block of the vector into its place in ``result``, which all ranks of the group share."""
     size, me = group.size, group.me
-    sizes = [split_block(0, flat.size, size, k) for k in range(size)]
+    sizes = nested_blocks(flat.size, (size,))
     indices = tuple((slice(start, start + length),) for start, length in sizes)
     starts, lengths = [start for start, _ in sizes], [length for _, length in sizes]
     layout = Blocks(indices, lengths, starts, True, True, (lengths[me],))
