@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import LayoutError
+from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
-from spmdsim.tensor.tape import Pending, added, pull_back, settle
+from spmdsim.tensor.tape import Pending, added, keep, pull_back, settle
 from spmdsim.trace import recorder
 
 
@@ -36,9 +38,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     merged = _bucketed(leaves) if merge else {}
     for leaf, pending in leaves:
         total = merged.get(id(leaf))
-        if total is None:
-            total = settle(pending, leaf.layout.dual())
-        leaf.grad = total if leaf.grad is None else added(leaf.grad, total)
+        keep(leaf, settle(pending, leaf.layout.dual()) if total is None else total)
 
 
 Key = tuple[Any, ...]
@@ -49,15 +49,13 @@ def _bucketed(leaves: Sequence[tuple[Tensor, Pending]]) -> dict[int, Tensor]:
     for leaf, pending in leaves:
         if len({id(gradient.meta) for gradient in pending}) != 1:
             continue
-        total = pending[0]
-        for gradient in pending[1:]:
-            total = added(total, gradient)
+        total = added(pending)
         merge = merge_of(total.layout, leaf.layout.dual(), total.shape)
         if merge is not None:
             waiting.setdefault((total.world, merge, total.dtype), []).append((leaf, total))
     done: dict[int, Tensor] = {}
     for (_, merge, _), group in waiting.items():
-        for bucket in buckets((pair, _held(pair[1]) * pair[1].dtype.itemsize) for pair in group):
+        for bucket in buckets((pair, _held(pair[1]) * pair[1].meta.held.itemsize) for pair in group):
             if len(bucket) > 1:
                 done.update(_reduce_together(merge, bucket))
     return done
@@ -74,11 +72,11 @@ def _reduce_together(merge: Merge, bucket: list[tuple[Tensor, Tensor]]) -> dict[
     sizes = [_held(gradient) for gradient in gradients]
     if world.has_data:
         joined = [
-            np.concatenate([_rows(g.shards[k], merge, ranks) for g in gradients], axis=1).reshape(-1)
+            np.concatenate([_rows(g.held[k], merge, ranks) for g in gradients], axis=1).reshape(-1)
             for k in range(len(world.ranks))
         ]
     else:
-        joined = [world.empty((sum(sizes),), gradients[0].dtype)]
+        joined = [world.empty((sum(sizes),), gradients[0].meta.held)]
     with recorder.operator("gradients"):
         reduced = world.run(merge.step(sum(sizes)), joined)
     ends = np.cumsum([0, *(size // ranks for size in sizes)])
@@ -87,9 +85,10 @@ def _reduce_together(merge: Merge, bucket: list[tuple[Tensor, Tensor]]) -> dict[
         meta = Meta.of(leaf.layout.dual(), gradient.shape, gradient.dtype)
         if world.has_data:
             shapes = (meta.layout.local_shape(meta.shape, rank) for rank in world.ranks)
-            shards = [flat[start:stop].reshape(shape) for flat, shape in zip(reduced, shapes)]
+            pieces = [flat[start:stop].reshape(shape) for flat, shape in zip(reduced, shapes)]
+            shards = in_type(pieces, meta.held)
         else:
-            shards = [world.empty(meta.layout.local_shape(meta.shape, r), meta.dtype) for r in world.ranks]
+            shards = [world.empty(meta.layout.local_shape(meta.shape, r), meta.held) for r in world.ranks]
         found[id(leaf)] = Tensor(world, meta, shards)
     return found
 
@@ -110,7 +109,8 @@ def global_norm(parameters: Sequence[Parameter]) -> float:
     total = 0.0
     for parameter in parameters:
         if parameter.grad is not None:
-            total += float(ops.sum(ops.multiply(parameter.grad, parameter.grad)).item())
+            wide = ops.cast(parameter.grad, accumulator("sum", parameter.grad.dtype))
+            total += float(ops.sum(ops.multiply(wide, wide)).item())
     return math.sqrt(total)
 
 

@@ -125,7 +125,7 @@ class Parameter:
     def assign(self, tensor: Tensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
         fresh = tensor.detach().to(self.layout)
-        self.tensor = Tensor(fresh.world, fresh.meta, fresh.shards, requires_grad=True, name=self.name)
+        self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, requires_grad=True, name=self.name)
 
 
 class Module:

@@ -10,8 +10,10 @@ import numpy as np
 
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
+from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
 
@@ -45,6 +47,9 @@ def sharded_over(axis: str) -> StateLayout:
 class Optimiser:
     """Base: walks the parameters, brings gradient and value into the state's layout, updates each shard.
 
+    Parameters of 16-bit floats are updated in float32, in which their state is kept (a bfloat16 average of squares
+    would stand still: its decay is less than its rounding), and rounded once per step.
+
     Raises:
         InputError: a rate, or other numbers, out of range.
     """
@@ -77,25 +82,38 @@ class Optimiser:
         if not world.has_data:
             parameter.assign(value)
             return
-        state = self.state.setdefault(
-            id(parameter), [[np.zeros_like(s) for s in value.shards] for _ in range(self.slots)]
-        )
-        shards, made = [], {}
-        for k, (old, change) in enumerate(zip(value.shards, slope.shards)):
-            # Replicas that share their arrays share the update, too.
-            key = (id(old), id(change))
+        kind = accumulator("sum", value.dtype)
+        values, changes = in_type(value.held, kind), in_type(slope.held, kind)
+        state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
+        # Replicas that share all their arrays share the update, too. What they share is never written to: the next
+        # time they may share something else.
+        made: dict[tuple[int, ...], tuple[np.ndarray, list[np.ndarray]]] = {}
+        keys = [tuple(map(id, arrays)) for arrays in zip(values, changes, *state)]
+        for key, old, change, *before in zip(keys, values, changes, *state):
             if key not in made:
-                made[key] = k
-                shards.append(self.new_value(old, change, [slot[k] for slot in state]))
-            else:
-                for slot in state:
-                    slot[k] = slot[made[key]]
-                shards.append(shards[made[key]])
+                made[key] = self.new_value(old, change, before), before
+                for array in before:
+                    array.flags.writeable = False
+        self.state[id(parameter)] = [[made[key][1][k] for key in keys] for k in range(self.slots)]
+        shards = in_type([made[key][0] for key in keys], value.dtype)
         parameter.assign(Tensor(world, Meta.of(layout, value.shape, value.dtype), shards))
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """The updated shard; the state is changed in place."""
+        """The updated shard.
+
+        Args:
+            value: the shard; float32 for floats of 16 bits, as are the others.
+            gradient: its gradient.
+            state: an array per slot, zeros in the beginning. New ones take their places in the list; arrays are
+                values, which other ranks may share.
+        """
         raise TypeError(f"{type(self).__name__} defines no new_value()")
+
+
+def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Zeros for each array, shared where the arrays are."""
+    made = {id(array): np.zeros_like(array) for array in like}
+    return [made[id(array)] for array in like]
 
 
 class SGD(Optimiser):
@@ -133,9 +151,9 @@ class SGD(Optimiser):
         if self.weight_decay:
             gradient = gradient + kind(self.weight_decay) * value
         if self.momentum:
-            velocity = state[0]
-            velocity *= kind(self.momentum)
+            velocity = np.multiply(state[0], kind(self.momentum), out=empty(value.shape, value.dtype))
             velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)
+            state[0] = velocity
             gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
         update = np.multiply(gradient, kind(self.rate), out=empty(value.shape, value.dtype))
         return np.subtract(value, update, out=update)
@@ -163,12 +181,12 @@ class Adam(Optimiser):
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """One step with bias-corrected moments."""
         kind = value.dtype.type
-        first, second = state
         b1, b2 = (kind(b) for b in self.betas)
-        first *= b1
+        first = np.multiply(state[0], b1, out=empty(value.shape, value.dtype))
         first += (1 - b1) * gradient
-        second *= b2
+        second = np.multiply(state[1], b2, out=empty(value.shape, value.dtype))
         second += (1 - b2) * gradient * gradient
+        state[:] = first, second
         corrected1 = first / kind(1 - self.betas[0] ** self.count)
         corrected2 = second / kind(1 - self.betas[1] ** self.count)
         update = corrected1 / (np.sqrt(corrected2) + kind(self.epsilon))

@@ -17,7 +17,7 @@ import numpy as np
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.layout import Layout
-from spmdsim.layout.element_type import element_type
+from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.sizes import integers
 from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
 from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
@@ -37,7 +37,7 @@ class Plan:
         dst: the layout after.
         shape: global shape before.
         dtype: name of the element type.
-        itemsize: bytes per element.
+        itemsize: bytes per element on the way, which are four for pending values of a 16-bit float.
         steps: the collectives, in order; none if every rank holds its target already.
         machine: the cost model that chose it; None: the fewest bytes, then the fewest steps.
         to_shape: global shape after, where the plan reshapes too.
@@ -238,20 +238,21 @@ def _plan(
     check_layouts(src, dst, shape, to_shape, partial_target)
     if to_shape == shape:
         to_shape = None
-    found_all = _candidates(src, dst, shape, to_shape, dtype.itemsize, machine, more_memory)
+    itemsize = held_type(src, dtype).itemsize
+    found_all = _candidates(src, dst, shape, to_shape, itemsize, machine, more_memory)
     best = min(found_all, key=lambda one: one.order[1:]) if more_memory else found_all[0]
-    found = Plan(src, dst, shape, dtype.name, dtype.itemsize, best.steps, machine, to_shape, best.kind)
+    found = Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
     if style is None:
         return found
     if style == "dtensor":
         from spmdsim.redistribution.dtensor.planner import dtensor_plan
 
-        return dtensor_plan(src, dst, shape, dtype.itemsize, found)
+        return dtensor_plan(src, dst, shape, itemsize, found)
     if style != "mindspore":
         raise PlanError(f"no plan is made in the style of {style!r}; there are 'mindspore' and 'dtensor'")
     from spmdsim.redistribution.mindspore import mindspore_plan
 
-    return mindspore_plan(src, dst, shape, to_shape or shape, dtype.itemsize, found)
+    return mindspore_plan(src, dst, shape, to_shape or shape, itemsize, found)
 
 
 def _candidates(

@@ -112,10 +112,10 @@ def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]
     world, meta = tensors[0].world, recipe.outputs[0]
     if not world.has_data:
         shards = _shapes(recipe, world, meta)
-    elif len(tensors[0].shards) == 1:
-        shards = [recipe.op.forward(*[t.shards[0] for t in tensors], **params)]
+    elif len(tensors[0].held) == 1:
+        shards = [recipe.forward(*[t.held[0] for t in tensors], **params)]
     else:
-        shards = _distinct(recipe, [t.shards for t in tensors], params)
+        shards = _distinct(recipe, [t.held for t in tensors], params)
     result = Tensor(world, meta, shards)
     for tensor in tensors:
         if tensor.requires_grad:
@@ -130,7 +130,7 @@ def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> A
     if recipe.rows is None:
         computed = _compute(recipe, world, moved, params)
     else:
-        computed = [world.run_rows(recipe.rows, moved[0].shards, moved[1].shards)]
+        computed = [world.run_rows(recipe.rows, moved[0].held, moved[1].held)]
     results = [Tensor(world, meta, shards) for meta, shards in zip(recipe.computed, computed)]
     if any(tensor.requires_grad for tensor in moved):
         _track(recipe, moved, results, params)
@@ -149,7 +149,7 @@ def _move(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
     if tensor.meta is wanted:
         return tensor
     # The same distribution under another name: only axes of size one differ.
-    renamed = Tensor(tensor.world, wanted, tensor.shards, tensor.requires_grad, tensor.name)
+    renamed = Tensor(tensor.world, wanted, tensor.held, tensor.requires_grad, tensor.name)
     renamed.node, renamed.output = tensor.node, tensor.output
     if tensor.requires_grad and tensor.node is None:
         from spmdsim.tensor.tape import MoveNode
@@ -161,7 +161,7 @@ def _move(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
 def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
     if not world.has_data:
         return [_shapes(recipe, world, meta) for meta in recipe.outputs]
-    lists = [t.shards for t in moved]
+    lists = [t.held for t in moved]
     if not recipe.op.contextual and all(recipe.active):
         per_rank = _distinct(recipe, lists, params)
     else:
@@ -176,21 +176,21 @@ def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[s
 
 def _local(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
     if recipe.op.contextual:
-        return recipe.op.forward(recipe.context(rank), *arrays, **params)
-    return recipe.op.forward(*arrays, **params)
+        return recipe.forward(recipe.context(rank), *arrays, **params)
+    return recipe.forward(*arrays, **params)
 
 
 def _outside(recipe: Recipe) -> Any:
     """What a rank outside the mesh holds: arrays without elements."""
     import numpy as np
 
-    empty = [np.zeros((0,) * len(meta.shape), meta.dtype) for meta in recipe.outputs]
+    empty = [np.zeros((0,) * len(meta.shape), meta.held) for meta in recipe.outputs]
     return empty[0] if len(empty) == 1 else tuple(empty)
 
 
 def _distinct(recipe: Recipe, lists: Sequence[list[Any]], params: dict[str, Any]) -> list[Any]:
     """The local function on every owned rank; ranks that share all operand arrays share the result."""
-    forward = recipe.op.forward
+    forward = recipe.forward
     made: dict[tuple[int, ...], Any] = {}
     results = []
     for arrays in zip(*lists):
@@ -202,7 +202,7 @@ def _distinct(recipe: Recipe, lists: Sequence[list[Any]], params: dict[str, Any]
 
 
 def _shapes(recipe: Recipe, world: Any, meta: Meta) -> list[Any]:
-    return [world.empty(meta.layout.local_shape(meta.shape, rank), meta.dtype) for rank in world.ranks]
+    return [world.empty(meta.layout.local_shape(meta.shape, rank), meta.held) for rank in world.ranks]
 
 
 def _track(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.layout import Layout
+from spmdsim.layout.element_type import held_type
 
 _METAS: dict[tuple[Layout, tuple[int, ...], np.dtype], Meta] = {}
 
@@ -16,13 +17,18 @@ class Meta:
     """Layout, global shape and dtype of a tensor.
 
     Equal values are one object: operators look their recipe up by identity, which costs nothing.
+
+    Attributes:
+        held: the type of the arrays, see :func:`~spmdsim.layout.element_type.held_type`; but for pending values of
+            16-bit types it is ``dtype``.
     """
 
-    __slots__ = ("dtype", "layout", "shape")
+    __slots__ = ("dtype", "held", "layout", "shape")
 
     layout: Layout
     shape: tuple[int, ...]
     dtype: np.dtype
+    held: np.dtype
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
@@ -41,6 +47,7 @@ class Meta:
             layout.check_shape(key[1])
             meta = Meta.__new__(Meta)
             meta.layout, meta.shape, meta.dtype = key
+            meta.held = held_type(layout, meta.dtype)
             _METAS[key] = meta
         return meta
 

@@ -10,6 +10,7 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.planner import Plan
 from spmdsim.redistribution.step import Step
 from spmdsim.tensor import watch
+from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import MoveNode
 from spmdsim.tensor.tensor import Tensor
@@ -48,7 +49,7 @@ def _keep(tensor: Tensor, layout: Layout, step: Step, result: Tensor) -> None:
     """Remember what was done in its shortest form, which :meth:`Tensor.to` takes the next time."""
     world = tensor.world
     run = world.shortest(step, tensor.meta.dtype)
-    if run is not None:
+    if run is not None and tensor.meta.held is tensor.meta.dtype and result.meta.held is result.meta.dtype:
         if len(world.ready) >= KEPT:
             world.ready.clear()
         world.ready[tensor.meta, id(layout)] = Ready(run, result.meta, layout)
@@ -56,10 +57,15 @@ def _keep(tensor: Tensor, layout: Layout, step: Step, result: Tensor) -> None:
 
 def run_plan(tensor: Tensor, found: Plan) -> Tensor:
     """Run the steps of a plan on a tensor."""
-    world, shards = tensor.world, tensor.shards
+    world, shards = tensor.world, tensor.held
+    meta = Meta.of(found.dst, found.to_shape or found.shape, tensor.dtype)
     for step in found.steps:
+        if meta.held is not meta.dtype and step.collective == "fill":  # what becomes pending here may grow
+            shards = in_type(shards, meta.held)
         shards = world.run(step, shards)
-    result = Tensor(world, Meta.of(found.dst, found.to_shape or found.shape, tensor.dtype), shards)
+    if tensor.meta.held is not meta.held:
+        shards = in_type(shards, meta.held)
+    result = Tensor(world, meta, shards)
     if tensor.requires_grad:
         result.requires_grad, result.node = True, MoveNode(tensor)
     return result

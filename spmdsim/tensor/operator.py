@@ -71,7 +71,8 @@ class Op:
         name: its name in traces and errors.
         rule: its rule, or a function of the operands' shapes and the parameters that gives one (and, as a
             second value, sizes of factors that the shapes do not determine).
-        forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow.
+        forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow. It is
+            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type.
         vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
             None for operands without gradient. It sees shards only; sums over ranks follow from the rule. A
             gradient may be a function without arguments, which is called only if that gradient is wanted.
@@ -81,6 +82,8 @@ class Op:
             promises a result that is not partial).
         flops: floating-point operations from the bound rule; the rule's own count if None.
         saves_result: whether ``vjp`` looks at the result.
+        moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
+            not become float32 for it.
     """
 
     name: str
@@ -93,6 +96,7 @@ class Op:
     flops: Callable[[BoundRule], int] | None = None
     saves_result: bool = False
     params: tuple[str, ...] = field(default=())
+    moves: bool = False
 
     def __call__(self, *tensors: Tensor, **params: Any) -> Any:
         """Apply the operator; see :func:`spmdsim.tensor.apply.apply`."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from spmdsim.redistribution.rows import RowStep, row_step
 from spmdsim.rules import BoundRule, Strategy
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.operator import Context, Op, OwnedRows, ShardedOp
+from spmdsim.tensor.wide import forward_of, gradient_of
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -39,6 +40,8 @@ class Recipe:
         rows: the step that looks the rows up in place of the local function, if only owned rows are exchanged.
         active: per owned rank whether it takes part (is in the mesh).
         plain: no redistribution, no context, every owned rank active: the fast path.
+        forward: the local function.
+        vjp: the local gradient function, if the operator has a gradient.
     """
 
     op: Op
@@ -50,6 +53,8 @@ class Recipe:
     finals: tuple[Plan | None, ...]
     active: tuple[bool, ...]
     plain: bool
+    forward: Callable[..., Any]
+    vjp: Callable[..., Any] | None
     rows: RowStep | None = None
     _contexts: dict[int, Context] = field(default_factory=dict)
 
@@ -110,7 +115,8 @@ def make_recipe(
     inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
     moves = any(p is not None for p in (*plans, *finals))
     plain = not moves and not op.contextual and all(active) and len(outputs) == 1
-    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain, rows)
+    functions = forward_of(op, inputs, outputs), gradient_of(op, inputs, outputs)
+    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain, *functions, rows)
 
 
 def _strategy(
@@ -124,7 +130,7 @@ def _strategy(
     try:
         return bound.infer(layouts)
     except RuleError:
-        return choose(bound, layouts, [meta.dtype for meta in metas], world.machine)
+        return choose(bound, layouts, [meta.held for meta in metas], world.machine)
 
 
 def _rows(

@@ -75,7 +75,7 @@ def shards_of(world: World, meta: Meta, take: Take) -> list[Any]:
     """One array per owned rank; ranks with equal pieces share one. Only owned pieces are taken."""
     layout, shape = meta.layout, meta.shape
     if not world.has_data:
-        return [world.empty(layout.local_shape(shape, rank), meta.dtype) for rank in world.ranks]
+        return [world.empty(layout.local_shape(shape, rank), meta.held) for rank in world.ranks]
     made: dict[Any, np.ndarray] = {}
     shards = []
     for rank in world.ranks:

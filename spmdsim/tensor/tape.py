@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 from itertools import count
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import LayoutError
+from spmdsim.layout.element_type import accumulator
+from spmdsim.tensor.element_types import in_type
 from spmdsim.trace import recorder
 
 if TYPE_CHECKING:
@@ -67,12 +71,12 @@ class OpNode(Node):
         self.recipe = recipe
         self.params = params
         self.results = [(result.world, result.meta) for result in results]
-        self.saved = [result.shards for result in results] if recipe.op.saves_result else None
+        self.saved = [result.held for result in results] if recipe.op.saves_result else None
 
     def finished(self, results: Sequence[Tensor]) -> None:
         """Remember the reduced results: a local gradient function looks at what the user sees."""
         if self.saved is not None and self.recipe.op.finish:
-            self.saved = [result.shards for result in results]
+            self.saved = [result.held for result in results]
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Run the local gradient function on every owned rank."""
@@ -90,7 +94,7 @@ class OpNode(Node):
                 shards: list[Any] = [None, self._returned(recipe.returned, dys[0])]
             elif not world.has_data:
                 shards = [
-                    m and [world.empty(m.layout.local_shape(m.shape, r), m.dtype) for r in world.ranks]
+                    m and [world.empty(m.layout.local_shape(m.shape, r), m.held) for r in world.ranks]
                     for m in metas
                 ]
             else:
@@ -104,24 +108,24 @@ class OpNode(Node):
         """The table's gradient from those of its looked-up rows, which go back to the ranks that hold the rows."""
         if dy is None:
             return None
-        found: list[Any] = dy.world.run_rows(step, self.operands[0].shards, dy.shards)
-        dtype = self.recipe.inputs[1].dtype
-        return found if dy.dtype == dtype else [gradient.astype(dtype) for gradient in found]
+        parts = in_type(dy.held, accumulator("sum", dy.dtype))
+        found: list[Any] = dy.world.run_rows(step, self.operands[0].held, parts)
+        return in_type(found, self.recipe.gradients[1].held)
 
     def _local(self, dys: list[Tensor | None], wanted: list[bool]) -> list[list[Any] | None]:
         import numpy as np
 
         recipe, world = self.recipe, self.results[0][0]
-        vjp = recipe.op.vjp
+        vjp, kinds = recipe.vjp, [meta.held for meta in recipe.gradients]
         columns: list[list[Any] | None] = [[] if w else None for w in wanted]
         for k, rank in enumerate(world.ranks):
-            operands = [operand.shards[k] for operand in self.operands]
+            operands = [operand.held[k] for operand in self.operands]
             if not recipe.active[k]:
-                for column, operand in zip(columns, operands):
+                for column, operand, kind in zip(columns, operands, kinds):
                     if column is not None:
-                        column.append(operand)
+                        column.append(np.asarray(operand, kind))
                 continue
-            given = [dy.shards[k] if dy is not None else None for dy in dys]
+            given = [dy.held[k] if dy is not None else None for dy in dys]
             saved = None if self.saved is None else [shards[k] for shards in self.saved]
             single = len(given) == 1
             head = (recipe.context(rank),) if recipe.op.contextual else ()
@@ -140,7 +144,7 @@ class OpNode(Node):
                 else:
                     if callable(gradient):
                         gradient = gradient()
-                    column.append(np.asarray(gradient, recipe.inputs[i].dtype, order="C"))
+                    column.append(np.asarray(gradient, kinds[i], order="C"))
         return columns
 
 
@@ -148,31 +152,47 @@ def settle(pending: Pending, layout: Layout) -> Tensor:
     """Add gradients up and bring them into a layout: equal layouts are added first, then reduced once."""
     if len(pending) == 1:
         return pending[0].to(layout)
-    by_meta: dict[int, Tensor] = {}
+    by_meta: dict[int, Pending] = {}
     for gradient in pending:
-        key = id(gradient.meta)
-        by_meta[key] = added(by_meta[key], gradient) if key in by_meta else gradient
-    settled = [gradient.to(layout) for gradient in by_meta.values()]
-    total = settled[0]
-    for gradient in settled[1:]:
-        total = added(total, gradient)
+        by_meta.setdefault(id(gradient.meta), []).append(gradient)
+    return added([added(alike).to(layout) for alike in by_meta.values()])
+
+
+def added(gradients: Sequence[Tensor], *, more_to_come: bool = False) -> Tensor:
+    """The sum of gradients that lie alike, shard by shard; 16-bit floats are added up in float32 and rounded once.
+
+    Args:
+        gradients: at least one.
+        more_to_come: keep what was rounded, so that sums over many calls do not stand still either.
+    """
+    from spmdsim.tensor.tensor import Tensor
+
+    first = gradients[0]
+    if len(gradients) == 1 or not first.world.has_data:
+        return first
+    meta, kind = first.meta, accumulator("sum", first.meta.held)
+    lists = [g.sums or (g.held if kind is meta.held else in_type(g.held, kind)) for g in gradients]
+    made: dict[tuple[int, ...], Any] = {}  # replicas that share what is added share the sum
+    for arrays in zip(*lists):
+        key = tuple(map(id, arrays))
+        if key not in made:
+            made[key] = reduce(add, arrays)
+    sums = [made[tuple(map(id, arrays))] for arrays in zip(*lists)]
+    total = Tensor(first.world, meta, sums if kind is meta.held else in_type(sums, meta.held))
+    if more_to_come and kind is not meta.held:
+        total.sums = sums
     return total
 
 
-def added(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of two gradients that lie alike, shard by shard."""
-    from spmdsim.tensor.tensor import Tensor
-
-    if not a.world.has_data:
-        return a
-    return Tensor(a.world, a.meta, [x + y for x, y in zip(a.shards, b.shards)])
+def keep(leaf: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to the one that a leaf has."""
+    leaf.grad = gradient if leaf.grad is None else added([leaf.grad, gradient], more_to_come=True)
 
 
 def backward(result: Tensor, gradient: Tensor | None) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
     for leaf, pending in pull_back(result, gradient):
-        total = settle(pending, leaf.layout.dual())
-        leaf.grad = total if leaf.grad is None else added(leaf.grad, total)
+        keep(leaf, settle(pending, leaf.layout.dual()))
 
 
 def pull_back(result: Tensor, gradient: Tensor | None = None) -> list[tuple[Tensor, Pending]]:
@@ -209,7 +229,7 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
         world = result.world
         make = np.ones if world.has_data else world.empty
         shapes = [meta.layout.local_shape(meta.shape, rank) for rank in world.ranks]
-        return Tensor(world, meta, [make(shape, meta.dtype) for shape in shapes])
+        return Tensor(world, meta, [make(shape, meta.held) for shape in shapes])
     if gradient.shape != result.shape:
         raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
     return gradient

@@ -14,6 +14,7 @@ import numpy as np
 from spmdsim.errors import InputError, LayoutError, WorldError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import watch
+from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
 from spmdsim.trace import recorder
 
@@ -29,25 +30,44 @@ class Tensor:
 
     Attributes:
         world: where it lives.
-        shards: one array per rank that this process owns, in the order of ``world.ranks``.
+        held: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
+            floats are float32 here: they are rounded once, when they are reduced.
+        sums: of a gradient that was added up in several calls, the sums in float32 before they were rounded.
         requires_grad: whether :meth:`backward` computes a gradient for it.
         grad: that gradient, laid out by the dual layout, after :meth:`backward`.
         node: what computed it, when gradients are tracked.
     """
 
-    __slots__ = ("__weakref__", "grad", "meta", "name", "node", "output", "requires_grad", "shards", "world")
+    __slots__ = (
+        "__weakref__",
+        "grad",
+        "held",
+        "meta",
+        "name",
+        "node",
+        "output",
+        "requires_grad",
+        "sums",
+        "world",
+    )
 
     def __init__(
         self, world: World, meta: Meta, shards: list[Any], requires_grad: bool = False, name: str = ""
     ) -> None:
         self.world = world
         self.meta = meta
-        self.shards = shards
+        self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
         self.requires_grad = requires_grad
         self.name = name
         self.grad: Tensor | None = None
         self.node: Node | None = None
         self.output = 0
+        self.sums: list[Any] | None = None
+
+    @property
+    def shards(self) -> list[Any]:
+        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``."""
+        return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)
 
     # -- what is known without data -------------------------------------------------------------------
 
@@ -173,18 +193,21 @@ class Tensor:
     def local(self, rank: int | None = None) -> Any:
         """The shard of ``rank`` (this process's first rank if left out). Do not write into it.
 
+        A part of a pending sum of 16-bit floats is rounded for this look at it only.
+
         Raises:
             WorldError: another process owns that rank, or there is none.
         """
+        shards = self.shards
         if rank is None:
-            return self.shards[0]
+            return shards[0]
         if rank not in self.world.ranks:
             if rank not in range(self.world.size):
                 raise WorldError(f"there is no rank {rank!r} in a world of {self.world.size} ranks")
             raise WorldError(
                 f"rank {rank} is owned by another process; this one owns {list(self.world.ranks)}"
             )
-        return self.shards[self.world.ranks.index(rank)]
+        return shards[self.world.ranks.index(rank)]
 
     def full(self) -> np.ndarray:
         """The whole tensor as one array, on every process. It communicates; all ranks must call it.
@@ -227,13 +250,13 @@ class Tensor:
         ready = self.world.ready.get((self.meta, id(layout)))
         if ready is None or self.requires_grad or recorder.open_traces or watch.watchers:
             return _move()(self, layout)
-        return Tensor(self.world, ready.meta, [ready.run(self.shards[0])])
+        return Tensor(self.world, ready.meta, [ready.run(self.held[0])])
 
     def detach(self) -> Tensor:
         """The same data without a gradient history."""
         if self.node is None and not self.requires_grad:
             return self
-        return Tensor(self.world, self.meta, self.shards, name=self.name)
+        return Tensor(self.world, self.meta, self.held, name=self.name)
 
     def backward(self, gradient: Tensor | None = None) -> None:
         """Compute the gradients of everything this tensor depends on.

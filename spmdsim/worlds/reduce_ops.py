@@ -13,20 +13,11 @@ import numpy as np
 
 from spmdsim.errors import WorldError
 from spmdsim.layout import REDUCE_OPS
+from spmdsim.layout.element_type import accumulator, is_float
 
 #: Reductions of truth values, and the plain reductions that mean the same on them.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
 _NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
-def is_float(dtype: np.dtype) -> bool:
-    """Whether the type is a real floating type, bfloat16 and its small relatives included."""
-    return dtype.kind == "f" or (dtype.kind == "V" and dtype.name.startswith(("bfloat", "float")))
-
-
-def is_half(dtype: np.dtype) -> bool:
-    """Whether the type is a float of at most 16 bits, which is accumulated in float32."""
-    return dtype.itemsize <= 2 and is_float(dtype)
 
 
 @lru_cache(maxsize=256)
@@ -58,11 +49,6 @@ def check_reduce(op: str | None, dtype: np.dtype) -> str:
 def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
     """The numpy function that combines two operands of the reduction (``avg`` adds)."""
     return _LOGICAL[op] if dtype.kind == "b" else _NUMERIC[op]
-
-
-def accumulator(op: str, dtype: np.dtype) -> np.dtype:
-    """The type in which the reduction is accumulated."""
-    return np.dtype(np.float32) if is_half(dtype) and op in ("sum", "avg", "prod") else dtype
 
 
 def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:

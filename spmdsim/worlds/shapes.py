@@ -44,6 +44,10 @@ class ShapeArray:
         """Bytes the array would have."""
         return self.size * self.dtype.itemsize
 
+    def astype(self, dtype: Any, order: str = "C") -> ShapeArray:
+        """The same shape with another element type."""
+        return ShapeArray(self.shape, dtype)
+
 
 class ShapeOnly(World):
     """A world of ``size`` ranks of which only rank 0 is followed, by shapes.

@@ -39,12 +39,12 @@ class _Notes(Watcher):
 
     def know(self, tensor: Tensor, value: int) -> None:
         """The tensor is this value of the graph; tensors that share shards are one value."""
-        self._values[id(tensor.shards)] = value
-        self._alive.append(tensor.shards)
+        self._values[id(tensor.held)] = value
+        self._alive.append(tensor.held)
 
     def value(self, tensor: Tensor) -> int:
         """The value of a tensor; one that was not seen before is a parameter or a constant of the program."""
-        found = self._values.get(id(tensor.shards))
+        found = self._values.get(id(tensor.held))
         if found is None:
             size = tensor.dtype.itemsize
             if tensor.requires_grad:
@@ -98,8 +98,8 @@ class _Notes(Watcher):
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
         """A redistribution is the same tensor."""
-        if id(tensor.shards) in self._values:
-            self.know(result, self._values[id(tensor.shards)])
+        if id(tensor.held) in self._values:
+            self.know(result, self._values[id(tensor.held)])
 
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:

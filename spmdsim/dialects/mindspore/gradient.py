@@ -89,7 +89,7 @@ def _shaped(of_inputs: tuple[Any, ...], of_weights: tuple[Any, ...], position: A
 def _leaf(operand: Any) -> Tensor:
     """An input that gathers a gradient."""
     if isinstance(operand, Tensor):
-        return Tensor(operand.world, operand.meta, operand.shards, requires_grad=True, name=operand.name)
+        return Tensor(operand.world, operand.meta, operand.held, requires_grad=True, name=operand.name)
     world = current_world()
     array = whole(operand, world)
     layout = Layout.replicated(Mesh((world.size,), ("rank",)), array.ndim)

@@ -226,7 +226,7 @@ class GlobalTensor:
             from spmdsim.dialects.oneflow.gradients import GradientMove
 
             wanted = layout_of(where, grad_sbp, self.value.ndim)
-            again = CoreTensor(moved.world, moved.meta, moved.shards, requires_grad=True)
+            again = CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
             again.node = GradientMove(moved, wanted)
             moved = again
         return GlobalTensor(moved, where)

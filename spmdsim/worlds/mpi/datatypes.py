@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.layout.element_type import is_float, is_half
 from spmdsim.worlds.local_steps import Index
-from spmdsim.worlds.reduce_ops import is_float, is_half
 
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.
 MAX_COUNT = 2**31 - 1

@@ -17,13 +17,14 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.layout.blocks import nested_blocks
+from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.local_steps import Index, flat_offset, within
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
 from spmdsim.worlds.mpi.tuning import Tuning, threshold
 from spmdsim.worlds.pool import allocator, empty
-from spmdsim.worlds.reduce_ops import accumulator, check_reduce, fold, ufunc
+from spmdsim.worlds.reduce_ops import check_reduce, fold, ufunc
 
 Run = Callable[[np.ndarray], np.ndarray]
 

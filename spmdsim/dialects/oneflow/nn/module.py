@@ -39,7 +39,7 @@ class Parameter(CoreParameter):
         if isinstance(data, GlobalTensor):
             given = data.value.detach()
             super().__init__(given.shape, given.layout, dtype=given.dtype)
-            self.tensor = Tensor(given.world, given.meta, given.shards, requires_grad=requires_grad)
+            self.tensor = Tensor(given.world, given.meta, given.held, requires_grad=requires_grad)
             self.placement = data.placement
             return
         nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))
