@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import LayoutError
-from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
 from spmdsim.tensor import Tensor
@@ -105,22 +104,25 @@ def _rows(shard: np.ndarray, merge: Merge, ranks: int) -> np.ndarray:
 def global_norm(parameters: Sequence[Parameter]) -> float:
     """Root of the sum of squares of all gradients, the same on every rank."""
     import spmdsim.ops as ops
+    from spmdsim.ops.reduce import wide
 
     total = 0.0
     for parameter in parameters:
         if parameter.grad is not None:
-            wide = ops.cast(parameter.grad, accumulator("sum", parameter.grad.dtype))
-            total += float(ops.sum(ops.multiply(wide, wide)).item())
+            slope = wide(parameter.grad)
+            total += float(ops.sum(ops.multiply(slope, slope)).item())
     return math.sqrt(total)
 
 
 def clip(parameters: Sequence[Parameter], largest: float) -> float:
     """Scale all gradients down together so that their global norm is at most ``largest``; returns the norm."""
     import spmdsim.ops as ops
+    from spmdsim.ops.reduce import as_type, wide
 
     norm = global_norm(parameters)
     if norm > largest:
         for parameter in parameters:
             if parameter.grad is not None:
-                parameter.value.grad = ops.multiply(parameter.grad, largest / (norm + 1e-6))
+                scaled = ops.multiply(wide(parameter.grad), largest / (norm + 1e-6))
+                parameter.value.grad = as_type(scaled, parameter.grad.dtype)
     return norm

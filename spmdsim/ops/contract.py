@@ -23,10 +23,7 @@ def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``a @ b`` in C order; 16-bit floats are multiplied in float32, as accelerators do."""
-    if a.dtype.itemsize == 2 and a.dtype.kind in "fV":
-        wide = np.matmul(a.astype(np.float32), b.astype(np.float32))
-        return wide.astype(np.result_type(a.dtype, b.dtype))
+    """``a @ b`` in C order."""
     if a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         return np.matmul(a, b)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
@@ -136,10 +133,6 @@ def _einsum_rule(*shapes: tuple[int, ...], equation: str) -> Rule:
 
 
 def _contract(equation: str, *arrays: np.ndarray) -> np.ndarray:
-    narrow = arrays[0].dtype.itemsize == 2 and arrays[0].dtype.kind in "fV"
-    if narrow:
-        result = np.einsum(equation, *[x.astype(np.float32) for x in arrays], optimize=len(arrays) > 1)
-        return np.asarray(result.astype(np.result_type(*arrays)), order="C")
     return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
 
 

@@ -133,6 +133,7 @@ _where_op = Op(
     np.where,
     _where_vjp,
     dtype=lambda _, a, b: np.result_type(a, b),
+    moves=True,
 )
 
 

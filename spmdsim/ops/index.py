@@ -65,6 +65,7 @@ _embedding_op = Op(
     _embedding_vjp,
     dtype=lambda _ids, table, padding=None: table,
     contextual=True,
+    moves=True,
 )
 
 
@@ -158,7 +159,13 @@ def _padded_rule(ids: tuple[int, ...], table: tuple[int, ...]) -> Rule:
 
 
 _padded_op = Op(
-    "padded_embedding", _padded_rule, _padded, _padded_vjp, dtype=lambda _i, table: table, contextual=True
+    "padded_embedding",
+    _padded_rule,
+    _padded,
+    _padded_vjp,
+    dtype=lambda _i, table: table,
+    contextual=True,
+    moves=True,
 )
 
 
@@ -210,6 +217,7 @@ _pick_op = Op(
     _pick_vjp,
     dtype=lambda x, _ids: x,
     contextual=True,
+    moves=True,
 )
 
 

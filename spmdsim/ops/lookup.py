@@ -54,7 +54,7 @@ def _vjp(
     return np.moveaxis(gradient, 0, dim), None
 
 
-_op = Op("gather", _rule, _forward, _vjp, dtype=lambda x, _ids, dim: x, contextual=True)
+_op = Op("gather", _rule, _forward, _vjp, dtype=lambda x, _ids, dim: x, contextual=True, moves=True)
 
 
 def gather(x: Tensor, ids: Tensor, dim: int = 0) -> Tensor:

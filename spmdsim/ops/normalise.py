@@ -14,8 +14,8 @@ import numpy as np
 from spmdsim.errors import RuleError
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
 from spmdsim.ops.index import pick
+from spmdsim.ops.reduce import as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import max as max_
-from spmdsim.ops.reduce import mean, normal_dims
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.rows import checked_ids
 from spmdsim.rules import Rule
@@ -78,8 +78,8 @@ def softmax(x: Tensor, dim: Dim = -1) -> Tensor:
     dim = _dim(x, dim)
     if _whole(x, dim):
         return _softmax_op(x, dim=dim)
-    e = exp(_shifted(x, dim))
-    return divide(e, _reduced(sum_(e, dim, keepdims=True)))
+    e = exp(_shifted(wide(x), dim))
+    return as_type(divide(e, _reduced(sum_(e, dim, keepdims=True))), x.dtype)
 
 
 def log_softmax(x: Tensor, dim: Dim = -1) -> Tensor:
@@ -87,8 +87,9 @@ def log_softmax(x: Tensor, dim: Dim = -1) -> Tensor:
     dim = _dim(x, dim)
     if _whole(x, dim):
         return _log_softmax_op(x, dim=dim)
-    shifted = _shifted(x, dim)
-    return subtract(shifted, log(_reduced(sum_(exp(shifted), dim, keepdims=True))))
+    shifted = _shifted(wide(x), dim)
+    total = _reduced(sum_(exp(shifted), dim, keepdims=True))
+    return as_type(subtract(shifted, log(total)), x.dtype)
 
 
 softmax.op = _softmax_op  # type: ignore[attr-defined]
@@ -175,9 +176,11 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
         if begin == -1:
             return _layer_norm_op(x, scale, shift, epsilon=epsilon)
         return _layer_norm_op(x, scale, shift, epsilon=epsilon, begin=begin)
-    centred = subtract(x, _reduced(mean(x, dims, keepdims=True)))
+    given = wide(x)
+    centred = subtract(given, _reduced(mean(given, dims, keepdims=True)))
     variance = _reduced(mean(multiply(centred, centred), dims, keepdims=True))
-    return add(multiply(divide(centred, sqrt(add(variance, epsilon))), scale), shift)
+    hat = divide(centred, sqrt(add(variance, epsilon)))
+    return as_type(add(multiply(hat, wide(scale)), wide(shift)), x.dtype)
 
 
 layer_norm.op = _layer_norm_op  # type: ignore[attr-defined]
@@ -235,5 +238,6 @@ cross_entropy.op = _rows_op  # type: ignore[attr-defined]
 
 
 def _split(logits: Tensor, labels: Tensor) -> Tensor:
-    shifted = _shifted(logits, logits.ndim - 1)
-    return subtract(log(_reduced(sum_(exp(shifted), -1))), _reduced(pick(shifted, labels)))
+    shifted = _shifted(wide(logits), logits.ndim - 1)
+    losses = subtract(log(_reduced(sum_(exp(shifted), -1))), _reduced(pick(shifted, labels)))
+    return as_type(losses, logits.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.declare import boolean
 from spmdsim.ops.elementwise import cast, divide, equal, multiply, where
 from spmdsim.rules import Rule
@@ -33,6 +34,16 @@ def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise RuleError(f"a dim is given twice in {given}")
     return found
+
+
+def wide(x: Tensor) -> Tensor:
+    """A tensor as functions made of several operators take it: they round once, in the end, and not at each step."""
+    return as_type(x, accumulator("sum", x.dtype))
+
+
+def as_type(x: Tensor, dtype: np.dtype) -> Tensor:
+    """The tensor in an element type, which it may have already."""
+    return x if x.dtype == dtype else cast(x, dtype)
 
 
 def _rule(op: str) -> Callable[..., Rule]:
@@ -85,6 +96,21 @@ def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.nda
     return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=_summed(x.dtype)))
 
 
+def _mean_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool, count: int) -> np.ndarray:
+    return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=x.dtype) * x.dtype.type(1 / count))
+
+
+def _mean_vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], y: Any, dims: tuple[int, ...], keepdims: bool, count: int
+) -> tuple[np.ndarray]:
+    return _sum_vjp(dy * dy.dtype.type(1 / count), operands, y, dims, keepdims)
+
+
+def _mean_rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool, count: int) -> Rule:
+    return _rule("sum")(shape, dims, keepdims)
+
+
+_mean_op = Op("mean", _mean_rule, _mean_forward, _mean_vjp)
 _sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=_summed)
 _max_op = Op("max", _rule("max"), _local(np.max, _lowest), finish=True)
 _min_op = Op("min", _rule("min"), _local(np.min, _highest), finish=True)
@@ -107,7 +133,7 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
     if not count:
         raise RuleError(f"the mean of no elements is undefined: shape {x.shape}, dims {found}")
     floating = x if x.dtype.kind in "fcV" else cast(x, np.float64)
-    return multiply(sum(floating, found, keepdims), 1.0 / count)
+    return _mean_op(floating, dims=found, keepdims=keepdims, count=count)
 
 
 def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
@@ -119,8 +145,8 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
         return result
     # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.
     top = result if keepdims else op(x.detach(), dims=found, keepdims=True)
-    mask = cast(equal(x.detach(), top), x.dtype)
-    weight = divide(mask, _whole(sum(mask, found, keepdims=True)))
+    mask = cast(equal(x.detach(), top), accumulator("sum", x.dtype))
+    weight = as_type(divide(mask, _whole(sum(mask, found, keepdims=True))), x.dtype)
     return _with_slope(result, x, weight, found, keepdims)
 
 
@@ -150,11 +176,11 @@ def prod(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
         return result
     result = result.to(result.layout.reduced)
     zero = equal(given, 0)
-    safe = where(zero, 1, given)
+    safe = where(zero, 1, wide(given))
     rest = _whole(_prod_op(safe, dims=found, keepdims=True))
-    zeros = _whole(sum(cast(zero, x.dtype), found, keepdims=True))
+    zeros = _whole(sum(cast(zero, safe.dtype), found, keepdims=True))
     others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, safe), 0))
-    return _with_slope(result, x, cast(others, x.dtype), found, keepdims)
+    return _with_slope(result, x, as_type(others, x.dtype), found, keepdims)
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -174,6 +200,7 @@ def any(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
 
 for _call, _op in (
     (sum, _sum_op),
+    (mean, _mean_op),
     (max, _max_op),
     (min, _min_op),
     (prod, _prod_op),

@@ -124,7 +124,12 @@ def _reshape_vjp(
 
 
 _reshape_op = Op(
-    "reshape", lambda old, shape: reshape_rule(old, shape), _reshape_forward, _reshape_vjp, contextual=True
+    "reshape",
+    lambda old, shape: reshape_rule(old, shape),
+    _reshape_forward,
+    _reshape_vjp,
+    contextual=True,
+    moves=True,
 )
 
 
@@ -191,7 +196,11 @@ def _transpose_vjp(dy: np.ndarray, _operands: Any, _y: Any, perm: tuple[int, ...
 
 
 _transpose_op = Op(
-    "transpose", _transpose_rule, lambda x, perm: np.asarray(x.transpose(perm), order="C"), _transpose_vjp
+    "transpose",
+    _transpose_rule,
+    lambda x, perm: np.asarray(x.transpose(perm), order="C"),
+    _transpose_vjp,
+    moves=True,
 )
 
 
@@ -224,6 +233,7 @@ _flip_op = Op(
     _flip_rule,
     lambda x, dims: np.asarray(np.flip(x, dims), order="C"),
     lambda dy, _operands, _y, dims: (np.flip(dy, dims),),
+    moves=True,
 )
 
 
@@ -261,6 +271,7 @@ _broadcast_op = Op(
     _broadcast_forward,
     lambda context, dy, operands, _y, shape: (unbroadcast(dy, operands[0].shape),),
     contextual=True,
+    moves=True,
 )
 
 

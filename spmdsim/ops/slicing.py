@@ -58,7 +58,7 @@ def _slice_vjp(
     return (gradient,)
 
 
-_slice_op = Op("slice", _slice_rule, _slice_forward, _slice_vjp, contextual=True)
+_slice_op = Op("slice", _slice_rule, _slice_forward, _slice_vjp, contextual=True, moves=True)
 
 
 def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
@@ -111,7 +111,7 @@ def _pad_vjp(
     return (dy[tuple(slice(a, a + n) for a, n in zip(before, operands[0].shape))],)
 
 
-_pad_op = Op("pad", _pad_rule, _pad_forward, _pad_vjp)
+_pad_op = Op("pad", _pad_rule, _pad_forward, _pad_vjp, moves=True)
 
 
 def pad(x: Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Tensor:
@@ -148,7 +148,9 @@ def _concat_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: in
     return list(np.split(dy, ends, axis=dim))
 
 
-_concat_op = Op("concat", _concat_rule, lambda *xs, dim: np.concatenate(xs, axis=dim), _concat_vjp)
+_concat_op = Op(
+    "concat", _concat_rule, lambda *xs, dim: np.concatenate(xs, axis=dim), _concat_vjp, moves=True
+)
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.ops.elementwise import cast, equal, multiply, sqrt, subtract, where
+from spmdsim.ops.elementwise import equal, multiply, sqrt, subtract, where
 from spmdsim.ops.functions import square
-from spmdsim.ops.reduce import Dims, mean, normal_dims
+from spmdsim.ops.reduce import Dims, as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.tensor import Tensor
 
@@ -43,20 +43,22 @@ def var(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: flo
             f"the variance of {count} elements with correction {correction} is undefined: shape {x.shape}, dims {found}"
         )
     exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
-    wide = cast(x, np.float32) if exact.itemsize < 4 else cast(x, exact) if x.dtype != exact else x
-    whole = wide.to(wide.layout.reduced)
+    given = wide(as_type(x, exact))
+    whole = given.to(given.layout.reduced)
     # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
     average = mean(whole.detach(), found, keepdims=True)
     centred = subtract(whole, average.to(average.layout.reduced))
     result = multiply(sum_(square(centred), found, keepdims), 1.0 / (count - correction))
-    return result if result.dtype == exact else cast(result, exact)
+    return as_type(result, exact)
 
 
 def std(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: float = 0) -> Tensor:
     """The root of :func:`var`; where that is zero its gradient is taken to be zero, too."""
-    spread = var(x, dims, keepdims, correction=correction)
+    given = wide(x)
+    spread = var(given, dims, keepdims, correction=correction)
     spread = spread.to(spread.layout.reduced)
+    dtype = spread.dtype if given is x else x.dtype
     if not spread.requires_grad:
-        return sqrt(spread)
+        return as_type(sqrt(spread), dtype)
     zero = equal(spread.detach(), 0)
-    return where(zero, 0, sqrt(where(zero, 1, spread)))
+    return as_type(where(zero, 0, sqrt(where(zero, 1, spread))), dtype)

@@ -76,7 +76,7 @@ def _read_vjp(
     return (gradient,)
 
 
-_read_op = Op("window", _read_rule, _read, _read_vjp, contextual=True)
+_read_op = Op("window", _read_rule, _read, _read_vjp, contextual=True, moves=True)
 
 
 def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
@@ -125,7 +125,7 @@ def _write_vjp(
     return below, value
 
 
-_write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True)
+_write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
 
 
 def slice_update(x: Tensor, value: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
