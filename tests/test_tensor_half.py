@@ -1,0 +1,104 @@
+"""Floats of 16 bits: stored so, computed with in float32, and rounded once, on every layout."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import spmdsim.ops as ops
+from spmdsim import Mesh, Tensor, nn
+
+BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype("float16")
+
+pytestmark = pytest.mark.ranks(1, 2, 4, 8)
+
+
+def split(world, array, dtype, *, partial=False, **options):
+    """An array along the ranks, by its last dim."""
+    mesh = Mesh((world.size,), ("x",))
+    array = np.asarray(array, dtype)
+    dims = [None] * (array.ndim - 1) + ["x"]
+    return Tensor.from_global(array, mesh(*dims), world, **options)
+
+
+def test_a_sum_of_4096_ones_does_not_stop_at_256(world):
+    total = ops.sum(split(world, np.ones(4096), BF16))
+    assert total.dtype == BF16 and total.item() == 4096
+    # What is pending looks like its type, though its parts are not rounded on their way.
+    assert all(total.local(rank).dtype == BF16 for rank in world.ranks)
+    assert {shard.dtype for shard in total.shards} == {BF16}
+
+
+def test_a_mean_does_not_overflow_on_its_way(world):
+    assert ops.mean(split(world, np.full(1000, 100), F16)).item() == 100
+
+
+def test_parts_that_cancel_between_ranks_leave_what_is_left(world):
+    """One rank's part of the product is 2048.5, another's -2048: each rounded first, that is 0 or 1."""
+    k = 4 * world.size
+    a, b = np.zeros((1, k)), np.ones((k, 1))
+    a[0, 0], a[0, 1], a[0, -1] = 2048, 0.5, -2048
+    product = ops.matmul(
+        split(world, a, F16), Tensor.from_global(b.astype(F16), Mesh((world.size,), ("x",))("x", None), world)
+    )
+    assert product.item() == 0.5
+
+
+def test_a_pending_value_may_be_larger_than_its_type(world):
+    mesh = Mesh((world.size,), ("x",))
+    parts = Tensor.from_local(lambda rank: np.full(3, 60000, F16), mesh(None, partial="x"), world)
+    scaled = ops.multiply(parts, 1 / world.size)
+    np.testing.assert_array_equal(scaled.full(), np.full(3, 60000, F16))
+
+
+@pytest.mark.parametrize("classes", [1000, 50257])
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_cross_entropy_of_equal_logits_is_the_logarithm_of_their_number(world, classes, dtype):
+    logits = split(world, np.zeros((2, classes)), dtype)
+    labels = Tensor.from_global(np.array([0, classes - 1]), Mesh((world.size,), ("x",))(None), world)
+    assert ops.cross_entropy(logits, labels).item() == float(np.log(classes).astype(dtype))
+
+
+def test_softmax_of_many_equal_numbers(world):
+    found = ops.softmax(split(world, np.zeros((1, 1000)), BF16))
+    np.testing.assert_array_equal(found.full(), np.full((1, 1000), 0.001, BF16))
+
+
+def test_norms_of_numbers_whose_squares_overflow(world):
+    x = np.tile([300.0, -300.0], (2, 8))
+    mesh = Mesh((world.size,), ("x",))
+    one, zero = (Tensor.from_global(np.full(16, v, F16), mesh("x"), world) for v in (1, 0))
+    expected = np.tile([1.0, -1.0], (2, 8))
+    np.testing.assert_array_equal(ops.layer_norm(split(world, x, F16), one, zero).full(), expected)
+    np.testing.assert_array_equal(ops.rms_norm(split(world, x, F16), one).full(), expected)
+    np.testing.assert_array_equal(ops.l2_normalize(split(world, x, F16)).full(), expected / 4)
+
+
+def test_gradients_of_many_uses_and_many_calls_add_up(world):
+    """A gradient of 1 from each of 600 uses, and again from each of 600 backward passes."""
+    x = split(world, np.ones(world.size), BF16, requires_grad=True)
+    ops.sum(ops.add_n(*[x] * 600)).backward()
+    np.testing.assert_array_equal(x.grad.full(), np.full(world.size, 600, BF16))
+    for _ in range(600):
+        ops.sum(x).backward()
+    np.testing.assert_array_equal(x.grad.full(), np.full(world.size, 1200, BF16))
+
+
+def test_an_embedding_adds_up_the_gradients_of_a_row(world):
+    mesh = Mesh((world.size,), ("x",))
+    for rows in ("all", "owned"):
+        table = Tensor.from_global(np.ones((16, 4), BF16), mesh("x", None), world, requires_grad=True)
+        ids = Tensor.from_global(np.full(4096, 5), mesh("x"), world)
+        ops.sum(ops.embedding(ids, table, mesh("x", None), rows=rows)).backward()
+        expected = np.zeros((16, 4))
+        expected[5] = 4096
+        np.testing.assert_array_equal(table.grad.full(), expected)
+
+
+def test_a_global_norm_does_not_overflow(world):
+    layer = nn.Linear(4, 4, Mesh((world.size,), ("x",))(None, "x"), bias=False, dtype=F16)
+    layer.materialise(world)
+    layer.weight.value.grad = Tensor.from_global(np.full((4, 4), 300, F16), layer.weight.layout, world)
+    assert nn.clip([layer.weight], 12.0) == 1200
+    np.testing.assert_array_equal(layer.weight.grad.full(), np.full((4, 4), 3, F16))
