@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from spmdsim.collectives.algorithm import algorithms
 from spmdsim.errors import WorldError
 from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
@@ -172,15 +173,22 @@ def test_a_nan_stays_in_a_maximum(world):
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16], ids=str)
-def test_16_bit_sums_are_rounded_once(world, dtype):
+@pytest.mark.parametrize("way", [None, "ring", "recursive_doubling", "pairwise", "shared"])
+@pytest.mark.parametrize("size", [8, 1 << 16])
+def test_16_bit_sums_are_rounded_once(world, dtype, way, size):
     """Rounded after each addition, 256 + 7 * 0.75 would stay 256 in bfloat16; the exact sum is 261.25."""
     mesh = Mesh((8,), ("a",))
-    step = Step("all_reduce", ("a",), mesh(None, partial="a"), mesh(None), (3,), "sum")
-    big = 256 if dtype != "float16" else 2048
-    given = [np.full(3, big if rank == 0 else 0.75, np.float32).astype(dtype) for rank in world.ranks]
-    for result in world.run(step, given):
-        assert result.tolist() == np.full(3, big + 5.25, np.float32).astype(dtype).tolist()
-        assert result[0] != big
+    if way == "shared":
+        world.use(replicated="shared")
+    for collective, dst in (("all_reduce", mesh(None)), ("reduce_scatter", mesh("a"))):
+        named = way if way in [found.name for found in algorithms(collective)] else None
+        step = Step(collective, ("a",), mesh(None, partial="a"), dst, (size,), "sum")
+        big = 256 if dtype != "float16" else 2048
+        given = [np.full(size, big if rank == 0 else 0.75, np.float32).astype(dtype) for rank in world.ranks]
+        for result in world.run(step, given, named):
+            assert result.dtype == dtype
+            assert (result == np.float32(big + 5.25).astype(dtype)).all()
+            assert result[0] != big
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Parameter
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import Pending, added, keep, pull_back, settle
 from spmdsim.trace import recorder
+from spmdsim.worlds.reduce_ops import in_type
 
 
 def backward(loss: Tensor, *, merge: bool = True) -> None:

@@ -13,9 +13,9 @@ from spmdsim.layout import Layout
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
+from spmdsim.worlds.reduce_ops import in_type
 
 #: From a parameter's layout to that of its optimiser state.
 StateLayout = Callable[[Parameter], Layout]

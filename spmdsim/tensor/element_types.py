@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,15 +72,6 @@ def as_array(values: Any) -> np.ndarray:
         raise InputError(
             "nested lists become an array only if those of one level have the same length"
         ) from None
-
-
-def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
-    made: dict[int, Any] = {}
-    for array in arrays:
-        if id(array) not in made:
-            made[id(array)] = array if array.dtype == dtype else array.astype(dtype, order="C")
-    return [made[id(array)] for array in arrays]
 
 
 def is_nameless(dtype: np.dtype) -> bool:

@@ -10,11 +10,11 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.planner import Plan
 from spmdsim.redistribution.step import Step
 from spmdsim.tensor import watch
-from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import MoveNode
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.worlds.base import Ready
+from spmdsim.worlds.reduce_ops import in_type
 
 #: Redistributions whose shortest form a world keeps.
 KEPT = 1024

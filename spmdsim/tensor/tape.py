@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import LayoutError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.tensor.element_types import in_type
 from spmdsim.trace import recorder
+from spmdsim.worlds.reduce_ops import in_type
 
 if TYPE_CHECKING:
     from spmdsim.layout import Layout

@@ -14,9 +14,9 @@ import numpy as np
 from spmdsim.errors import InputError, LayoutError, WorldError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import watch
-from spmdsim.tensor.element_types import in_type
 from spmdsim.tensor.meta import Meta
 from spmdsim.trace import recorder
+from spmdsim.worlds.reduce_ops import in_type
 
 if TYPE_CHECKING:
     from spmdsim.tensor.tape import Node

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.launcher import detect
+from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts
@@ -116,7 +117,12 @@ class World(ABC):
         if algorithm is None and self.algorithms:
             algorithm = self.algorithms.get(step.collective)
         if algorithm is not None:
-            algorithm = self._algorithm(step, shards[0].dtype, algorithm)
+            dtype = shards[0].dtype
+            algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
+            if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
+                from spmdsim.worlds.reduce_ops import in_type
+
+                return in_type(self.run(step, in_type(shards, kind), algorithm), dtype)
         if not recorder.recording():
             return self._run(step, shards, algorithm)
         start = time.perf_counter()

@@ -6,8 +6,9 @@ accumulated in their own type. Integer sums wrap around as numpy's do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +84,15 @@ def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) ->
         return total.astype(first.dtype)
     out[...] = total
     return out
+
+
+def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
+    """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
+    made: dict[int, Any] = {}
+    for array in arrays:
+        if id(array) not in made:
+            made[id(array)] = array if array.dtype == dtype else array.astype(dtype, order="C")
+    return [made[id(array)] for array in arrays]
 
 
 def identity(op: str, dtype: np.dtype) -> object:
