@@ -56,6 +56,8 @@ class Optimiser:
 
     #: How many state tensors each parameter has.
     slots = 0
+    #: The number of this update of the parameter at hand, from 1 on.
+    count: int
 
     def __init__(
         self, parameters: Sequence[Parameter], rate: float, state_layout: StateLayout | None = None
@@ -66,11 +68,11 @@ class Optimiser:
         self.rate = rate
         self.state_layout = state_layout or (lambda parameter: parameter.layout)
         self.state: dict[int, list[list[Any]]] = {}
+        self.counts: dict[int, int] = {}
         self.count = 0
 
     def step(self) -> None:
         """One update of all parameters that have a gradient."""
-        self.count += 1
         for parameter in self.parameters:
             if parameter.grad is not None:
                 self._update(parameter, parameter.grad)
@@ -82,6 +84,8 @@ class Optimiser:
         if not world.has_data:
             parameter.assign(value)
             return
+        # A parameter that had no gradient for some steps begins with its own first one.
+        self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1
         kind = accumulator("sum", value.dtype)
         values, changes = in_type(value.held, kind), in_type(slope.held, kind)
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
@@ -113,6 +117,8 @@ class Optimiser:
 def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Zeros for each array, shared where the arrays are."""
     made = {id(array): np.zeros_like(array) for array in like}
+    for zeros in made.values():
+        zeros.flags.writeable = False
     return [made[id(array)] for array in like]
 
 

@@ -1,0 +1,153 @@
+"""Optimisers beside numpy written by hand: gradients that are added up differently from step to step, on any layout.
+
+In lock step replicas may share their arrays, and no longer share them a step later: whatever they share, every rank
+has to have the one right value.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import spmdsim.ops as ops
+from spmdsim import Mesh, Tensor, nn
+from spmdsim.nn.optimisers import SGD, Adam, sharded_over
+
+RATE = 0.1
+OPTIMISERS = {
+    "momentum": (SGD, {"momentum": 0.9}),
+    "nesterov": (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    "dampening": (SGD, {"momentum": 0.8, "dampening": 0.5}),
+    "Adam": (Adam, {}),
+    "AdamW": (Adam, {"betas": (0.8, 0.95), "weight_decay": 0.1}),
+}
+
+
+def reference(name, value, gradients):
+    """The values after each step, as the optimisers' papers and torch's documentation have them."""
+    kind, options = OPTIMISERS[name]
+    decay, found = options.get("weight_decay", 0.0), []
+    velocity = first = second = np.zeros_like(value)
+    for count, gradient in enumerate(gradients, 1):
+        if kind is SGD:
+            slope = gradient + decay * value
+            share = 1.0 if count == 1 else 1 - options.get("dampening", 0.0)
+            velocity = options["momentum"] * velocity + share * slope
+            step = slope + options["momentum"] * velocity if options.get("nesterov") else velocity
+            value = value - RATE * step
+        else:
+            one, two = options.get("betas", (0.9, 0.999))
+            first, second = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient**2
+            step = first / (1 - one**count) / (np.sqrt(second / (1 - two**count)) + 1e-8)
+            value = value - RATE * (step + decay * value)
+        found.append(value)
+    return found
+
+
+def layouts(size):
+    """A mesh with the ways to lay a parameter of two dims out, and those of its optimiser's state."""
+    mesh = Mesh((2, size // 2), ("dp", "tp")) if size % 2 == 0 else Mesh((size, 1), ("dp", "tp"))
+    for layout in (mesh(None, None), mesh("tp", None), mesh(None, ("tp", "dp"))):
+        yield layout, None
+        yield layout, sharded_over("dp")
+
+
+def unshared(tensor):
+    """The same tensor, no array of it shared by two ranks."""
+    return Tensor(tensor.world, tensor.meta, [np.array(shard) for shard in tensor.held])
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 8)
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_state_is_updated_once_per_step(world, name):
+    """Micro-batches 1, 2, 1, 2, … per step, gradients shared by replicas in some steps and not in others."""
+    kind, options = OPTIMISERS[name]
+    rng = np.random.default_rng(len(name))
+    start, data = rng.normal(size=(8, 4)), rng.normal(size=(6, 16, 8))
+    for layout, state in layouts(world.size):
+        weight = nn.Parameter((8, 4), layout, lambda index, *_: start[index], np.float64)
+        weight.materialise(world)
+        optimiser = kind([weight], RATE, state_layout=state, **options)
+        batch, gradients, values = layout.mesh("dp", None), [], []
+        for step in range(6):
+            weight.value.grad, total = None, np.zeros_like(start)
+            for x in np.array_split(data[step], 1 + step % 2):
+                loss = ops.sum(ops.matmul(Tensor.from_global(x, batch, world), weight.value))
+                nn.backward(loss)
+                total = total + x.sum(0)[:, None] * np.ones((1, 4))
+            if rng.random() < 0.5:
+                weight.value.grad = unshared(weight.grad)
+            optimiser.step()
+            gradients.append(total)
+            values.append((weight.value.layout, list(weight.value.shards)))
+        for (where, shards), expected in zip(values, reference(name, start, gradients)):
+            for rank, shard in zip(world.ranks, shards):
+                np.testing.assert_allclose(
+                    shard, expected[where.slices((8, 4), rank)], rtol=1e-12, atol=1e-12
+                )
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_parameter_that_is_not_always_used_counts_its_own_steps(world, name):
+    kind, options = OPTIMISERS[name]
+    mesh = Mesh((world.size,), ("x",))
+    start, rng = np.ones(8), np.random.default_rng(3)
+    pair = [nn.Parameter((8,), mesh("x"), lambda index, *_: start[index], np.float64) for _ in range(2)]
+    optimiser, given = kind(pair, RATE, **options), ([], [])
+    for parameter in pair:
+        parameter.materialise(world)
+    for used in ((0,), (0, 1), (1,), (0, 1)):
+        for k, parameter in enumerate(pair):
+            parameter.value.grad = None
+            if k in used:
+                given[k].append(rng.normal(size=8))
+                parameter.value.grad = Tensor.from_global(given[k][-1], mesh("x"), world)
+        optimiser.step()
+    for parameter, gradients in zip(pair, given):
+        expected = reference(name, start, gradients)[-1]
+        np.testing.assert_allclose(parameter.value.full(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16], ids=["bf16", "f16"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_the_state_of_16_bit_parameters_does_not_stand_still(world, name, dtype):
+    """200 steps: in bfloat16 an average of squares with decay 0.999 would never move again."""
+    kind, options = OPTIMISERS[name]
+    mesh = Mesh((world.size,), ("x",))
+    weight = nn.Parameter((8,), mesh("x"), lambda index, *_: np.ones(8)[index], dtype)
+    weight.materialise(world)
+    optimiser = kind([weight], RATE, **options)
+    steps = [np.full(8, 4.0 if step < 20 else 0.25) for step in range(200)]
+    for gradient in steps:
+        weight.value.grad = Tensor.from_global(gradient.astype(dtype), mesh("x"), world)
+        before = weight.value.full().astype(float)
+        optimiser.step()
+    state = optimiser.state[id(weight)]
+    assert {array.dtype for slot in state for array in slot} == {np.dtype(np.float32)}
+    # The last step is that of exact state, from the value before it.
+    exact = reference(name, np.zeros(8), steps)
+    if not options.get("weight_decay"):
+        np.testing.assert_allclose(
+            weight.value.full().astype(float) - before,
+            exact[-1] - exact[-2],
+            atol=8e-3 * np.abs(before).max(),
+        )
+
+
+def test_a_state_that_is_written_to_is_refused(world):
+    """Replicas may share it: an optimiser that writes into it would update it for the others."""
+
+    class InPlace(SGD):
+        def new_value(self, value, gradient, state):
+            state[0][...] += gradient
+            return value - self.rate * state[0]
+
+    mesh = Mesh((world.size,), ("x",))
+    weight = nn.Parameter((4,), mesh(None), lambda index, *_: np.ones(4)[index], np.float64)
+    weight.materialise(world)
+    weight.value.grad = Tensor.from_global(np.ones(4), mesh(None), world)
+    with pytest.raises(ValueError, match="read-only"):
+        InPlace([weight], RATE, momentum=0.5).step()
