@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim.cost import Machine
 from spmdsim.errors import RuleError
 from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
+from spmdsim.redistribution.every import every_layout
 
 PLACEMENTS = {"R": Replicate(), "P": Partial("sum"), **{f"S{d}": Shard(d) for d in range(3)}}
 
@@ -133,3 +139,83 @@ def test_a_reduction_of_pending_values_reduces_them_first(world, name, pending):
         for dim in (0, 1, None):
             found = getattr(ops, name)(given, dim).full()
             np.testing.assert_allclose(found, getattr(np, name)(x, axis=dim), rtol=1e-12)
+
+
+MACHINES = [Machine.laptop(), Machine.cluster(), Machine.accelerators()]
+#: Two ranks per node, so that axes of small meshes cross nodes.
+PAIRS = replace(Machine.cluster(), name="pairs", ranks_per_node=2)
+
+
+def seconds_of(bound, strategy, layouts, dtypes, machine):
+    """The planner's price of everything a strategy moves, and the computation."""
+    pieces = math.prod(strategy.parts(factor) for factor in bound.sizes)
+    nbytes = sum(math.prod(shape) * np.dtype(d).itemsize for shape, d in zip(bound.shapes, dtypes)) / pieces
+    total = machine.compute_seconds(bound.flops / pieces, nbytes)
+    for src, dst, shape, dtype in zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes):
+        total += plan(src, dst, shape, dtype, machine).seconds
+    for made, shape in zip(bound.output_layouts(strategy), bound.output_shapes):
+        total += plan(made, made.reduced, shape, "float32", machine).seconds
+    return total
+
+
+@pytest.mark.parametrize("machine", [*MACHINES, PAIRS], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "mesh", [Mesh((4,), ("a",)), Mesh((2, 3), ("a", "b")), Mesh((2, 2, 2), ("a", "b", "c"))], ids=str
+)
+def test_the_choice_is_the_least_of_the_planners_prices(machine, mesh):
+    """Random operands, pending ones and sizes that do not divide among them: no strategy has cheaper plans."""
+    rng = random.Random(str((machine.name, mesh)))
+    layouts = every_layout(mesh, 2, partial=True)
+    best_split = 0
+    for _ in range(6):
+        a = rng.choice([(64, 64), (1024, 256), (33, 784), (7, 5)])
+        bound = ops.matmul.op.bind([a, (a[1], rng.choice([16, 256, 10]))], {})
+        here = [rng.choice(layouts), rng.choice(layouts)]
+        partial = any(one.partial for one in here)
+        prices = {}
+        for strategy in bound.strategies(mesh, partial=partial, empty=True):
+            if all(dict(here[i].partial).get(axis) == op for axis, some, op in strategy.passed for i in some):
+                prices[strategy] = seconds_of(bound, strategy, here, ("float32",) * 2, machine)
+        found = choose(bound, here, [np.dtype("float32")] * 2, machine)
+        assert seconds_of(bound, found, here, ("float32",) * 2, machine) <= min(prices.values()) * (1 + 1e-8)
+        best_split += min(prices.values()) < 0.99 * max(prices.values())
+    assert best_split > 2
+
+
+def test_only_strategies_that_may_win_are_planned_for(monkeypatch):
+    """The lower bound is one, and spares most of the plans."""
+    from spmdsim.redistribution import choose as module
+
+    mesh, planned = Mesh((2, 2, 2), ("a", "b", "c")), []
+
+    def counted(*move):
+        planned.append(move)
+        seconds = planned_seconds(*move)
+        assert module.least_seconds(*move) <= seconds * (1 + 1e-9), move
+        return seconds
+
+    planned_seconds = module.planned_seconds
+    monkeypatch.setattr(module, "planned_seconds", counted)
+    bound = ops.matmul.op.bind([(4096, 512), (512, 1024)], {})
+    for machine in (*MACHINES, PAIRS, None):
+        for dims in (("a", "b"), (None, "c")):
+            for operands in (
+                [mesh(*dims), mesh("b", "a")],
+                [mesh(*dims, partial="c" if "c" not in dims else "a"), mesh(None, None)],
+            ):
+                planned.clear()
+                module._choose.cache_clear()
+                choose(bound, operands, [np.dtype("float32")] * 2, machine)
+                options = module._candidates(bound, operands)
+                moves = sum(
+                    len(module._moves(bound, one, operands, [np.dtype("float32")] * 2)) for one in options
+                )
+                assert 0 < len(planned) < moves / 2, machine
+
+
+def test_a_product_whose_small_operand_is_copied_keeps_its_large_one():
+    """The first operand is split anew in place of copying 96 microseconds of the second."""
+    mesh, machine = Mesh((2, 4), ("a", "b")), Machine.laptop()
+    bound = ops.matmul.op.bind([(32, 784), (784, 1024)], {})
+    found = choose(bound, [mesh("b", None), mesh(None, None)], [np.dtype("float32")] * 2, machine)
+    assert found.axes == {"m": ("b", "a")}

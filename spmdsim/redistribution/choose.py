@@ -1,7 +1,8 @@
 """The cheapest strategy of one operator for operands that already live somewhere.
 
-All strategies are priced: what the operands must move, the computation, and the pending reduction that the
-result is left with. "Most split wins" and "cheapest input move wins" both lose to this.
+All strategies are priced: the plans that bring the operands where they are wanted, the computation, and the plan that
+would complete a result left pending. "Most split wins" and "cheapest input move wins" both lose to this. A quick lower
+bound of that price comes first, so that only the strategies that may win are planned for.
 """
 
 from __future__ import annotations
@@ -9,13 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.cost.machine import CostModel, Link, Machine
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh
+from spmdsim.layout import Layout
+from spmdsim.layout.element_type import element_type, held_type
+from spmdsim.redistribution.planner import plan
+from spmdsim.redistribution.price import price_step
 from spmdsim.redistribution.step import overlap
 from spmdsim.rules import BoundRule, Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Two layouts of a tensor, its shape, and its element type.
+Move: TypeAlias = "tuple[Layout, Layout, tuple[int, ...], np.dtype]"
 
 
 def choose(
@@ -27,24 +37,40 @@ def choose(
         bound: the operator's rule with sizes.
         layouts: where the operands live now.
         dtypes: their element types.
-        machine: the cost model; a laptop if left out.
+        machine: the cost model that plans and prices. Without one the plans are those with the fewest bytes, and their
+            times a laptop's.
 
     Raises:
         RuleError: no strategy at all fits.
     """
-    sizes = tuple(getattr(dtype, "itemsize", 8) for dtype in dtypes)
-    return _choose(bound, tuple(layouts), sizes, machine or Machine.laptop())  # type: ignore[arg-type]
+    model: Any = machine
+    return _choose(bound, tuple(layouts), tuple(element_type(dtype) for dtype in dtypes), model)
 
 
 @lru_cache(maxsize=16384)
 def _choose(
-    bound: BoundRule, layouts: tuple[Layout, ...], itemsizes: tuple[int, ...], machine: CostModel
+    bound: BoundRule, layouts: tuple[Layout, ...], dtypes: tuple[np.dtype, ...], machine: Any
 ) -> Strategy:
-    best: tuple[float, int, Strategy] | None = None
+    options = []
     for number, strategy in enumerate(_candidates(bound, layouts)):
-        seconds = _price(bound, strategy, layouts, itemsizes, machine)
-        if best is None or seconds < best[0] * (1 - 1e-9):
-            best = (seconds, number, strategy)
+        moves = _moves(bound, strategy, layouts, dtypes)
+        least = [
+            _work(bound, strategy, dtypes, machine or Machine.laptop()),
+            *(least_seconds(*move, machine) for move in moves),
+        ]
+        options.append((sum(least), number, least, moves, strategy))
+    best: tuple[float, int, Strategy] | None = None
+    for total, number, seconds, moves, strategy in sorted(options, key=lambda option: option[:2]):
+        most = math.inf if best is None else best[0] * (1 + 1e-9)
+        if total > most:
+            break
+        for place, move in enumerate(moves, 1):
+            if sum(seconds) <= most:
+                seconds[place] = planned_seconds(*move, machine)
+        # Equal times but for rounding: the first strategy wins.
+        price = float(f"{sum(seconds):.9e}")
+        if best is None or (price, number) < best[:2]:
+            best = (price, number, strategy)
     if best is None:
         raise RuleError(f"no strategy fits the rule '{bound.rule}' on any of the operands' meshes")
     return best[2]
@@ -70,68 +96,75 @@ def _pending_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
 
 
 def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
-    """The strategy with the axes of a factor in mesh order, and in the order an operand already has."""
-    used = {entry for layout in layouts for entry in layout.dims if len(entry) > 1}
+    """The strategy with the axes of a factor in mesh order, and begun in the order an operand already has."""
+    used = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
     variants = [strategy]
     for factor, axes in strategy.splits:
-        same = [entry for entry in used if set(entry) == set(axes) and entry != axes]
-        for entry in same:
-            splits = {**strategy.axes, factor: entry}
-            variants.append(Strategy.of(strategy.mesh, splits, strategy.passed))
+        first = ([axis for axis in entry if axis in axes] for entry in used)
+        orders = dict.fromkeys((*begun, *(a for a in axes if a not in begun)) for begun in first)
+        for order in orders:
+            if order != axes:
+                variants.append(Strategy.of(strategy.mesh, {**strategy.axes, factor: order}, strategy.passed))
     return variants
 
 
-def _price(
-    bound: BoundRule,
-    strategy: Strategy,
-    layouts: Sequence[Layout],
-    itemsizes: Sequence[int],
-    machine: CostModel,
-) -> float:
-    seconds = 0.0
+def _work(bound: BoundRule, strategy: Strategy, dtypes: Sequence[np.dtype], machine: CostModel) -> float:
+    """Seconds of the computation."""
     pieces = math.prod(strategy.parts(factor) for factor in bound.sizes)
-    nbytes = sum(math.prod(shape) * size for shape, size in zip(bound.shapes, itemsizes)) / pieces
-    seconds += machine.compute_seconds(bound.flops / pieces, nbytes)
-    for src, dst, shape, size in zip(layouts, bound.input_layouts(strategy), bound.shapes, itemsizes):
-        seconds += _moving(src, dst, shape, size, machine)
-    for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes):
-        if layout.partial:
-            seconds += _reducing(layout, shape, max(itemsizes, default=8), machine)
-    return seconds
+    nbytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(bound.shapes, dtypes)) / pieces
+    return machine.compute_seconds(bound.flops / pieces, nbytes)
 
 
-def _moving(src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, machine: CostModel) -> float:
-    if src == dst:
+def _moves(
+    bound: BoundRule, strategy: Strategy, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]
+) -> list[Move]:
+    """What moves with a strategy: the operands, and the results that are left pending."""
+    outputs = [(layout, shape) for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)]
+    widest = max(dtypes, key=lambda dtype: dtype.itemsize, default=element_type("float64"))
+    return [
+        *zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes),
+        *((layout, layout.reduced, shape, widest) for layout, shape in outputs if layout.partial),
+    ]
+
+
+def planned_seconds(
+    src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: Any = None
+) -> float:
+    """Modelled seconds of the plan between two layouts."""
+    best = plan(src, dst, shape, dtype, machine)
+    if machine is not None:
+        return best.seconds
+    return sum(price_step(step, best.itemsize, Machine.laptop())[1] for step in best.steps)
+
+
+def least_seconds(
+    src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: CostModel | None
+) -> float:
+    """Seconds that :func:`planned_seconds` says at least, from what two ranks of the target must receive.
+
+    Where values are reduced, each holder of a sum has one contribution at most and receives another for each element.
+    Models other than machines, and measured times, say nothing.
+    """
+    model = machine or Machine.laptop()
+    if src == dst or not isinstance(model, Machine) or model.measured:
         return 0.0
-    seconds = 0.0
-    kept = [axis for axis in src.partial_axes if axis in dst.partial_axes]
-    pending = [axis for axis in src.partial_axes if axis not in kept]
-    if pending:
-        group = src.mesh.axis_size(*pending)
-        local = math.prod(src.local_shape(shape, src.mesh.rank_at(0))) * itemsize
-        scattered = any(axis in dst.split_axes for axis in pending)
-        kind = "reduce_scatter" if scattered else "all_reduce"
-        seconds += machine.seconds(kind, group, (1 if scattered else 2) * local * (group - 1) / group)
-    received = max(_received(src, dst, shape, rank) for rank in _sample(dst.mesh)) * itemsize
-    if received:
-        seconds += machine.seconds("exchange", dst.mesh.size, received, messages=1)
-    return seconds
+    reduces = any(item not in dst.partial and src.mesh.size_of[item[0]] > 1 for item in src.partial)
+    ends = (dst.mesh.rank_at(0), dst.mesh.rank_at(dst.mesh.size - 1))
+    received = max(_missing(src, dst, shape, rank, reduces) for rank in ends) * held_type(src, dtype).itemsize
+    link = _best_link(model)
+    return link.alpha + received * link.beta if received else 0.0
 
 
-def _reducing(layout: Layout, shape: tuple[int, ...], itemsize: int, machine: CostModel) -> float:
-    group = layout.mesh.axis_size(*layout.partial_axes)
-    local = math.prod(layout.local_shape(shape, layout.mesh.rank_at(0))) * itemsize
-    return machine.seconds("all_reduce", group, 2 * local * (group - 1) / group)
-
-
-def _received(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
+def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduces: bool) -> int:
     target = dst.bounds(shape, rank)
-    box = overlap(src.bounds(shape, rank), target)
+    box = None if reduces else overlap(src.bounds(shape, rank), target)
     held = math.prod(stop - start for start, stop in box) if box else 0
     return math.prod(stop - start for start, stop in target) - held
 
 
-def _sample(mesh: Mesh) -> list[int]:
-    """Ranks that stand for all: every rank of a small mesh, a spread of a large one."""
-    step = max(1, mesh.size // 16)
-    return [mesh.rank_at(position) for position in range(0, mesh.size, step)]
+@lru_cache(maxsize=256)
+def _best_link(machine: Machine) -> Link:
+    """The least alpha and the least beta of any message."""
+    links: list[Any] = [machine, *machine.pieces, *(link for _, link in machine.axis_links)]
+    links += [machine.intra] if machine.intra else []
+    return Link(min(link.alpha for link in links), min(link.beta for link in links))

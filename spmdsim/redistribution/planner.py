@@ -239,8 +239,11 @@ def _plan(
     if to_shape == shape:
         to_shape = None
     itemsize = held_type(src, dtype).itemsize
-    found_all = _candidates(src, dst, shape, to_shape, itemsize, machine, more_memory)
-    best = min(found_all, key=lambda one: one.order[1:]) if more_memory else found_all[0]
+    if more_memory:
+        found_all = _candidates(src, dst, shape, to_shape, itemsize, machine, True)
+        best = min(found_all, key=lambda one: one.order[1:])
+    else:
+        best = cheapest(src, dst, shape, itemsize, machine, to_shape)
     found = Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
     if style is None:
         return found
@@ -255,12 +258,28 @@ def _plan(
     return mindspore_plan(src, dst, shape, to_shape or shape, itemsize, found)
 
 
+@lru_cache(maxsize=1 << 16)
+def cheapest(
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    itemsize: Any,
+    machine: Any,
+    to_shape: tuple[int, ...] | None = None,
+) -> Candidate:
+    """The one price of a move: the steps that a plan takes from one layout to another, and their seconds.
+
+    Whoever compares layouts asks here: plans, the choice of an operator's strategy, searches and their reports.
+    """
+    return _candidates(src, dst, shape, to_shape, itemsize, machine, False)[0]
+
+
 def _candidates(
     src: Layout,
     dst: Layout,
     shape: tuple[int, ...],
     to_shape: tuple[int, ...] | None,
-    itemsize: int,
+    itemsize: Any,
     machine: CostModel | None,
     all_of_them: bool,
 ) -> tuple[Candidate, ...]:
