@@ -338,3 +338,19 @@ def test_tensors_compare_element_by_element_and_hash_by_identity(world):
     table = Tensor.from_global(np.array([[1, 7, 2], [5, 0, 3]]), mesh("a", None), world)
     assert (int(table.argmax()), int(table.argmin())) == (1, 4)
     assert table.argmax(axis=1).full().tolist() == [1, 0]
+
+
+def test_a_function_may_use_one_buffer_for_all_ranks(world):
+    """In a process that owns all ranks their pieces would all be the last one."""
+    layout, buffer = Mesh((world.size,), ("x",))("x"), np.empty(3)
+
+    def of_rank(rank):
+        buffer[:] = rank
+        return buffer
+
+    expected = np.repeat(np.arange(world.size), 3)
+    np.testing.assert_array_equal(Tensor.from_local(of_rank, layout, world).full(), expected)
+    made = Tensor.from_global(
+        lambda index: of_rank(index[0].start // 3), layout, world, shape=expected.shape, dtype=float
+    )
+    np.testing.assert_array_equal(made.full(), expected)

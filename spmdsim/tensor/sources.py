@@ -19,8 +19,17 @@ if TYPE_CHECKING:
 Take = Callable[[tuple[slice, ...]], np.ndarray]
 
 
-def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
+def blocks(
+    source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any, several: bool = False
+) -> tuple[Meta, Take]:
     """The meta of a global source, and a function that takes one block of it as a fresh array.
+
+    Args:
+        source: an array, or a function of an index.
+        layout: where its pieces go.
+        shape: global shape, where the source has none.
+        dtype: element type.
+        several: more than one block is taken, by a function that may give all of them in the same memory.
 
     Raises:
         UsageTypeError: a layout that is none.
@@ -32,7 +41,7 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
         if shape is None or dtype is None:
             raise InputError("a tensor made by a function needs shape=... and dtype=...")
         kind = number_type(dtype, "a tensor cannot have")
-        return Meta.of(layout, shape, kind), _from_function(source, kind)
+        return Meta.of(layout, shape, kind), _from_function(source, kind, several)
     array = source if hasattr(source, "shape") and hasattr(source, "dtype") else as_array(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
         raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
@@ -60,9 +69,11 @@ def check_layout(layout: Any) -> None:
         raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
 
 
-def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
+def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype, several: bool) -> Take:
+    convert = np.array if several else np.asarray
+
     def take(index: tuple[slice, ...]) -> np.ndarray:
-        block = np.asarray(function(index), dtype=dtype, order="C")
+        block = convert(function(index), dtype=dtype, order="C")
         wanted = tuple(part.stop - part.start for part in index)
         if block.shape != wanted:
             raise InputError(f"the function returned a block of shape {block.shape} for {wanted} at {index}")
@@ -143,7 +154,10 @@ def assemble(
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:
     if callable(shards):
-        return [as_array(shards(rank)) for rank in world.ranks]
+        if len(world.ranks) == 1:
+            return [as_array(shards(world.ranks[0]))]
+        # A function may fill the same buffer for one rank after the other.
+        return [np.array(as_array(shards(rank))) for rank in world.ranks]
     if not isinstance(shards, (list, tuple)):
         shards = [shards]
     if len(shards) != len(world.ranks):

@@ -153,7 +153,7 @@ class Tensor:
         from spmdsim.tensor.sources import blocks, shards_of
 
         world = _world(world)
-        meta, take = blocks(source, layout, shape, dtype)
+        meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
         return cls(world, meta, shards_of(world, meta, take), requires_grad, name)
 
