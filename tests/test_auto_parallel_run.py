@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16 as BF16
 
 from spmdsim import ops
 from spmdsim.auto_parallel.carry_out import Applied, Parallelised, compare_bytes, run
@@ -139,6 +140,23 @@ def test_found_strategies_run_as_predicted(world, case, machine):
     assert result.item() == pytest.approx(value, rel=1e-4)
     for name, wanted in gradients.items():
         np.testing.assert_allclose(tensors[name].grad.full(), wanted, rtol=2e-3, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("case", ["network", "experts"])
+def test_programs_of_bfloat16_move_the_bytes_that_were_predicted(world, case):
+    """Pending sums of two-byte numbers travel in four: gradients of parameters, and products of split rows."""
+    program, inputs, parameters = CASES[case]
+    arrays = {n: a.astype(BF16) if a.dtype.kind == "f" else a for n, a in arrays_of(case).items()}
+    given = [{n: (arrays[n].shape, arrays[n].dtype) for n in some} for some in (inputs, parameters)]
+    found = search(program, world.size, inputs=given[0], parameters=given[1], machine=MACHINES["slow ranks"])
+    with record() as trace:
+        _, tensors = run(program, found, world, arrays)
+    reductions = [event for event in trace.collectives if "reduce" in event.collective]
+    assert reductions and {event.dtype for event in reductions} == {"float32"}
+    for row in compare_bytes(found, trace, world.ranks[0]):
+        assert row.predicted == row.counted, row
+    assert {tensors[name].grad.dtype for name in parameters} == {np.dtype(BF16)}
 
 
 @pytest.mark.ranks(4, 8)

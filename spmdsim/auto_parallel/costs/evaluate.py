@@ -15,7 +15,7 @@ from typing import Protocol
 
 from spmdsim.auto_parallel.choice import Choice
 from spmdsim.auto_parallel.costs.messages import shared
-from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.moves import Moves, moved_itemsize
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
@@ -68,7 +68,7 @@ class Message:
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return self.moves[0].value.itemsize
+        return moved_itemsize(self.moves[0].src, self.moves[0].value.itemsize)
 
     @property
     def step(self) -> Step:
@@ -166,7 +166,7 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
     for alike in arriving.values():
         merge = shared(settings, alike[0].src, alike[0].dst, alike[0].value.shape)
         if len(alike) == 1 and merge is not None:
-            size = alike[0].value.itemsize
+            size = moved_itemsize(alike[0].src, alike[0].value.itemsize)
             held = size * elements_held(alike[0].src, alike[0].value.shape)
             waiting.setdefault((merge, size), []).append((alike[0], held))
     return tuple(

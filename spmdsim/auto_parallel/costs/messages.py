@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.moves import Moves, moved_itemsize
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SharedMessages:
             prices = np.zeros((len(merges), 1 + len(known)))
             for k, src in enumerate(sources):
                 if merges[k] == merge:
-                    held = value.itemsize * elements_held(src, value.shape)
+                    held = moved_itemsize(src, value.itemsize) * elements_held(src, value.shape)
                     prices[k] = exposed * np.array(self._prices(merge, known, held))
             self.problem.add_pair(variable, hub, prices)
 

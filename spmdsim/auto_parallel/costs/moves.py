@@ -19,6 +19,7 @@ from spmdsim.auto_parallel.costs.settings import Settings, machine_on
 from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.element_type import held_type
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -235,7 +236,7 @@ class Moves:
         """
         if src == dst:
             return 0.0
-        nbytes = itemsize * math.prod(shape)
+        nbytes = moved_itemsize(src, itemsize) * math.prod(shape)
         scatter = self.scatter_results if result else self.scatter
         key = (src, dst, nbytes, scatter)
         found = self._prices.get(key)
@@ -301,6 +302,11 @@ class Moves:
         row = {layout: i for i, layout in enumerate(rows)}
         column = {layout: i for i, layout in enumerate(columns)}
         return prices[np.ix_([row[s] for s in sources], [column[t] for t in targets])]
+
+
+def moved_itemsize(src: Layout, itemsize: int) -> int:
+    """Bytes per element on the way: numbers of two bytes are floats, whose pending sums are held in four."""
+    return held_type(src, element_type(itemsize)).itemsize if src.partial and itemsize <= 2 else itemsize
 
 
 def element_type(itemsize: int) -> np.dtype:

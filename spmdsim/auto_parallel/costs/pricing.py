@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spmdsim.auto_parallel.costs.evaluate import Message, Move, QuickPrices
-from spmdsim.auto_parallel.costs.moves import Moves, element_type, path
+from spmdsim.auto_parallel.costs.moves import Moves, element_type, moved_itemsize, path
 from spmdsim.auto_parallel.costs.settings import Settings, machine_on
 from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
@@ -70,7 +70,7 @@ class Pricer:
             return MovePrice(found.seconds, found.nbytes(rank), moved)
         terms = self._terms
         hops = path(src, dst, terms.scatter_results if result else terms.scatter)
-        nbytes = itemsize
+        nbytes = moved_itemsize(src, itemsize)
         for size in shape:
             nbytes *= size
         moved = tuple(hop.collective for hop in hops if hop.collective != "slice")
