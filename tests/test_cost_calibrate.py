@@ -7,7 +7,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from spmdsim.cost.calibration import calibrate, fit_line, fit_pieces
+from spmdsim.cli.collective.bench_table import Row
+from spmdsim.cost import Machine, load_machine
+from spmdsim.cost.calibration import Check, calibrate, fit_line, fit_pieces, interval_of
+from spmdsim.cost.machine_file import machine_from_json, save_machine
 from spmdsim.errors import InputError
 
 SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]
@@ -106,3 +109,58 @@ def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
     assert machine.reduce_seconds(0) == machine.copy_seconds(0) == 0
     assert (machine.alpha, machine.beta) == (machine.pieces[0].alpha, machine.pieces[-1].beta)
     assert set(found.notes()) >= {"message_median_error", "copy_largest_error"}
+
+
+# ------------------------------------------------------------------------------ how sure predictions are
+
+
+def checks(ratios):
+    return [Check("ring", 64, 2e-6, 2e-6 * ratio) for ratio in ratios]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nine_of_ten_checks_lie_in_the_interval(seed: int) -> None:
+    ratios = np.exp(np.random.default_rng(seed).normal(0.2, 0.5, size=400))
+    low, high = interval_of(checks(ratios))
+    assert np.mean((ratios >= low) & (ratios <= high)) == pytest.approx(0.9, abs=0.01)
+    assert np.mean(ratios < low) == pytest.approx(0.05, abs=0.01)
+    assert interval_of(checks(ratios[::-1])) == (low, high)
+
+
+def test_few_checks_say_nothing() -> None:
+    with pytest.raises(InputError, match="9 checks are too few"):
+        interval_of(checks([1.0] * 9))
+
+
+def test_the_interval_is_kept_in_the_file_and_scales_times(tmp_path) -> None:
+    machine = Machine("lab", 1e-6, 1e-9, interval=(0.5, 3.0))
+    save_machine(machine, tmp_path / "lab.json")
+    again = load_machine(str(tmp_path / "lab.json"))
+    assert again == machine
+    assert again.between(2e-6) == pytest.approx((1e-6, 6e-6))
+    assert "0.5 to 3 times its prediction" in again.certainty
+    assert Machine.laptop().between(1.0) is None
+    assert "no measurement checked" in Machine.laptop().certainty
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[2.0, 1.0]", "two factors, the lower first"),
+        ("[0, 1]", "two factors, the lower first"),
+        ("[1]", r"has to be \[lowest factor, highest factor\]"),
+        ('["a", 2]', "has to be a number"),
+    ],
+)
+def test_a_damaged_interval_is_named(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        machine_from_json(f'{{"alpha": 1e-6, "beta": 1e-9, "interval": {text}}}', "lab.json")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outside"), [(0.9e-6, True), (1e-6, False), (4e-6, False), (4.1e-6, True)]
+)
+def test_a_measured_time_outside_of_the_interval_is_told(seconds: float, outside: bool) -> None:
+    row = Row("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
+    assert row.outside is outside
+    assert Row("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, None).outside is None

@@ -148,8 +148,27 @@ def test_calibrate_writes_a_machine_that_predicts(tmp_path) -> None:
     assert machine.name == "lab" and machine.alpha > 0 and machine.pieces and machine.reduce_pieces
     assert machine.measured_seconds("all_reduce", "native", 2, 1024)
     assert json.loads(path.read_text())["_ranks"] == 2
+    assert machine.interval and "checks of whole collectives" in done.stdout
     shown = spmdsim("predict", "all_reduce", "-n", "2", "-e", "4K", "--machine", str(path), "--json")
     points = json.loads(shown.stdout)["points"]
+    assert json.loads(shown.stdout)["interval"] == list(machine.interval)
+    timed = spmdsim(
+        "bench",
+        "--ranks",
+        "2",
+        "-e",
+        "64",
+        "-f",
+        "8",
+        "--algorithms",
+        "native,ring",
+        "--machine",
+        str(path),
+        "--json",
+    )
+    for row in json.loads(timed.stdout)["rows"]:
+        assert row["interval"] == [pytest.approx(row["predicted"] * factor) for factor in machine.interval]
+        assert row["outside"] is not (row["interval"][0] <= row["seconds"] <= row["interval"][1])
     assert all("native" in point["seconds"] and "ring" in point["seconds"] for point in points)
 
 

@@ -15,6 +15,7 @@ from spmdsim.auto_parallel.costs.memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.pricing import Pricer
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.cost.machine import Machine
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import Strategy
@@ -179,6 +180,7 @@ class Found:
         """Everything in plain types."""
         from spmdsim.auto_parallel.report import operator_rows
 
+        machine = self.settings.machine
         return {
             "format": FORMAT,
             "program": self.graph.name,
@@ -187,6 +189,7 @@ class Found:
             "machine": self.settings.machine.name,
             "optimal": self.optimal,
             "seconds": self.seconds,
+            "interval": machine.between(self.seconds) if isinstance(machine, Machine) else None,
             "nbytes": self.nbytes,
             "collectives": self.collectives,
             "peak_memory": self.memory.peak,

@@ -63,6 +63,7 @@ def _head(found: Found) -> str:
     lines = [
         str(found.graph),
         f"{found.mesh.size} ranks as {found.mesh}, machine {found.settings.machine.name}, found by {found.method}{optimal}",
+        *([found.settings.machine.certainty] if isinstance(found.settings.machine, Machine) else []),
         *(f"remark: {remark}" for remark in found.remarks),
     ]
     return "\n".join(lines)

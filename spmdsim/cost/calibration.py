@@ -188,6 +188,49 @@ def _squared_error(samples: Sequence[Sample]) -> float:
 
 
 @dataclass(frozen=True)
+class Check:
+    """One collective that the fitted machine predicted and that was then measured.
+
+    Attributes:
+        name: collective and algorithm.
+        nbytes: message size as the collective counts it.
+        predicted: seconds.
+        measured: seconds.
+    """
+
+    name: str
+    nbytes: int
+    predicted: float
+    measured: float
+
+
+def interval_of(checks: Sequence[Check]) -> tuple[float, float]:
+    """Between which factors nine of ten predictions were off: the 5th and 95th percentile of measured / predicted.
+
+    Whatever makes predictions wrong is in it, be it noise, a bad fit or something the model leaves out, since whole
+    collectives are measured that no line was fitted to. It holds for machines in the state they were checked in.
+
+    Raises:
+        InputError: fewer than ten checks, which would say nothing of nine in ten.
+
+    >>> checks = [Check("ring", 8, 1.0, 0.5 + k / 10) for k in range(11)]
+    >>> [round(factor, 2) for factor in interval_of(checks)]
+    [0.55, 1.45]
+    """
+    if len(checks) < 10:
+        raise InputError(f"{len(checks)} checks are too few for an interval; at least 10 are needed")
+    ratios = sorted(one.measured / one.predicted for one in checks)
+
+    def quantile(share: float) -> float:
+        place = share * (len(ratios) - 1)
+        low = int(place)
+        high = min(low + 1, len(ratios) - 1)
+        return ratios[low] + (place - low) * (ratios[high] - ratios[low])
+
+    return quantile(0.05), quantile(0.95)
+
+
+@dataclass(frozen=True)
 class Calibration:
     """A fitted machine and how well it fits.
 
@@ -197,6 +240,7 @@ class Calibration:
         still: the fit of messages whose bytes the sender did not write in between.
         reductions: the fit of reduction times.
         copies: the fit of local copies.
+        checks: collectives that were predicted and then measured; they give the machine's interval.
     """
 
     machine: Machine
@@ -204,6 +248,7 @@ class Calibration:
     still: Fit
     reductions: Fit
     copies: Fit
+    checks: tuple[Check, ...] = ()
 
     def notes(self) -> dict[str, float]:
         """The fit errors, as kept in the machine file."""

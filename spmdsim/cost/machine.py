@@ -45,6 +45,8 @@ class Machine:
         measured: measured times; they decide over the formulas for their collective and group size.
         memory_bytes: memory of one rank, 0 when unknown.
         call_seconds: what an emulated collective costs besides its rounds.
+        interval: between how many times and how many times its prediction a measured collective took when
+            predictions were checked on this machine; None if nobody checked.
 
     >>> machine = Machine("toy", alpha=1e-6, beta=1e-9)
     >>> f"{machine.seconds('all_gather', 4, 3000):.1e}"
@@ -67,6 +69,7 @@ class Machine:
     measured: tuple[Measurement, ...] = ()
     memory_bytes: int = 0
     call_seconds: float = 0.0
+    interval: tuple[float, float] | None = None
     _table: MeasuredTable = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -81,6 +84,23 @@ class Machine:
     def __hash__(self) -> int:
         # Plans are cached by machine: hashing a measured table on each lookup would cost more than the plan.
         return self._hash
+
+    def between(self, seconds: float) -> tuple[float, float] | None:
+        """The interval of a predicted time, in seconds; None where predictions were not checked.
+
+        >>> from dataclasses import replace
+        >>> replace(Machine.laptop(), interval=(0.5, 2.0)).between(3.0)
+        (1.5, 6.0)
+        """
+        return None if self.interval is None else (seconds * self.interval[0], seconds * self.interval[1])
+
+    @property
+    def certainty(self) -> str:
+        """One sentence on how sure its predictions are."""
+        if self.interval is None:
+            return f"{self.name} is a model that no measurement checked: its times have no interval"
+        low, high = self.interval
+        return f"interval: a measured time is {low:.2g} to {high:.2g} times its prediction in 9 of 10 checks"
 
     # ---------------------------------------------------------------------------------- where a group lives
 
@@ -331,6 +351,10 @@ def _check_numbers(machine: Machine) -> None:
     if machine.ranks_per_node < 0:
         raise InputError(
             f"machine {machine.name!r}: ranks_per_node is {machine.ranks_per_node}; 0 means one level"
+        )
+    if machine.interval is not None and not 0 < machine.interval[0] <= machine.interval[1] < float("inf"):
+        raise InputError(
+            f"machine {machine.name!r}: interval is {list(machine.interval)}; it has to be two factors, the lower first"
         )
     if bool(machine.intra) != bool(machine.ranks_per_node):
         raise InputError(f"machine {machine.name!r}: ranks_per_node and intra only mean something together")

@@ -20,7 +20,7 @@ from spmdsim.errors import InputError
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
 _PIECES = ("pieces", "still_pieces", "reduce_pieces", "copy_pieces")
-_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "measured")
+_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "interval", "measured")
 _OWN = {
     "laptop": Machine.laptop,
     "cluster": Machine.cluster,
@@ -79,6 +79,8 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
         if found := getattr(machine, key):
             rows = [(one.limit, one.alpha, one.beta) for one in found]
             data[key] = [[None if limit == float("inf") else limit, *rest] for limit, *rest in rows]
+    if machine.interval:
+        data["interval"] = list(machine.interval)
     if machine.measured:
         data["measured"] = [list(vars(one).values()) for one in machine.measured]
     data |= {f"_{key}": value for key, value in (notes or {}).items()}
@@ -127,6 +129,8 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
     for key in _PIECES:
         if key in data:
             values[key] = _pieces(data[key], key, where)
+    if "interval" in data:
+        values["interval"] = _interval(data["interval"], where)
     if "measured" in data:
         values["measured"] = _measured(data["measured"], where)
     try:
@@ -169,6 +173,13 @@ def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
     if [one.limit for one in found] != sorted(one.limit for one in found):
         raise InputError(f"{where}: the sizes in {key!r} have to ascend")
     return tuple(found)
+
+
+def _interval(value: Any, where: str) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f"{where}: 'interval' is {value!r}; it has to be [lowest factor, highest factor]")
+    low, high = (_number(part, "interval", where) for part in value)
+    return low, high
 
 
 def _measured(value: Any, where: str) -> tuple[Measurement, ...]:

@@ -99,6 +99,7 @@ class Prediction:
             "collective": self.collective,
             "machine": self.machine.name,
             "topology": self.topology or "machine",
+            "interval": self.machine.interval,
             "points": [
                 {"ranks": p.ranks, "nbytes": p.nbytes, "best": p.best, "bound": p.bound, "seconds": p.seconds}
                 for p in self.points

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
 from spmdsim.redistribution.candidates import Candidate
 from spmdsim.redistribution.price import largest, received_elements, step_messages
@@ -72,6 +73,8 @@ def plan_table(plan: Plan) -> str:
     else:
         lines.append("  nothing to do: every rank holds its shard already")
     lines.append(_verdict(plan))
+    if isinstance(plan.machine, Machine):
+        lines.append(plan.machine.certainty)
     considered = best_of_each_kind(plan.alternatives)
     if len(considered) > 1:
         lines.append(f"considered{_model(plan)}:")
@@ -104,6 +107,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "total_lower_bound": plan.total_lower_bound,
         "ratio": plan.ratio,
         "seconds": plan.seconds,
+        "interval": plan.machine.between(plan.seconds) if isinstance(plan.machine, Machine) else None,
         "machine": None if plan.machine is None else plan.machine.name,
         "alternatives": [
             {

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         print_row(row)
     wrong = sum(row.wrong for row in rows)
     if args.json:
-        listed = [{**asdict(row), "error": row.error} for row in rows]
+        listed = [{**asdict(row), "error": row.error, "outside": row.outside} for row in rows]
         emit_json(
             {"collective": name, "ranks": comm.Get_size(), "note": note, "wrong": wrong, "rows": listed}
         )
@@ -172,6 +172,7 @@ def _measure(
             seconds = seconds_per_call(call, comm, args.warmup_iters, args.iters, batches, choose)
             wrong = sum(comm.allgather(case.wrong(result))) if args.check else 0
             algbw = case.nbytes / seconds / 1e9
+            predicted = _predicted(machine, schedule, name, case) if machine else None
             yield Row(
                 label,
                 case.nbytes,
@@ -183,7 +184,8 @@ def _measure(
                 algbw,
                 algbw * bus_factor(name, case.size),
                 wrong,
-                _predicted(machine, schedule, name, case) if machine else None,
+                predicted,
+                machine.between(predicted) if machine and predicted is not None else None,
             )
 
 

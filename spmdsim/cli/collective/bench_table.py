@@ -24,6 +24,12 @@ class Row:
     busbw: float
     wrong: int
     predicted: float | None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def outside(self) -> bool | None:
+        """Whether the time lies outside of its prediction's interval; None where there is none."""
+        return None if self.interval is None else not self.interval[0] <= self.seconds <= self.interval[1]
 
     @property
     def error(self) -> float | None:
@@ -47,7 +53,7 @@ def printer(args: argparse.Namespace, name: str, size: int) -> Any:
             return
         first = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
         units = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
-        extra = (("predicted", "error"), ("(us)", "")) if args.machine else ((), ())
+        extra = (("predicted", "error", "interval"), ("(us)", "", "(us)")) if args.machine else ((), ())
         say("# " + _columns(*first, *extra[0]), "# " + _columns(*units, *extra[1]))
 
     def show(row: Row) -> None:
@@ -64,16 +70,24 @@ def printer(args: argparse.Namespace, name: str, size: int) -> Any:
         )  # fmt: skip
         extra: tuple[str, ...] = ()
         if args.machine:
-            extra = ("-", "-")
+            extra = ("-", "-", "-")
             if row.predicted is not None and row.error is not None:
-                extra = (f"{row.predicted * 1e6:.2f}", f"{row.error:+.0%}")
+                extra = (f"{row.predicted * 1e6:.2f}", f"{row.error:+.0%}", _interval(row))
         say("  " + _columns(*cells, *extra))
 
     return show
 
 
+def _interval(row: Row) -> str:
+    """The interval of a prediction, and whether the time lies outside."""
+    if row.interval is None:
+        return "none"
+    low, high = row.interval
+    return f"{low * 1e6:.1f}..{high * 1e6:.1f}{' outside' if row.outside else ''}"
+
+
 def _columns(*cells: object) -> str:
-    widths = (12, 12, 9, 7, 6, 11, 9, 9, 7, 11, 7)
+    widths = (12, 12, 9, 7, 6, 11, 9, 9, 7, 11, 7, 17)
     return " ".join(f"{cell!s:>{width}}" for cell, width in zip(cells, widths)).rstrip()
 
 
@@ -94,6 +108,11 @@ def footer(say: Any, rows: list[Row], wrong: int, args: argparse.Namespace) -> N
                 f"# prediction error of {label}: {median(errors):.0%} in the median, {max(errors):.0%} at most"
             )
 
+    judged = [row for row in rows if row.outside is not None]
+    if judged:
+        outside = sum(bool(row.outside) for row in judged)
+        say(f"# {outside} of {len(judged)} times lie outside of their prediction's interval")
+
 
 def write_csv(path: str, rows: list[Row]) -> None:
     """Write the rows with a heading."""
@@ -101,6 +120,6 @@ def write_csv(path: str, rows: list[Row]) -> None:
 
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow([*Row.__dataclass_fields__, "error"])
-    writer.writerows([*asdict(row).values(), row.error] for row in rows)
+    writer.writerow([*Row.__dataclass_fields__, "error", "outside"])
+    writer.writerows([*asdict(row).values(), row.error, row.outside] for row in rows)
     write_file(path, text.getvalue())

@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if comm.Get_size() < 2:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
     found, inside = _measure(comm, largest, args)
+    found = _checked(comm, largest, found)
     note = noise_note(comm)
     notes: dict[str, Any] = {"ranks": comm.Get_size(), **found.notes()} | ({"note": note} if note else {})
     if args.output and comm.Get_rank() == 0:
@@ -102,6 +103,15 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
     return replace(found, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
 
 
+def _checked(comm: Any, largest: int, found: Calibration) -> Calibration:
+    """With the interval that predictions of whole collectives turn out to have."""
+    from spmdsim.cli.collective.samples import checks
+    from spmdsim.cost.calibration import interval_of
+
+    rows = checks(comm, largest, found.machine)
+    return replace(found, checks=tuple(rows), machine=replace(found.machine, interval=interval_of(rows)))
+
+
 def _print(found: Calibration, inside: Fit | None) -> None:
     from spmdsim.cli.output import console, say, table
 
@@ -129,5 +139,6 @@ def _print(found: Calibration, inside: Fit | None) -> None:
     machine = found.machine
     say(f"arithmetic: {machine.flops / 1e9:.3g} Gflop/s per rank in float32")
     say(f"an emulated collective costs {machine.call_seconds * 1e6:.2g} us besides its rounds")
+    say(f"{machine.certainty}, {len(found.checks)} checks of whole collectives")
     if machine.measured:
         say(f"measured times of the library's own calls: {len(machine.measured)}")

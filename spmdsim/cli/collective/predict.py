@@ -125,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
     say(f"size: {what.size_means}; times in microseconds, * is the fastest", "")
     for columns, rows, title in prediction_tables(found, args.libraries):
         console().print(table(columns, rows, title, right=columns[1:]))
+    say(machine.certainty)
     say(*(crossover_words(one) for one in found.crossovers))
     if not args.no_plot and len(found.points) > 1:
         from spmdsim.draw.plot import terminal_plot

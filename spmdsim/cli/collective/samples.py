@@ -13,14 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.cli.collective.measure import Case, case_for, native_call, seconds_per_call
+from spmdsim.cli.collective.measure import Case, case_for, emulated_call, native_call, seconds_per_call
+from spmdsim.collectives import schedule_of
 from spmdsim.collectives.execution import execute, rounds_of
 from spmdsim.collectives.program import INPUT, OUTPUT, WORK, Action, Place, Program, Step
-from spmdsim.cost import Measurement
-from spmdsim.cost.calibration import Sample
+from spmdsim.cost import Machine, Measurement
+from spmdsim.cost.calibration import Check, Sample
+from spmdsim.cost.emulated import emulated_seconds
 
 #: Collectives whose native calls are measured for the table of the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+#: Whole collectives that predictions are checked on: some that send what they reduced, some that do not.
+CHECKED = (
+    ("all_reduce", "ring"),
+    ("all_reduce", "linear"),
+    ("all_gather", "ring"),
+    ("reduce_scatter", "ring"),
+    ("broadcast", "binomial"),
+)
 #: Reductions or copies in one run, likewise.
 ACTIONS = 8
 #: Rounds of each kind in one run, so that the cost of a call does not hide that of a short round.
@@ -201,3 +211,31 @@ def _native_seconds(case: Case, comm: Any) -> float:
     call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
     batches = max(4, min(10, (64 << 20) // max(case.nbytes, 1)))
     return seconds_per_call(call, comm, 2, 4 * batches, batches, min)
+
+
+def checks(comm: Any, largest: int, machine: Machine) -> list[Check]:
+    """Whole collectives, predicted by a fitted machine and measured as the benchmark measures them.
+
+    All sizes are gone through several times: what changes from minute to minute is part of how sure a prediction is.
+    """
+    rows: list[Check] = []
+    sizes = [size for size in (64 << 2 * k for k in range(20)) if size <= largest] * PASSES
+    for nbytes in sizes:
+        for collective, algorithm in CHECKED:
+            schedule = schedule_of(collective, algorithm, comm.Get_size())
+            case = case_for(collective, comm, nbytes, np.dtype(np.float32))
+            call = emulated_call(schedule, case, comm, np.zeros(case.output_count, case.dtype))
+            predicted = emulated_seconds(schedule, machine, case.count, case.dtype.itemsize)
+            iterations = max(5, min(20, (32 << 20) // case.nbytes))
+            rows.append(
+                Check(schedule.name, case.nbytes, predicted, seconds_per_call(call, comm, 2, iterations))
+            )
+        for collective in NATIVE:
+            case = case_for(collective, comm, nbytes, np.dtype(np.float32))
+            known = machine.measured_seconds(collective, "native", case.size, case.nbytes)
+            if known is not None:
+                call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
+                iterations = max(5, min(20, (32 << 20) // case.nbytes))
+                seconds = seconds_per_call(call, comm, 2, iterations)
+                rows.append(Check(f"{collective} native", case.nbytes, known, seconds))
+    return rows
