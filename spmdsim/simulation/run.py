@@ -6,14 +6,17 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import types
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.simulation.engine.isolation import Isolation, own_output, script_folder, virtual_sleep
+from spmdsim.simulation.engine.isolation import Isolation, script_folder
+from spmdsim.simulation.engine.output import own_output, virtual_sleep
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
 from spmdsim.simulation.engine.timing import speeds_of
+from spmdsim.simulation.engine.variables import Variables
 from spmdsim.simulation.findings.places import HERE, Place, is_ours
 from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
@@ -75,7 +78,7 @@ def simulate(
     output: list[tuple[int, str]] = []
     stand_in = StandIn()
     with ExitStack() as stack:
-        body, isolation = _body(program, args, scheduler, stand_in, stack)
+        body, isolation = _body(program, args, scheduler, stand_in)
         write = emit or _print_to(sys.stdout)
         stack.enter_context(active(scheduler))
         stack.enter_context(isolation.installed())
@@ -110,14 +113,21 @@ def _print_to(stream: Any) -> Emit:
 
 
 def _body(
-    program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn, stack: ExitStack
+    program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn
 ) -> tuple[Callable[[Task], Any], Isolation]:
     """What each rank runs."""
     if callable(program):
         with_comm = _takes_comm(program, len(args))
-        stack.enter_context(_own_globals(program, stand_in))
-        isolation = Isolation(scheduler, list(sys.argv), None, _draws_numbers(program))
-        return (lambda task: program(*([task.world] if with_comm else []), *args)), isolation
+        real = sys.modules.get("mpi4py.MPI")
+        is_function = isinstance(program, types.FunctionType)
+        variables = Variables(program, real, stand_in.MPI) if is_function else None
+        isolation = Isolation(scheduler, list(sys.argv), None, _draws_numbers(program), variables)
+
+        def call(task: Task) -> Any:
+            arguments = (task.world, *args) if with_comm else tuple(args)
+            return variables.call(task, arguments) if variables is not None else program(*arguments)
+
+        return call, isolation
     if not isinstance(program, str | os.PathLike):
         raise UsageTypeError(f"a function or a script's path is needed, not {program!r}")
     path = os.path.abspath(os.fspath(program))
@@ -168,19 +178,6 @@ def _takes_comm(function: Callable[..., Any], given: int) -> bool:
     places = [p for p in parameters if p.kind in kinds]
     required = [p for p in places if p.default is p.empty]
     return len(required) > given or bool(places and places[0].name.startswith("comm"))
-
-
-@contextmanager
-def _own_globals(function: Any, stand_in: StandIn) -> Iterator[None]:
-    """A function whose module imported the real mpi4py gets the virtual one while it runs."""
-    names = getattr(function, "__globals__", {})
-    real = sys.modules.get("mpi4py.MPI")
-    kept = {name: value for name, value in names.items() if real is not None and value is real}
-    names.update(dict.fromkeys(kept, stand_in.MPI))
-    try:
-        yield
-    finally:
-        names.update(kept)
 
 
 # ---------------------------------------------------------------------- one rank

@@ -17,6 +17,7 @@ from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, TAG_UB_VALUE
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.ahead import FLOOD, count_ahead, settle
 from spmdsim.simulation.engine.messages import Message, Receive, finish
+from spmdsim.simulation.engine.scheduler import Task
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings.places import site_key
 
@@ -24,14 +25,14 @@ DECLINED: Any = object()
 _frame = sys._getframe
 
 
-def own_message(comm: Any) -> Message:
+def own_message(comm: Any, task: Task) -> Message:
     """The message that a rank can be blocked in."""
-    return Message(comm._shared, comm._task, None, None, comm._rank, -1, 0, "", None, 0.0, 0.0)
+    return Message(comm._shared, task, None, None, comm._rank, -1, 0, "", None, 0.0, 0.0)
 
 
-def own_receive(comm: Any) -> Receive:
+def own_receive(comm: Any, task: Task) -> Receive:
     """The receive that a rank can be blocked in."""
-    return Receive(comm._shared, comm._task, None, None, -1, comm._rank, 0, "", None, True)
+    return Receive(comm._shared, task, None, None, -1, comm._rank, 0, "", None, True)
 
 
 def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> Message | None:
@@ -115,7 +116,7 @@ def _leave(
     """Put the rank's own message into the mailbox of its receiver."""
     known, message = comm._scheduler.buffered_sites, comm._own_message
     if known or message.payload_made is not None:  # it may stay here, or the general way still looks at it
-        message = comm._own_message = own_message(comm)
+        message = comm._own_message = own_message(comm, comm._task)
     message.array, message.dest, message.tag, message.name = array, dest, tag, name
     message.start, message.end, message.done = start, end, False
     message.at = None

@@ -1,24 +1,25 @@
-"""Each rank's own world inside one process: arguments, main module, imported helpers, random numbers, output.
+"""Each rank's own world inside one process: arguments, main module, imported modules, random numbers.
 
-A rank of a real program is a process, so its modules' variables are its own. Here the modules of the user's
-folder (and ``random``) are loaded once per rank, and put in place whenever the rank's turn comes.
+A rank of a real program is a process, so its modules' variables are its own. Here whatever can reach MPI
+(:mod:`spmdsim.simulation.engine.ownership`), the user's modules and ``random`` are loaded once per rank, and put in
+place whenever the rank's turn comes.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.machinery import PathFinder
-from typing import Any, TextIO
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
 
+from spmdsim.simulation.engine.ownership import Ownership, find
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.engine.variables import Variables
 
 _OWN_STANDARD = frozenset({"random"})
-_MISSING = object()
 
 
 class RankWorld:
@@ -38,20 +39,33 @@ class Isolation:
     Args:
         scheduler: the simulation.
         arguments: ``sys.argv`` of every rank.
-        folder: modules found here belong to each rank alone; None isolates no modules.
+        folder: where the script stands, searched first for modules; None for a function.
         draws_numbers: the program may use numpy's global random numbers, so each rank needs its own.
+        variables: of the function, or None for a script.
     """
 
     def __init__(
-        self, scheduler: Scheduler, arguments: list[str], folder: str | None, draws_numbers: bool
+        self,
+        scheduler: Scheduler,
+        arguments: list[str],
+        folder: str | None,
+        draws_numbers: bool,
+        variables: Variables | None = None,
     ) -> None:
         self.draws_numbers = draws_numbers
         self._scheduler = scheduler
         self._folder = folder
+        self._variables = variables
+        self._ownership = Ownership(self)
         seed = scheduler.seed or 0
         self.worlds = [RankWorld(task.rank, arguments, seed) for task in scheduler.tasks]
         self._current: RankWorld | None = None
         self._names: set[str] = set()
+        self._loading = False  # the running rank has begun to load modules
+        self._searching = False
+        self._replaced: dict[
+            str, Any
+        ] = {}  # modules that were loaded before, of which every rank gets its own
 
     def enter(self, task: Task) -> None:
         """Put one rank's world in place."""
@@ -59,69 +73,89 @@ class Isolation:
         before = self._current
         if world is before:
             return
+        modules = sys.modules
         if before is not None:
-            self._leave(before)
+            if self._loading:
+                before.modules = {name: modules[name] for name in self._names if name in modules}
+                self._loading = False
+            for name in before.modules:
+                if name not in world.modules:
+                    modules.pop(name, None)
         self._current = world
         sys.argv = world.arguments
-        sys.modules["__main__"] = world.main
+        modules["__main__"] = world.main
         if world.modules:
-            sys.modules.update(world.modules)
-        numpy_random = sys.modules.get("numpy.random") if self.draws_numbers else None
+            modules.update(world.modules)
+        if self._variables is not None:
+            self._variables.put(task.rank)
+        numpy_random = modules.get("numpy.random") if self.draws_numbers else None
         if numpy_random is not None:
             if world.numpy_bits is None:
                 world.numpy_bits = numpy_random.MT19937(list(world.seed))
             numpy_random.set_bit_generator(world.numpy_bits)
 
-    def _leave(self, world: RankWorld) -> None:
-        for name in self._names:
-            module = sys.modules.pop(name, _MISSING)
-            if module is not _MISSING:
-                world.modules[name] = module
-
     # ------------------------------------------------------------------ finding modules (meta path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Mark a module of the user's folder as one that every rank has for itself."""
-        if self._folder is None:
+        """Mark a module as one that every rank has for itself."""
+        if self._searching:
             return None
-        top = name.partition(".")[0]
+        self._searching = True
+        try:
+            if name not in _OWN_STANDARD and not self._ownership.own(name):
+                return None
+            spec = find(name, path, self)
+        finally:
+            self._searching = False
+        if spec is None or isinstance(spec.loader, ExtensionFileLoader):
+            return None
+        world = self._current
         if name in _OWN_STANDARD:
-            spec = PathFinder.find_spec(name, path)
-            world = self._current
-            if spec is not None and world is not None:
+            if world is not None:
                 spec.loader = _Seeded(spec.loader, world.seed)  # type: ignore[assignment]
-        elif path is None:
-            spec = PathFinder.find_spec(name, [self._folder])
-        elif top in self._names:
-            spec = PathFinder.find_spec(name, path)
-        else:
-            return None
-        if spec is not None:
-            self._names.add(name)
-            self.draws_numbers = True  # for all we know
+        elif spec.submodule_search_locations is not None and spec.loader is not None:
+            self._hand_shared_children_over(spec)
+        self._names.add(name)
+        self._loading = True
+        self.draws_numbers = True  # for all we know
         return spec
+
+    def _hand_shared_children_over(self, spec: Any) -> None:
+        """Extension modules of a package are loaded once, but are attributes of every rank's package."""
+        prefix = spec.name + "."
+        shared = {
+            name.removeprefix(prefix): module
+            for name, module in sys.modules.items()
+            if name.startswith(prefix) and "." not in name[len(prefix) :] and name not in self._names
+        }
+        if shared:
+            spec.loader = _WithChildren(spec.loader, shared)
+
+    # ------------------------------------------------------------------ what was loaded before
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Isolate while the simulation runs, and restore the process afterwards."""
-        kept = {name: sys.modules.pop(name) for name in _OWN_STANDARD if name in sys.modules}
         main, arguments = sys.modules.get("__main__"), sys.argv
         numpy_random = sys.modules.get("numpy.random")
         bits = numpy_random.get_bit_generator() if numpy_random is not None else None
         path = list(sys.path)
         if self._folder is not None:
             sys.path.insert(0, self._folder)
-            sys.meta_path.insert(0, self)
-        if self._folder is not None or self.draws_numbers:
-            self._scheduler.on_enter = self.enter
+        replaced = self._take_out()
+        if self._variables is not None:
+            self._variables.replaced = replaced
+        sys.meta_path.insert(0, self)
+        self._scheduler.on_enter = self.enter
         try:
             yield
         finally:
-            if self._folder is not None:
-                sys.meta_path.remove(self)
+            sys.meta_path.remove(self)
+            if self._variables is not None:
+                self._variables.restore()
             for name in self._names:
                 sys.modules.pop(name, None)
-            sys.modules.update(kept)
+            sys.modules.update(replaced)
             if main is not None:
                 sys.modules["__main__"] = main
             sys.argv, sys.path[:] = arguments, path
@@ -129,16 +163,51 @@ class Isolation:
             if numpy_random is not None:
                 numpy_random.set_bit_generator(bits or numpy_random.MT19937())
 
+    def _take_out(self) -> dict[str, Any]:
+        """Make room for every rank's own copy of modules that are already loaded.
 
-class _Seeded:
+        A script finds nothing of the user's loaded. A function may hold what was: it shares that, but for what can
+        reach MPI.
+        """
+        out = self._ownership.loaded(reaching=self._folder is None)
+        if self._folder is None:
+            home = getattr(self._variables and self._variables.program, "__module__", None)
+            out = [name for name in out if name != home]
+        else:
+            shadowed = self._shadowed()
+            out += [name for name in sys.modules if name.partition(".")[0] in shadowed]
+        return {name: sys.modules.pop(name) for name in {*out, *_OWN_STANDARD} if name in sys.modules}
+
+    def _shadowed(self) -> set[str]:
+        """Loaded modules in whose stead the script finds one in its folder."""
+        folder = os.path.join(str(self._folder), "")
+        beside = {name.partition(".")[0] for name in os.listdir(folder)} & sys.modules.keys()
+        specs = {name: self._ownership.look_again(name) for name in beside}
+        return {
+            name for name, spec in specs.items() if spec is not None and str(spec.origin).startswith(folder)
+        }
+
+
+class _Loader:
+    """A loader that does something more; everything else is as the loader it stands for has it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        """The module that the loader makes."""
+        return self._loader.create_module(spec)
+
+
+class _Seeded(_Loader):
     """Loads ``random`` so that each rank draws other numbers, and the same ones in every run."""
 
     def __init__(self, loader: Any, seed: tuple[int, int]) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._seed = seed
-
-    def create_module(self, spec: Any) -> None:
-        """An ordinary module."""
 
     def exec_module(self, module: Any) -> None:
         """Load, then seed."""
@@ -146,91 +215,17 @@ class _Seeded:
         module.seed(f"seed {self._seed[0]} rank {self._seed[1]}")
 
 
-class RankOutput:
-    """A text stream that knows which rank writes, and passes whole lines on."""
+class _WithChildren(_Loader):
+    """Loads a package some of whose modules are loaded already."""
 
-    def __init__(self, scheduler: Scheduler, emit: Callable[[int, str], None], real: TextIO) -> None:
-        self._scheduler = scheduler
-        self._emit = emit
-        self._real = real
-        self._partial: dict[int, str] = {}
-        self.encoding = "utf-8"
-        self.errors = "replace"
+    def __init__(self, loader: Any, children: dict[str, Any]) -> None:
+        super().__init__(loader)
+        self._children = children
 
-    def write(self, text: str) -> int:
-        """Collect text of the running rank; a finished line is passed on."""
-        if not text:
-            return 0
-        rank = self._scheduler.current.rank
-        if "\n" not in text:
-            self._partial[rank] = self._partial.get(rank, "") + text
-            return len(text)
-        *lines, rest = (self._partial.pop(rank, "") + text).split("\n")
-        for line in lines:
-            self._emit(rank, line)
-        if rest:
-            self._partial[rank] = rest
-        return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        """Write several pieces."""
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        """Lines are passed on when they are whole."""
-
-    def close_lines(self) -> None:
-        """Pass on what was written without a line end."""
-        for rank in sorted(self._partial):
-            self._emit(rank, self._partial.pop(rank))
-
-    def isatty(self) -> bool:
-        """Output of many ranks is no terminal."""
-        return False
-
-    def writable(self) -> bool:
-        """It can be written to."""
-        return True
-
-    def fileno(self) -> int:
-        """The process's own stream, for programs that ask."""
-        return self._real.fileno()
-
-
-@contextmanager
-def own_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
-    """Let every rank's prints go through ``emit(rank, line)``."""
-    real = sys.stdout
-    stream = RankOutput(scheduler, emit, real)
-    sys.stdout = stream
-    try:
-        yield
-    finally:
-        sys.stdout = real
-        stream.close_lines()
-
-
-@contextmanager
-def virtual_sleep(scheduler: Scheduler) -> Iterator[None]:
-    """Sleeping takes modelled time, and lets the other ranks run."""
-    real = time.sleep
-
-    def sleep(seconds: Any) -> None:
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
-        task = scheduler.current
-        begin = task.clock
-        task.clock += seconds
-        if scheduler.timeline is not None:
-            scheduler.timeline.call(task, "sleep", begin, sys._getframe(1))
-        scheduler.yield_turn()
-
-    time.sleep = sleep
-    try:
-        yield
-    finally:
-        time.sleep = real
+    def exec_module(self, module: Any) -> None:
+        """Load with the children in place."""
+        vars(module).update(self._children)
+        self._loader.exec_module(module)
 
 
 def script_folder(path: str) -> str:

@@ -12,7 +12,7 @@ from spmdsim.simulation.engine.arrays import own_message, own_receive
 from spmdsim.simulation.engine.collectives import Call, Rule, join
 from spmdsim.simulation.engine.messages import Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.places import Place
+from spmdsim.simulation.findings.places import Place, place_in_stack
 from spmdsim.simulation.findings.problems import ERROR, Problem
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
 from spmdsim.simulation.interface.groups import Group
@@ -55,8 +55,11 @@ class Shared:
 class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     """One rank's handle on a communicator."""
 
-    rank: int
     size: int
+    _shared: Shared
+    _rank: int
+    _holder: Task
+    _scheduler: Scheduler
     _attributes: dict[int, Any]
 
     def __new__(cls, comm: Comm | None = None) -> Any:
@@ -70,12 +73,29 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     def make(cls, shared: Shared, rank: int, task: Task) -> Any:
         """The handle of one rank."""
         made = cls.__new__(cls)
-        made._shared, made._rank, made._task = shared, rank, task
+        made._shared, made._rank, made._holder = shared, rank, task
         made._scheduler, made._box = shared.scheduler, shared.boxes[rank]
-        made._own_message, made._own_receive = own_message(made), own_receive(made)
+        made._own_message, made._own_receive = own_message(made, task), own_receive(made, task)
         made._attributes = {}
-        made.rank, made.size = rank, shared.size
+        made.size = shared.size
         return made
+
+    @property
+    def _task(self) -> Task:
+        """The rank whose handle this is, which must be the one that runs."""
+        task = self._holder
+        if task is not self._scheduler.current:
+            self._strange(task)
+        return task
+
+    def _strange(self, task: Task) -> NoReturn:
+        runs = self._scheduler.current
+        place = place_in_stack(runs.rank, _frame(1))
+        text = (
+            f"rank {runs.rank} uses rank {task.rank}'s handle of {self._shared.name} in {place}: it was kept in "
+            "something that virtual ranks share, as a function's variables; in a real run each rank has its own"
+        )
+        self._scheduler.fail(Problem("shared_communicator", ERROR, text, (runs.rank, task.rank), (place,)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Comm):
@@ -91,7 +111,9 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
 
     def Get_rank(self) -> int:
         """The caller's rank."""
-        return self._rank
+        return self._rank if self._task is self._holder else -1
+
+    rank = property(Get_rank)
 
     def Get_size(self) -> int:
         """Number of ranks."""
@@ -280,7 +302,7 @@ class Unusable(Intracomm):
         reason, fatal, _ = self.__dict__.get("_reason", ("the communicator is COMM_NULL", False, None))
         if fatal and not name.startswith("_"):
             frame = _frame(1)
-            task = self.__dict__["_task"]
+            task = self.__dict__["_holder"]
             place = Place(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
             text = f"rank {task.rank} uses {place}, but {reason}"
             kind = "not_initialized" if "Init" in reason else "finalized"

@@ -1,0 +1,98 @@
+"""A rank's output line by line, and its sleep in modelled time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from spmdsim.simulation.engine.scheduler import Scheduler
+
+
+class RankOutput:
+    """A text stream that knows which rank writes, and passes whole lines on."""
+
+    def __init__(self, scheduler: Scheduler, emit: Callable[[int, str], None], real: TextIO) -> None:
+        self._scheduler = scheduler
+        self._emit = emit
+        self._real = real
+        self._partial: dict[int, str] = {}
+        self.encoding = "utf-8"
+        self.errors = "replace"
+
+    def write(self, text: str) -> int:
+        """Collect text of the running rank; a finished line is passed on."""
+        if not text:
+            return 0
+        rank = self._scheduler.current.rank
+        if "\n" not in text:
+            self._partial[rank] = self._partial.get(rank, "") + text
+            return len(text)
+        *lines, rest = (self._partial.pop(rank, "") + text).split("\n")
+        for line in lines:
+            self._emit(rank, line)
+        if rest:
+            self._partial[rank] = rest
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several pieces."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Lines are passed on when they are whole."""
+
+    def close_lines(self) -> None:
+        """Pass on what was written without a line end."""
+        for rank in sorted(self._partial):
+            self._emit(rank, self._partial.pop(rank))
+
+    def isatty(self) -> bool:
+        """Output of many ranks is no terminal."""
+        return False
+
+    def writable(self) -> bool:
+        """It can be written to."""
+        return True
+
+    def fileno(self) -> int:
+        """The process's own stream, for programs that ask."""
+        return self._real.fileno()
+
+
+@contextmanager
+def own_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
+    """Let every rank's prints go through ``emit(rank, line)``."""
+    real = sys.stdout
+    stream = RankOutput(scheduler, emit, real)
+    sys.stdout = stream
+    try:
+        yield
+    finally:
+        sys.stdout = real
+        stream.close_lines()
+
+
+@contextmanager
+def virtual_sleep(scheduler: Scheduler) -> Iterator[None]:
+    """Sleeping takes modelled time, and lets the other ranks run."""
+    real = time.sleep
+
+    def sleep(seconds: Any) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        task = scheduler.current
+        begin = task.clock
+        task.clock += seconds
+        if scheduler.timeline is not None:
+            scheduler.timeline.call(task, "sleep", begin, sys._getframe(1))
+        scheduler.yield_turn()
+
+    time.sleep = sleep
+    try:
+        yield
+    finally:
+        time.sleep = real

@@ -1,0 +1,254 @@
+"""Which modules every rank has for itself: all that are no part of Python and can reach MPI.
+
+A rank of a real program is a process, so what a module computed from its rank, kept in a cache or took as a default
+argument is that rank's own. A package belongs to the ranks if it is the user's (outside of the folders that packages
+are installed into), or if it, or something it imports, names mpi4py. It then does so as a whole, because any of its
+modules may hold what the others found out. Shared are the standard library, extension modules (they cannot be loaded
+twice), and installed packages that never come to MPI: loading numpy once per rank would cost more than the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+# Large, in part not loadable twice, and known to hold no communicator though some of them mention mpi4py.
+_SHARED = frozenset(
+    (
+        "mpi4py",
+        "numpy",
+        "scipy",
+        "pandas",
+        "matplotlib",
+        "sklearn",
+        "numba",
+        "torch",
+        "jax",
+        "jaxlib",
+        "tensorflow",
+    )
+)
+_SIMULATOR = ("spmdsim.errors", "spmdsim.simulation")  # what runs the ranks
+_SIMULATORS = tuple(f"{name}." for name in _SIMULATOR)
+_STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = re.compile(r"(?:^|[\\/])(?:site|dist)-packages(?:[\\/]|$)")
+_IMPORTS = re.compile(
+    rb"(?:^|[;:])[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+([^\n;#]+))"
+    rb"|(?:import_module|__import__)\(\s*['\"](\w+)",
+    re.MULTILINE,
+)
+_NAME = re.compile(rb"[A-Za-z_]\w*")
+_MPI_NAME = re.compile(r"mpi4py(?:\.\w*)*|(?s:.*)\b(?:import|from)\s+mpi4py\b(?s:.*)")
+_scanned: dict[tuple[str, ...], tuple[bool, frozenset[str]]] = {}  # installed packages do not change
+_files: dict[str, tuple[int, int, bool, frozenset[str]]] = {}  # others': time and size, and what is in them
+_loaded: dict[str, tuple[ModuleSpec | None, bool, bool]] = {}  # of a loaded package: own, reaches MPI
+
+
+def find(name: str, path: Any, but: Any) -> ModuleSpec | None:
+    """Where a module would be loaded from, asked of every finder but one."""
+    for finder in sys.meta_path:
+        look = getattr(finder, "find_spec", None)
+        if finder is not but and look is not None:
+            spec: ModuleSpec | None = look(name, path)
+            if spec is not None:
+                return spec
+    return None
+
+
+class Ownership:
+    """Tells the ranks' own modules from shared ones; remembers what it found for one simulation.
+
+    Args:
+        finder: the finder that asks, which is not asked itself.
+    """
+
+    def __init__(self, finder: Any) -> None:
+        self._finder = finder
+        self._specs: dict[str, ModuleSpec | None] = {}
+        self._own: dict[str, bool] = {}
+
+    def own(self, name: str) -> bool:
+        """Whether every rank has a module for itself, wherever it is installed."""
+        top = name.partition(".")[0]
+        if name in _SIMULATOR or name.startswith(_SIMULATORS):
+            return False
+        if top not in self._own:
+            self._own[top] = self._users(top) or self._reaches_mpi(top)
+        return self._own[top]
+
+    def look_again(self, top: str) -> ModuleSpec | None:
+        """Where a package would be loaded from now, whatever is loaded under its name."""
+        self._own.pop(top, None)
+        self._specs.pop(top, None)
+        return self._spec(top)
+
+    def loaded(self, reaching: bool) -> list[str]:
+        """Loaded modules that are the ranks' own; or of these only what can reach MPI, or is in a package that can."""
+        modules = list(sys.modules)
+        tops = {top for name in modules if self._loaded(top := name.partition(".")[0])[reaching]}
+        return [name for name in modules if name.partition(".")[0] in tops and self.own(name)]
+
+    def _loaded(self, top: str) -> tuple[bool, bool]:
+        spec = getattr(sys.modules.get(top), "__spec__", None)
+        known = _loaded.get(top)
+        if known is None or known[0] is not spec:
+            self._specs[top] = spec
+            known = _loaded[top] = (spec, self.own(top), self.own(top) and self._reaches_mpi(top))
+        self._own[top] = known[1]
+        return known[1:]
+
+    def _reaches_mpi(self, top: str) -> bool:
+        """Whether a package, or anything that it imports, names mpi4py."""
+        seen, waiting = {top}, [top]
+        while waiting:
+            name = waiting.pop()
+            if self._python(name):
+                continue
+            # What is shared cannot hold a module of which there are many.
+            if name != top and self._users(name):
+                return True
+            names_mpi, imports = _scan(_places(self._spec(name)))
+            if names_mpi:
+                return True
+            waiting += imports - seen
+            seen |= imports
+        return False
+
+    def _spec(self, top: str) -> ModuleSpec | None:
+        if top not in self._specs:
+            try:
+                self._specs[top] = find(top, None, self._finder)
+            except (ImportError, ValueError, AttributeError):  # another's finder, asked for what it dislikes
+                self._specs[top] = None
+        return self._specs[top]
+
+    def _python(self, top: str) -> bool:
+        """Whether a name is Python's own, one of the shared packages, or nothing that can be found."""
+        if top in _SHARED or top in sys.builtin_module_names:
+            return True
+        spec = self._spec(top)
+        if spec is None or spec.origin in ("built-in", "frozen"):
+            return True
+        return top in sys.stdlib_module_names and all(
+            os.path.realpath(place).startswith(_STANDARD) and not _INSTALLED.search(place)
+            for place in _places(spec)
+        )
+
+    def _users(self, top: str) -> bool:
+        """Whether a package is the user's own: found, and in no folder that packages are installed into."""
+        if self._python(top):
+            return False
+        return not all(_is_installed(place) for place in _places(self._spec(top)))
+
+
+def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
+    """Folders of a package, or the file of a module."""
+    if spec is None:
+        return ()
+    if spec.submodule_search_locations is not None:
+        return tuple(spec.submodule_search_locations)
+    return (spec.origin,) if spec.origin and spec.has_location else ()
+
+
+def _is_installed(place: str) -> bool:
+    """Whether something stands in site-packages, or beside the notes that ``pip --target`` leaves."""
+    folder = os.path.dirname(place)
+    if _INSTALLED.search(folder):
+        return True
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:  # inside an archive
+        return False
+
+
+def _scan(places: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
+    """Whether a package's files name mpi4py, and the top-level names that they import."""
+    known = _scanned.get(places)
+    if known is not None:
+        return known
+    facts = [fact for place in places for fact in _facts(place)]
+    found = any(names for names, _ in facts), frozenset().union(*(imports for _, imports in facts))
+    if places and all(_INSTALLED.search(place) for place in places):
+        _scanned[places] = found
+    return found
+
+
+def _facts(place: str) -> Iterator[tuple[bool, frozenset[str]]]:
+    """What is in the Python files of a package or module, in folders and archives."""
+    if os.path.isdir(place):
+        for folder, _, files in os.walk(place):
+            if not folder.endswith("__pycache__"):  # says again what the sources beside it say
+                yield from (_file(os.path.join(folder, f)) for f in files if f.endswith((".py", ".pyc")))
+    elif os.path.isfile(place):
+        yield _file(place)
+    else:
+        yield from map(_look_into, _archived(place))
+
+
+def _file(path: str) -> tuple[bool, frozenset[str]]:
+    try:
+        status = os.stat(path)
+        known = _files.get(path)
+        if known is not None and known[:2] == (status.st_mtime_ns, status.st_size):
+            return known[2:]
+        with open(path, "rb") as stream:
+            found = _look_into(stream.read())
+    except OSError:
+        return False, frozenset()
+    _files[path] = (status.st_mtime_ns, status.st_size, *found)
+    return found
+
+
+def _look_into(source: bytes) -> tuple[bool, frozenset[str]]:
+    imports: set[bytes] = set()
+    for package, modules, text in _IMPORTS.findall(source):
+        imports.update(part.strip().partition(b".")[0].split(b" ")[0] for part in modules.split(b","))
+        imports.update((package, text))
+    return _names_mpi(source), frozenset(name.decode() for name in imports if _NAME.fullmatch(name))
+
+
+def _archived(place: str) -> Iterator[bytes]:
+    """The Python files of a package or module inside a zip archive."""
+    archive = os.path.dirname(place)
+    while not os.path.isfile(archive):
+        archive, last = os.path.split(archive)
+        if not last:
+            return
+    if not zipfile.is_zipfile(archive):
+        return
+    start = os.path.relpath(place, archive).replace(os.sep, "/")
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
+            if name.startswith(start) and name.endswith((".py", ".pyc")):
+                yield opened.read(name)
+
+
+def _names_mpi(source: bytes) -> bool:
+    """Whether a file imports mpi4py anywhere, also by name or in code that it runs; texts about it do not count."""
+    if b"mpi4py" not in source:
+        return False
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # compiled, or of another Python: the name is all we have
+        return True
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return any(_is_mpi_import(node) for node in ast.walk(tree) if id(node) not in texts)
+
+
+def _is_mpi_import(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] == "mpi4py" for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and (node.module or "").partition(".")[0] == "mpi4py"
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and bool(_MPI_NAME.fullmatch(node.value))
+    )
