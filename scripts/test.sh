@@ -12,6 +12,7 @@ fi
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment "${EXTRA:-test}"
 cd "$ROOT"
+unset PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile the package anew
 
 colour=no
 [ ! -t 1 ] || colour=yes

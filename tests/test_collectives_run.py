@@ -15,11 +15,18 @@ from spmdsim.collectives.verification import verify
 
 ALL = algorithms()
 RANKS = range(1, 18)
+#: All small rank counts, powers of two and not, with all kinds of remainders.
+SOME = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 16, 17)
 by_name = pytest.mark.parametrize("chosen", ALL, ids=lambda a: a.full_name.replace(" ", "-"))
 
 
 def roots(chosen: Algorithm, size: int) -> range:
     return range(size) if chosen.takes_root else range(1)
+
+
+def some_roots(chosen: Algorithm, size: int) -> list[int]:
+    """The first, the last and one between: that the schedule is right for every root is verified apart."""
+    return sorted({0, size // 2 + 1, size - 1} & set(roots(chosen, size)))
 
 
 def assert_same(outputs: list[Any], wanted: list[Any]) -> None:
@@ -32,10 +39,10 @@ def assert_same(outputs: list[Any], wanted: list[Any]) -> None:
 @by_name
 def test_against_numpy(chosen: Algorithm) -> None:
     rng = np.random.default_rng(1)
-    for size in filter(chosen.fits, RANKS):
-        for root in roots(chosen, size):
+    for size in filter(chosen.fits, SOME):
+        for root in some_roots(chosen, size):
             schedule = make_schedule(chosen, size, root)
-            for length in (37, 3, 0):
+            for length in (37, 3, 0) if root == 0 else (37,):
                 inputs = make_inputs(schedule, length, lambda n: rng.integers(-50, 50, n))
                 kept = [None if a is None else a.copy() for a in inputs]
                 assert_same(run_lock_step(schedule, inputs), expected(schedule, inputs))
@@ -83,8 +90,8 @@ def test_order_of_operands(chosen: Algorithm) -> None:
         return
     rng = np.random.default_rng(2)
     right = set()
-    for size in filter(chosen.fits, RANKS):
-        for root in roots(chosen, size):
+    for size in filter(chosen.fits, SOME):
+        for root in some_roots(chosen, size):
             schedule = make_schedule(chosen, size, root)
             inputs = make_inputs(schedule, 23, matrices(rng))
             outputs = run_lock_step(schedule, inputs, op=np.matmul)

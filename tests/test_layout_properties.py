@@ -40,7 +40,7 @@ def layouts(draw, partial=True, sizes=st.integers(0, 13)):
     return Layout(mesh, dims, pending), shape
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(layouts())
 def test_pieces_tile_the_tensor(case):
     """Every element lies in exactly one distinct piece, and on all ranks of that piece."""
@@ -54,7 +54,7 @@ def test_pieces_tile_the_tensor(case):
     assert all(list(numbers.values()) == [copies] for numbers in owners.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(layouts())
 def test_bounds_equal_cutting_lists_axis_by_axis(case):
     layout, shape = case
@@ -65,7 +65,7 @@ def test_bounds_equal_cutting_lists_axis_by_axis(case):
             assert held(size, entry, mesh.axes, mesh.shape, coords) == list(range(start, stop))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(layouts())
 def test_all_bounds_equal_bounds_of_each_rank(case):
     layout, shape = case
@@ -76,7 +76,7 @@ def test_all_bounds_equal_bounds_of_each_rank(case):
         assert layout.local_shape(shape, rank) == tuple(b - a for a, b in layout.bounds(shape, rank))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(layouts())
 def test_shard_numbers_are_dense_and_name_pieces(case):
     layout, shape = case
@@ -92,7 +92,7 @@ def test_shard_numbers_are_dense_and_name_pieces(case):
         assert order == sorted(set(order))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(layouts())
 def test_replicas_agree_and_partition_the_ranks(case):
     layout, shape = case
@@ -109,7 +109,7 @@ def test_replicas_agree_and_partition_the_ranks(case):
         assert {frozenset(group) for group in groups} == {frozenset(g) for g in same.values()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(meshes(), st.integers(0, 4), st.data())
 def test_from_placements_and_back(mesh, ndim, data):
     kinds = [Replicate(), Partial("max"), *(Shard(d) for d in range(ndim))]

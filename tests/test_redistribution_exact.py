@@ -59,7 +59,7 @@ def check(pairs: list, size: int) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("size,sample", [(4, 3474), (6, 1500), (8, 4000)])
+@pytest.mark.parametrize("size,sample", [(4, 1500), (6, 1000), (8, 1500)])
 def test_layouts_of_all_meshes_reach_each_other(size: int, sample: int) -> None:
     pairs = list(proof.every_pair(size))
     if sample < len(pairs):
@@ -71,7 +71,7 @@ def test_layouts_of_all_meshes_reach_each_other(size: int, sample: int) -> None:
 
 
 def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
-    pairs = [(src, dst, shape) for src, dst, shape in odd_pairs(2500, 1)]
+    pairs = [(src, dst, shape) for src, dst, shape in odd_pairs(1200, 1)]
     counts: Counter[str] = Counter()
     world = LockStep(8)
     for number, (src, dst, shape) in enumerate(pairs):
@@ -88,7 +88,7 @@ def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
             bound = 8 * max(lower_bounds(src, dst, shape).tolist(), default=0)
             proof.note(counts, "at the bound", found.max_nbytes == bound, found)
     assert counts["right"] == len(pairs) and not counts["FAILED: at the bound"]
-    assert counts["at the bound"] > 1000
+    assert counts["at the bound"] > 500
 
 
 def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:

@@ -1,16 +1,17 @@
-"""Plans as values: choice, bound, table, errors, planning time, and the peers' published cases."""
+"""Plans as values: choice, bound, table, errors, planning, and the peers' published cases."""
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from counted import calls
 
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import PlanError
@@ -308,37 +309,21 @@ def test_errors_print_both_layouts_in_one_line(
     assert "\n" not in str(caught.value) and " -> " in str(caught.value)
 
 
-# -- time -------------------------------------------------------------------------------------------------
+# -- how much work it is ------------------------------------------------------------------------------------
 
 
-def best(times: int, work: Any) -> float:
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - start)
-    return min(found)
-
-
-def test_a_cached_plan_takes_microseconds() -> None:
+def test_a_cached_plan_is_looked_up() -> None:
     src, dst = CUBE("a", "b"), CUBE("b", "a")
     plan(src, dst, (64, 64))
-
-    def thousand() -> None:
-        for _ in range(1000):
-            plan(src, dst, (64, 64))
-
-    assert best(5, thousand) < 10e-3
+    assert calls(lambda: plan(src, dst, (64, 64))) < 20
 
 
-def test_planning_is_fast_on_eight_ranks() -> None:
+def test_planning_on_eight_ranks_is_little_work() -> None:
+    """Some hundred calls of functions; in time by scripts/bench/bench_planner.py."""
     layouts = every_layout(CUBE, 2)
-    seconds = []
-    for number, (src, dst) in enumerate([(a, b) for a in layouts[::4] for b in layouts[::5]]):
-        start = time.perf_counter()
-        plan(src, dst, (64 + 8 * number, 512))
-        seconds.append(time.perf_counter() - start)
-    assert sorted(seconds)[len(seconds) // 2] < 2e-3  # measured below 0.4 ms; the machine may be busy
+    pairs = [(a, b) for a in layouts[::4] for b in layouts[::5]]
+    work = sorted(calls(partial(plan, a, b, (64 + 8 * k, 512))) for k, (a, b) in enumerate(pairs))
+    assert work[len(work) // 2] < 1000 and work[-1] < 2000
 
 
 def test_one_rank_of_65536_needs_no_list_of_pairs() -> None:
@@ -346,10 +331,10 @@ def test_one_rank_of_65536_needs_no_list_of_pairs() -> None:
     src, dst, shape = mesh("a", "b"), mesh("b", "a"), (65536, 65536)
     assert len(receives(src, dst, shape, 777)) == 1
     ranks = iter(range(1000, 1100))
-    assert best(5, lambda: receives(src, dst, shape, next(ranks))) < 20e-3
+    assert calls(lambda: receives(src, dst, shape, next(ranks))) < 200
     src, dst = mesh(("a", "b"), None), mesh(None, ("a", "b"))
     assert len(receives(src, dst, shape, 5)) == 65536
-    assert best(5, lambda: receives(src, dst, shape, next(ranks))) < 20e-3  # measured below 1 ms
+    assert calls(lambda: receives(src, dst, shape, next(ranks))) < 200
     counted = Counter(t.peer for t in receives(src, dst, shape, 6))
     assert len(counted) == 65536 and set(counted.values()) == {1}
 
