@@ -65,6 +65,16 @@ class Program:
     same_places: bool
     input_shift: int
 
+    @property
+    def received(self) -> int:
+        """Elements that the messages bring."""
+        return sum(place.stop - place.start for step in self.steps for _, place in step.receives)
+
+    @property
+    def sent(self) -> int:
+        """Elements that the messages take away."""
+        return sum(place.stop - place.start for step in self.steps for _, place in step.sends)
+
 
 def program_for(schedule: Schedule, rank: int, count: int) -> Program:
     """The program of a rank for a vector of ``count`` elements (see ``Schedule.chunk_elements``)."""

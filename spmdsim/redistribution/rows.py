@@ -98,6 +98,11 @@ class RowStep(Step):
             return [(m, self._wanted(m, held[me])) for m in frame.members]
         return [(m, self._wanted(rank, rows)) for m, rows in zip(frame.members, held)]
 
+    def expected_sent(self, rank: int) -> int:
+        """Elements that ``rank`` expects to send to others: what the step the other way would bring it."""
+        other = replace(self, collective=EXCHANGE_ROWS if self.goes_back else RETURN_ROWS)
+        return sum(count for peer, count in other.expected(rank) if peer != rank)
+
     def _wanted(self, rank: int, rows: int) -> int:
         """Elements of so many rows of the table that a rank's ids name if they are spread evenly."""
         *ids, width = self.dst.local_shape(self.shape, rank)

@@ -1,16 +1,33 @@
-"""What a trace holds: one value per collective and one per operator.
+"""What a trace holds: one value per collective and one per operator, and what was said to keep ranks together.
 
-Events are the same in all worlds but for their times: bytes are derived from the step, not measured, and a
-step's groups follow from its mesh and axes.
+A step is the same in all worlds, and so are the bytes that it amounts to (``planned``). What was moved may be more or
+less: a world of processes counts it from the calls that it makes; the others move nothing, and say what is planned.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
+
+
+class Asked(NamedTuple):
+    """Calls of MPI, with the bytes that this process received and sent in them.
+
+    >>> Asked(1, 8, 0) + Asked(1, 0, 8)
+    Asked(calls=2, received=8, sent=8)
+    """
+
+    calls: int = 0
+    received: int = 0
+    sent: int = 0
+
+    def __add__(self, other: Asked) -> Asked:  # type: ignore[override]
+        return Asked(*map(int.__add__, self, other))
 
 
 @dataclass(frozen=True)
@@ -23,8 +40,11 @@ class CollectiveEvent:
         axes: the mesh axes of its groups; empty for an exchange.
         group_size: ranks in each group; for an exchange, ranks in the union of both meshes.
         dtype: name of the element type.
-        ranks: the ranks this process owns, to which ``nbytes`` belongs.
-        nbytes: bytes each of these ranks received from others.
+        ranks: the ranks this process owns, to which the bytes belong.
+        nbytes: bytes each of these ranks received from others. A reduction of the library's own counts by the
+            convention of plans, whatever algorithm it takes.
+        sent: bytes each of them sent to others.
+        planned: bytes each of them would receive by the convention of plans, whichever way the step took.
         algorithm: the emulated schedule that ran, or None for the world's own collective.
         seconds: measured wall time of this call, on this process.
         start: when it began, seconds on the process's monotonic clock.
@@ -33,6 +53,10 @@ class CollectiveEvent:
         expected: where the bytes depend on data that the world does not have, ``nbytes`` is what evenly spread
             values would bring.
         peers: where they depend on data, for each owned rank the elements it received from each other one.
+        way: the calls that it became, such as ``"Allgather"`` or ``"Alltoallv, Allgather"``; empty in a world without
+            processes, ``"shared memory"`` where nothing had to be called.
+        library: what the library's own algorithm of a reduction moved, where the reduction was left to it and its
+            choice of algorithm is known.
     """
 
     operator: str
@@ -42,6 +66,8 @@ class CollectiveEvent:
     dtype: str
     ranks: Sequence[int]
     nbytes: tuple[int, ...]
+    sent: tuple[int, ...]
+    planned: tuple[int, ...]
     algorithm: str | None
     seconds: float
     start: float
@@ -49,6 +75,8 @@ class CollectiveEvent:
     step: Step
     expected: bool = False
     peers: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    way: str = ""
+    library: Asked | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -102,6 +130,33 @@ Event = CollectiveEvent | OperatorEvent
 def received_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
     """Elements each of the ranks receives from others in a step, 0 for ranks outside its meshes."""
     return tuple(step.nbytes(rank, 1) if rank in step.dst.mesh else 0 for rank in ranks)
+
+
+@lru_cache(maxsize=4096)
+def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Elements each of the ranks sends to others in a step, 0 for ranks outside its meshes."""
+    return tuple(_sent(step, rank) if rank in step.src.mesh else 0 for rank in ranks)
+
+
+def _sent(step: Step, rank: int) -> int:
+    if step.collective in LOCAL_STEPS:
+        return 0
+    if step.to_shape is not None:
+        from spmdsim.redistribution.reshape.flat import flat_sends
+
+        flat = flat_sends(step.src, step.dst, step.shape, step.to_shape, rank)
+        return sum(len(places) for peer, places in flat if peer != rank)
+    if step.collective == "exchange":
+        from spmdsim.redistribution.exchange.direct import sends
+
+        return sum(t.count for t in sends(step.src, step.dst, step.shape, rank) if t.peer != rank)
+    if step.collective == "all_reduce":
+        return step.nbytes(rank, 1)  # the same blocks, the other way
+    held, size = math.prod(step.src.local_shape(step.shape, rank)), step.src.mesh.axis_size(*step.axes)
+    if step.collective == "all_gather":
+        return (size - 1) * held
+    own = overlap(step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank))
+    return held - (0 if own is None else math.prod(stop - start for start, stop in own))
 
 
 def group_size(step: Step) -> int:

@@ -56,12 +56,16 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
             "source": event.source,
         }
         return {**common, "name": event.name, "cat": "operator", "args": args}
+    place = event.ranks.index(rank)
     args = {
         "axes": list(event.axes),
         "group": event.group_size,
         "from": event.step.src.short(),
         "to": event.step.dst.short(),
-        "bytes received": event.nbytes[event.ranks.index(rank)],
+        "bytes planned": event.planned[place],
+        "bytes received": event.nbytes[place],
+        "bytes sent": event.sent[place],
+        "by": event.way,
         "dtype": event.dtype,
         "source": event.source,
     }

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.redistribution.step import LOCAL_STEPS
-from spmdsim.trace.events import CollectiveEvent, Event, OperatorEvent
+from spmdsim.trace.events import Asked, CollectiveEvent, Event, OperatorEvent
 from spmdsim.trace.lines import cell, in_words
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ _operators: list[str] = []
 class Trace(Sequence[Event]):
     """The events of one recording, in the order in which they ended.
 
+    Attributes:
+        events: the events.
+        control: what the ranks said to keep together (agreement about calls, communicators, objects such as a
+            checkpoint's manifest, barriers, polls), by purpose; it is in no event. Empty in one process.
+
     >>> from spmdsim.trace import record
     >>> with record() as trace:
     ...     pass
@@ -41,6 +46,7 @@ class Trace(Sequence[Event]):
 
     def __init__(self, events: Sequence[Event] = ()) -> None:
         self.events: list[Event] = list(events)
+        self.control: dict[str, Asked] = {}
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -71,13 +77,22 @@ class Trace(Sequence[Event]):
 
     def nbytes(self, rank: int | None = None) -> int:
         """Bytes that ``rank`` received; without a rank, the most that any rank of this process received."""
-        if rank is not None:
-            return sum(e.nbytes[e.ranks.index(rank)] for e in self.collectives if rank in e.ranks)
+        return self._total("nbytes", rank)
+
+    def sent(self, rank: int | None = None) -> int:
+        """Bytes that ``rank`` sent; without a rank, the most that any rank of this process sent."""
+        return self._total("sent", rank)
+
+    def planned(self, rank: int | None = None) -> int:
+        """Bytes that ``rank`` would receive by the convention of plans, whichever way its steps took."""
+        return self._total("planned", rank)
+
+    def _total(self, what: str, rank: int | None) -> int:
         totals: Counter[int] = Counter()
         for event in self.collectives:
-            for owner, count in zip(event.ranks, event.nbytes):
+            for owner, count in zip(event.ranks, getattr(event, what)):
                 totals[owner] += count
-        return max(totals.values(), default=0)
+        return max(totals.values(), default=0) if rank is None else totals[rank]
 
     @property
     def seconds(self) -> float:
@@ -142,6 +157,12 @@ def emit(event: Event) -> None:
     """Give an event to every open recording."""
     for trace in open_traces:
         trace.events.append(event)
+
+
+def control(purpose: str, asked: Asked) -> None:
+    """Tell every open recording of a call that moved nothing of the user's."""
+    for trace in open_traces:
+        trace.control[purpose] = trace.control.get(purpose, Asked()) + asked
 
 
 class operator:

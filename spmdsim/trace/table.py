@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, group_transfers
-from spmdsim.trace.events import CollectiveEvent, Event
+from spmdsim.trace.events import Asked, CollectiveEvent, Event
 
 if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.trace.recorder import Trace
+
+HEADING = (
+    *("operator", "what", "over", "group", "layouts"),
+    *("planned", "received", "sent", "by", "seconds", "source"),
+)
 
 
 def nbytes_text(count: int) -> str:
@@ -39,30 +44,55 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def table(trace: Trace) -> str:
-    """One line per event: what, over which axes and groups, which layouts, bytes (most of any rank), time."""
-    rows: list[tuple[str, ...]] = [
-        ("operator", "what", "over", "group", "layouts", "received", "seconds", "source")
-    ]
-    rows += [_row(event) for event in trace]
-    rows.append(("total", "", "", "", "", nbytes_text(trace.nbytes()), f"{trace.seconds:.6f}", ""))
+    """One line per event: what, over which axes and groups, which layouts, bytes (most of any rank), time.
+
+    ``planned`` is what the step amounts to by the convention of plans, ``received`` and ``sent`` what was moved, and
+    ``by`` how. Below the total stand what the library's own algorithms moved instead, and the control traffic.
+    """
+    rows = [HEADING, *(_row(event) for event in trace), _total(trace)]
+    if any(event.library for event in trace.collectives):
+        moved = [event.library or Asked(1, max(event.nbytes), max(event.sent)) for event in trace.collectives]
+        rows.append(_line("library", sum(moved, Asked()), "with the algorithms that MPI chooses itself"))
+    if trace.control:
+        kinds = ", ".join(f"{asked.calls} {purpose}" for purpose, asked in sorted(trace.control.items()))
+        total = sum(trace.control.values(), Asked())
+        rows.append(_line("control", total, kinds, f"{total.calls} calls"))
     return columns(rows)
+
+
+def _total(trace: Trace) -> tuple[str, ...]:
+    moved = Asked(0, trace.nbytes(), trace.sent())
+    return _line("total", moved, "", "", nbytes_text(trace.planned()), f"{trace.seconds:.6f}")
+
+
+def _line(
+    name: str, moved: Asked, note: str, what: str = "", planned: str = "", seconds: str = ""
+) -> tuple[str, ...]:
+    """A line below the events."""
+    moves = nbytes_text(moved.received), nbytes_text(moved.sent)
+    return (name, what, "", "", "", planned, *moves, "", seconds, note)
 
 
 def _row(event: Event) -> tuple[str, ...]:
     source, seconds = event.source or "", f"{event.seconds:.6f}"
     if not isinstance(event, CollectiveEvent):
         layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
-        return (event.name, event.strategy, "", "", layouts, "", seconds, source)
+        return (event.name, event.strategy, "", "", layouts, "", "", "", "", seconds, source)
     what = event.collective + (f" ({event.algorithm})" if event.algorithm else "")
     layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
-    most = ("about " if event.expected else "") + nbytes_text(max(event.nbytes, default=0))
+    about = "about " if event.expected else ""
+    most = [about + nbytes_text(max(b, default=0)) for b in (event.planned, event.nbytes, event.sent)]
+    way = event.way
+    if event.library is not None and event.library.received != event.nbytes[0]:
+        way += f": {nbytes_text(event.library.received)}"
     return (
         event.operator,
         what,
         ",".join(event.axes) or "-",
         str(event.group_size),
         layouts,
-        most,
+        *most,
+        way,
         seconds,
         source,
     )
@@ -73,7 +103,7 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
 
     Placing steps send the boxes they place. Reductions are counted as the bandwidth-optimal direct algorithm
     moves them: every member's part of a block to its owner, and for all_reduce the blocks back. Rows sum up to
-    the bytes of the trace.
+    the bytes that are planned, columns to those that would be sent, whichever way each step took.
     """
     import numpy as np
 
@@ -129,7 +159,8 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 def difference(one: Trace, other: Trace) -> list[str]:
     """Where two traces of the same program differ, times aside; empty if they agree.
 
-    They may come from different worlds: bytes are compared for the ranks that both own.
+    They may come from different worlds: for the ranks that both own the bytes are compared that the steps amount to,
+    whichever way each world took, and those of the emulated algorithms.
 
     >>> from spmdsim.trace import Trace
     >>> difference(Trace(), Trace())
@@ -140,7 +171,9 @@ def difference(one: Trace, other: Trace) -> list[str]:
         if a.key != b.key:
             found.append(f"event {number}: {_text(a)} against {_text(b)}")
         elif isinstance(a, CollectiveEvent) and isinstance(b, CollectiveEvent):
-            mine, theirs = dict(zip(a.ranks, a.nbytes)), dict(zip(b.ranks, b.nbytes))
+            mine, theirs = (
+                dict(zip(e.ranks, e.nbytes if e.algorithm is not None else e.planned)) for e in (a, b)
+            )
             found += [
                 f"event {number}: {_text(a)}: rank {rank} received {mine[rank]} B against {theirs[rank]} B"
                 for rank in sorted(mine.keys() & theirs.keys())

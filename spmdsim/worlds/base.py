@@ -18,7 +18,7 @@ from spmdsim.launcher import detect
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
-from spmdsim.trace.events import CollectiveEvent, group_size, received_counts
+from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +47,22 @@ class Ready(NamedTuple):
     run: Callable[[Any], Any]
     meta: Any
     layout: Layout
+
+
+class Moved(NamedTuple):
+    """What a step moved.
+
+    Args:
+        received: bytes that each owned rank received from others.
+        sent: bytes that each sent.
+        way: the calls that it became, if any.
+        library: bytes that the library's algorithm moved, where it chose one.
+    """
+
+    received: Sequence[int]
+    sent: Sequence[int]
+    way: str = ""
+    library: Asked | None = None
 
 
 class World(ABC):
@@ -162,8 +178,9 @@ class World(ABC):
         start = time.perf_counter()
         results, peers = self._run_rows(step, ids, values)
         if recorder.recording():
-            elements = [sum(count for _, count in some) for some in peers]
-            self._event(step, values[0].dtype, None, start, elements, peers=tuple(peers))
+            planned = tuple(sum(count for _, count in some) for some in peers)
+            moved = self._moved_rows(step, values[0].dtype, planned, peers)
+            self._event(step, values[0].dtype, None, start, planned, moved, peers=tuple(peers))
         return results
 
     @abstractmethod
@@ -171,7 +188,8 @@ class World(ABC):
         """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
 
     def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
-        self._event(step, dtype, algorithm, start, self._received(step, dtype, algorithm), seconds)
+        moved = self._moved(step, dtype, algorithm)
+        self._event(step, dtype, algorithm, start, received_counts(step, self.ranks), moved, seconds)
 
     def _event(
         self,
@@ -179,7 +197,8 @@ class World(ABC):
         dtype: np.dtype,
         algorithm: str | None,
         start: float,
-        elements: Sequence[int],
+        planned: Sequence[int],
+        moved: Moved,
         seconds: float | None = None,
         peers: tuple[Peers, ...] | None = None,
     ) -> None:
@@ -191,7 +210,9 @@ class World(ABC):
                 group_size=group_size(step),
                 dtype=dtype.name,
                 ranks=self.ranks,
-                nbytes=tuple(count * dtype.itemsize for count in elements),
+                nbytes=tuple(moved.received),
+                sent=tuple(moved.sent),
+                planned=tuple(count * dtype.itemsize for count in planned),
                 algorithm=algorithm,
                 seconds=time.perf_counter() - start if seconds is None else seconds,
                 start=start,
@@ -199,6 +220,8 @@ class World(ABC):
                 step=step,
                 expected=peers is not None and not self.has_data,
                 peers=peers,
+                way=moved.way,
+                library=moved.library,
             )
         )
 
@@ -216,13 +239,30 @@ class World(ABC):
         machine: Any = self.machine
         return cheapest(step.collective, size, nbytes, machine)
 
-    def _received(self, step: Step, dtype: np.dtype, algorithm: str | None) -> tuple[int, ...]:
+    def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
+        """What a step that ran moved; in a world without processes, what it amounts to."""
         if algorithm is None:
-            return received_counts(step, self.ranks)
-        from spmdsim.worlds.emulated import emulation
+            received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
+        else:
+            from spmdsim.worlds.emulated import emulation
 
-        mesh = step.src.mesh
-        return tuple(emulation(step, algorithm, r, dtype).received if r in mesh else 0 for r in self.ranks)
+            mesh = step.src.mesh
+            parts = [emulation(step, algorithm, r, dtype).program if r in mesh else None for r in self.ranks]
+            received = tuple(part.received if part else 0 for part in parts)
+            sent = tuple(part.sent if part else 0 for part in parts)
+        size = dtype.itemsize
+        return Moved([count * size for count in received], [count * size for count in sent])
+
+    def _moved_rows(
+        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+    ) -> Moved:
+        """The same for a step of rows, of which ``planned`` and ``peers`` say what each owned rank received."""
+        sent = dict.fromkeys(self.ranks, 0)
+        for some in peers:
+            for peer, count in some:
+                sent[peer] = sent.get(peer, 0) + count
+        size = dtype.itemsize
+        return Moved([count * size for count in planned], [sent[rank] * size for rank in self.ranks])
 
     # -- what a step must fulfil --------------------------------------------------------------------
 

@@ -80,11 +80,6 @@ class Emulation:
         """What combines two operands."""
         return np.add if self.op is None else ufunc(self.op, dtype)
 
-    @property
-    def received(self) -> int:
-        """Elements that the rank's messages bring it."""
-        return sum(p.stop - p.start for step in self.program.steps for _, p in step.receives)
-
 
 @lru_cache(maxsize=4096)
 def _program(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> Program:

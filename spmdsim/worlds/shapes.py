@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import Step
-from spmdsim.worlds.base import World
+from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.rows import Peers, check_shards
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ class ShapeOnly(World):
         peers = tuple((peer, count) for peer, count in step.expected(0) if peer != 0)
         shape = step.held_shape(0) if step.goes_back else step.dst.local_shape(step.shape, 0)
         return [ShapeArray(shape, values[0].dtype)], [peers]
+
+    def _moved_rows(
+        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+    ) -> Moved:
+        return Moved([count * dtype.itemsize for count in planned], [step.expected_sent(0) * dtype.itemsize])
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """A shape without data."""

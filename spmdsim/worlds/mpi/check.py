@@ -16,6 +16,7 @@ from spmdsim.redistribution.step import Step
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.comms import Comms
+from spmdsim.worlds.mpi.counted import GAVE_UP, Counted
 from spmdsim.worlds.mpi.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
 from spmdsim.worlds.mpi.leaving import Counts, key
 
@@ -28,8 +29,6 @@ Run = Callable[[np.ndarray], np.ndarray]
 DEADLINE = 300.0
 #: Seconds that ranks which gave up wait for the others that gave up.
 GRACE = 1.0
-#: Messages of ranks that gave up; below every library's limit on tags.
-TAG = 77_013
 
 
 def deadline_seconds() -> float:
@@ -133,7 +132,7 @@ class Checker:
         calls = {key("call", members): calls.number for members, calls in self._calls.items()}
         return {**calls, key("meeting"): self._meetings}
 
-    def meet(self, comm: MPI.Comm) -> None:
+    def meet(self, comm: Counted) -> None:
         """Wait until all ranks of a communicator are there.
 
         Raises:
@@ -246,14 +245,14 @@ class Check:
     def _place(self) -> str:
         return (source_lines() if self.checker.mode is True else source_line()) or "an unknown place"
 
-    def _wait(self, request: MPI.Request, comm: MPI.Comm, held: object) -> None:
+    def _wait(self, request: MPI.Request, comm: Counted, held: object) -> None:
         begin = time.monotonic()
         patient = begin + 0.005
         while not request.Test():
             now = time.monotonic()
             if now < patient:
                 os.sched_yield()
-            elif now - begin > self.checker.deadline or comm.Iprobe(MPI.ANY_SOURCE, TAG):
+            elif now - begin > self.checker.deadline or comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
                 self.checker.given_up.append((request, held))
                 raise WorldError(self._missing(comm))
             else:
@@ -265,17 +264,17 @@ class Check:
         kind, text = key("call", call.members), lambda: call.record(number, self._place())
         self.checker.comms.require(call.members, kind, number, lambda: f"collective {number}: {text()}")
 
-    def _missing(self, comm: MPI.Comm) -> str:
+    def _missing(self, comm: Counted) -> str:
         """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
         call, number = self.call, self.number
         word, here = np.array([number]), {comm.rank}
         others = [rank for rank in range(comm.size) if rank != comm.rank]
-        self.checker.given_up.append([comm.Isend(word, rank, TAG) for rank in others])
+        self.checker.given_up.append([comm.Isend(word, rank, GAVE_UP) for rank in others])
         end = time.monotonic() + GRACE
         status = MPI.Status()
         while len(here) < comm.size and time.monotonic() < end:
-            if comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
-                comm.Recv(np.empty(1, word.dtype), status.Get_source(), TAG)
+            if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
+                comm.Recv(np.empty(1, word.dtype), status.Get_source(), GAVE_UP)
                 here.add(status.Get_source())
             else:
                 time.sleep(0.002)

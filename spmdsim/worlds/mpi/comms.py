@@ -14,30 +14,27 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from mpi4py import MPI
-
 from spmdsim.errors import WorldError
+from spmdsim.worlds.mpi.counted import MEETING, Counted
 from spmdsim.worlds.mpi.fingerprint import number_of
 from spmdsim.worlds.mpi.leaving import Counts, Departures, key, who_left
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
-#: Messages by which the members of a new group meet.
-TAG = 77_017
 
 
 class Comms:
     """The communicators of one world.
 
     Args:
-        comm: all ranks of the world; it stays the caller's. The first communicator, of all ranks, is made here.
+        comm: all ranks of the world, counted; it stays the caller's. The first communicator, of all ranks, is made here.
         deadline: seconds that the members of a new group wait for each other.
     """
 
-    def __init__(self, comm: MPI.Comm, deadline: float) -> None:
+    def __init__(self, comm: Counted, deadline: float) -> None:
         self.comm, self.deadline = comm, deadline
         self._all = tuple(range(comm.Get_size()))
-        self._made: dict[tuple[int, ...], MPI.Comm] = {}
+        self._made: dict[tuple[int, ...], Counted] = {}
         self.departures: Departures | None = None
         if len(self._all) > 1:
             self._made[self._all] = self._create(self._all)
@@ -46,7 +43,7 @@ class Comms:
     def __len__(self) -> int:
         return len(self._made)
 
-    def of(self, ranks: tuple[int, ...]) -> MPI.Comm:
+    def of(self, ranks: tuple[int, ...]) -> Counted:
         """The communicator of these ranks (sorted, this process among them); collective over them.
 
         Raises:
@@ -78,10 +75,10 @@ class Comms:
         if self.departures is not None and (gone := self.departures.missing(ranks, kind, number)):
             raise WorldError(f"{who_left(gone)} {where()}")
 
-    def _create(self, ranks: tuple[int, ...]) -> MPI.Comm:
+    def _create(self, ranks: tuple[int, ...]) -> Counted:
         group = self.comm.Get_group()
         part = group.Incl(list(ranks))
-        made = self.comm.Create_group(part, tag=len(ranks) % 1024)  # type: ignore[attr-defined]
+        made = self.comm.Create_group(part, tag=len(ranks) % 1024)
         part.Free()
         group.Free()
         return made
@@ -92,17 +89,17 @@ class Comms:
         word, heard = np.array([number_of(repr(ranks))]), np.empty(1, np.int64)
         leader, others = ranks[0], set(ranks[1:])
         if me != leader:
-            talk.Send(word, leader, TAG)
-            if not self._until(lambda: talk.Iprobe(leader, TAG), ranks):
+            talk.Send(word, leader, MEETING)
+            if not self._until(lambda: talk.Iprobe(leader, MEETING), ranks):
                 raise WorldError(self._text(ranks, set()))
-            talk.Recv(heard, leader, TAG)
+            talk.Recv(heard, leader, MEETING)
             return
         missing = set(others)
 
         def hear() -> bool:
             for rank in sorted(missing):
-                if talk.Iprobe(rank, TAG):
-                    talk.Recv(heard, rank, TAG)
+                if talk.Iprobe(rank, MEETING):
+                    talk.Recv(heard, rank, MEETING)
                     if heard[0] == word[0]:  # else it comes to another group, and not to this one
                         missing.discard(rank)
             return not missing
@@ -110,7 +107,7 @@ class Comms:
         if not self._until(hear, ranks):
             raise WorldError(self._text(ranks, missing))
         for rank in sorted(others):
-            talk.Send(word, rank, TAG)
+            talk.Send(word, rank, MEETING)
 
     def _until(self, done: Callable[[], bool], ranks: tuple[int, ...]) -> bool:
         begin, kind = time.monotonic(), key("group", ranks)

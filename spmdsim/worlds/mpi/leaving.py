@@ -14,14 +14,11 @@ from collections.abc import Callable, Iterable
 
 from mpi4py import MPI
 
+from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
 from spmdsim.worlds.mpi.fingerprint import number_of
 
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0
-#: Messages of ranks that have left.
-TAG = 77_019
-#: Messages by which the ranks meet at the end.
-DONE = 77_021
 #: Bytes of such a message at most: what every library sends without waiting for the receiver.
 LONGEST = 2048
 
@@ -40,7 +37,7 @@ class Departures:
         comm: all ranks of the world; for messages that nobody else reads.
     """
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: Counted) -> None:
         self.comm = comm
         self._left: dict[int, Counts] = {}
 
@@ -52,8 +49,8 @@ class Departures:
     def listen(self) -> None:
         """Take what others that left have said."""
         status = MPI.Status()
-        while self.comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
-            self._left[status.Get_source()] = self.comm.recv(source=status.Get_source(), tag=TAG)
+        while self.comm.Iprobe(MPI.ANY_SOURCE, LEFT, status):
+            self._left[status.Get_source()] = self.comm.recv(source=status.Get_source(), tag=LEFT)
 
     def leave(self, counts: Counts) -> None:
         """Wait until all ranks leave; tell the others after a while."""
@@ -67,7 +64,7 @@ class Departures:
                 comm.recv(source=rank, tag=DONE)
                 awaited.discard(rank)
             if not told and time.monotonic() - begin > PATIENCE:
-                sent += [comm.isend(counts, rank, TAG) for rank in others]
+                sent += [comm.isend(counts, rank, LEFT) for rank in others]
                 told = True
             time.sleep(0.0005)
         if comm.rank == 0:

@@ -21,6 +21,7 @@ from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.local_steps import Index, flat_offset, within
 from spmdsim.worlds.mpi import datatypes
+from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
 from spmdsim.worlds.mpi.tuning import Tuning, threshold
 from spmdsim.worlds.pool import allocator, empty
@@ -39,7 +40,7 @@ class Group:
         me: this rank's number in the communicator.
     """
 
-    comm: MPI.Comm
+    comm: Counted
     order: tuple[int, ...]
     me: int
 

@@ -12,6 +12,7 @@ from spmdsim.redistribution.rows import GATHER_ROWS, RowStep
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.check import Call, Check, Checker
 from spmdsim.worlds.mpi.comms import Comms
+from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.fingerprint import digest
 from spmdsim.worlds.mpi.rows import RowExchange
 from spmdsim.worlds.mpi.shared import Shared
@@ -70,7 +71,7 @@ class RowPrograms:
 
     def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
         members = tuple(sorted(step.group(self.rank)))
-        comm = self.comms.of(members) if len(members) > 1 else MPI.COMM_SELF
+        comm = self.comms.of(members) if len(members) > 1 else Counted.of(MPI.COMM_SELF, self.comms.comm.tally)
         alike, target = step.collective == GATHER_ROWS, step.dst.local_shape(step.shape, self.rank)
         windows, near = None, alike and len(members) > 1 and self.shared.possible(members, comm)
         if shared and near and 0 not in target:

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.local_steps import Index
+from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reduce import Group, scatter_into
 from spmdsim.worlds.traffic import Traffic
 
@@ -38,7 +39,7 @@ class Windows:
         nbytes: size of a result.
     """
 
-    def __init__(self, comm: MPI.Comm, nbytes: int) -> None:
+    def __init__(self, comm: Counted, nbytes: int) -> None:
         self.comm, self.nbytes = comm, nbytes
         self._made: list[tuple[MPI.Win, np.ndarray]] = []
         self._mine, self._common = np.empty(1, np.uint64), np.empty(1, np.uint64)
@@ -52,19 +53,20 @@ class Windows:
             if sys.getrefcount(self._made[number][1]) == self._alone:
                 mask |= 1 << number
         self._mine[0] = mask
-        self.comm.Allreduce(self._mine, self._common, MPI.BAND)
+        self.comm.agree(self._mine, self._common, MPI.BAND)
         return int(self._common[0])
 
     def memory(self) -> np.ndarray | None:
         """A free window's bytes, the same on all ranks; None if there are too many in use. Collective."""
         mask = self.free_ones()
+        if mask or len(self._made) < MOST:
+            self.comm.tally.calls["shared memory"] = 0
         if mask:
             return self._made[(mask & -mask).bit_length() - 1][1]
         if len(self._made) >= MOST:
             return None
         mine = self.nbytes if self.comm.Get_rank() == 0 else 0
-        comm: Any = self.comm
-        window = MPI.Win.Allocate_shared(mine, 1, MPI.INFO_NULL, comm)
+        window = self.comm.window(mine)
         memory: Any = window.Shared_query(0)[0]
         self._made.append((window, np.frombuffer(memory, np.uint8, self.nbytes)))
         return self._made[-1][1]
@@ -88,18 +90,18 @@ class Shared:
         self._windows: dict[tuple[tuple[int, ...], int], Windows] = {}
         self._on_one_node: dict[tuple[int, ...], bool] = {}
 
-    def possible(self, members: tuple[int, ...], comm: MPI.Comm) -> bool:
+    def possible(self, members: tuple[int, ...], comm: Counted) -> bool:
         """Whether all members are on one node; collective when first asked."""
         found = self._on_one_node.get(members)
         if found is None:
             node = comm.Split_type(MPI.COMM_TYPE_SHARED)
             sizes = np.array([node.Get_size()]), np.empty(1, np.int64)
-            comm.Allreduce(*sizes, MPI.MIN)
+            comm.agree(*sizes, MPI.MIN)
             node.Free()
             found = self._on_one_node[members] = int(sizes[1][0]) == comm.Get_size()
         return found
 
-    def windows(self, members: tuple[int, ...], comm: MPI.Comm, nbytes: int) -> Windows:
+    def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:
         """The windows for results of this size."""
         key = (members, nbytes)
         if key not in self._windows:
@@ -113,7 +115,7 @@ class Shared:
         self._windows.clear()
 
 
-def gather_shared(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, shared: Shared, otherwise: Run) -> Run:
+def gather_shared(traffic: Traffic, comm: Counted, dtype: np.dtype, shared: Shared, otherwise: Run) -> Run:
     """all_gather: every rank copies its piece into the group's result."""
     if traffic.gathered is None:  # some members are replicas of others
         return otherwise

@@ -8,7 +8,7 @@ the caller's; only ranks of a step's meshes take part in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,14 +16,15 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
-from spmdsim.layout import split_block
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.trace import recorder
-from spmdsim.worlds.base import World
+from spmdsim.trace.events import Asked
+from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi.check import Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi.comms import Comms
+from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.leaving import Counts, at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
@@ -56,14 +57,12 @@ class Program:
         check: compares the call with the other ranks', if it communicates and they compare.
         run: from the shard before to the shard after, the comparison included; None until it was derived.
         types: MPI types to free when the program is forgotten.
-        received: elements that the call takes from others, once somebody has asked.
     """
 
     shape: tuple[int, ...]
     check: Check | None = None
     run: Run | None = None
     types: list[MPI.Datatype] = field(default_factory=list)
-    received: int | None = None
 
 
 class Short(NamedTuple):
@@ -98,10 +97,12 @@ class MPIWorld(World):
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
-        self.vendor: str = MPI.get_vendor()[0]
+        self.vendor = VENDOR
         self.tuning = tuning(self.vendor)
         seconds = deadline_seconds() if deadline is None else deadline
-        self._comms, self._shared = Comms(self.comm, seconds), Shared()
+        self._tally = Tally()
+        self._everyone = Counted.of(self.comm, self._tally)
+        self._comms, self._shared = Comms(self._everyone, seconds), Shared()
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
         self._short: dict[int, Short] = {}
         mode = check_mode(check) if self.size > 1 else False
@@ -159,6 +160,7 @@ class MPIWorld(World):
             raise WorldError(f"{len(shards)} shards were given to a process that owns one rank")
         algorithm = self._way(step) if algorithm is None else algorithm
         array = shards[0]
+        self._tally.begin()
         program = self._programs.get((step, array.dtype, algorithm))
         if program is None:
             program = self._begin(step, array.dtype, algorithm)
@@ -180,6 +182,7 @@ class MPIWorld(World):
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
+        self._tally.begin()
         result, peers = self._rows.run(step, ids[0], values[0], self.replicated == SHARED)
         return [result], [peers]
 
@@ -253,32 +256,21 @@ class MPIWorld(World):
             return reduce_scattered(step, group, dtype, blocks(step, members, self.rank), self.tuning)
         return reduce_all(step, group, dtype, target, self.tuning)
 
-    def _received(self, step: Step, dtype: np.dtype, algorithm: str | None) -> tuple[int, ...]:
-        """Counted from the buffers and counts that the call is made with, not from the step's own formula."""
-        program = self._programs.get((step, dtype, algorithm))
-        if algorithm is not None or program is None or step.to_shape is not None:
-            return super()._received(step, dtype, algorithm)
-        if program.received is None:
-            program.received = self._count(step)
-        return (program.received,)
+    def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
+        """Counted from the buffers and counts of the calls that were made."""
+        tally = self._tally
+        way = "" if algorithm is not None else tally.way()
+        return Moved((tally.data.received,), (tally.data.sent,), way, tally.by_library())
 
-    def _count(self, step: Step) -> int:
-        if step.collective in LOCAL_STEPS or (
-            self.rank not in step.src.mesh and self.rank not in step.dst.mesh
-        ):
-            return 0
-        if step.collective == "exchange":
-            return sum(piece.count for piece in exchange_traffic(step, self.rank).receives)
-        if step.collective not in ("all_reduce", "reduce_scatter"):
-            return sum(piece.count for piece in group_traffic(step, self.rank).receives)
-        order = step.group(self.rank)
-        if step.collective == "reduce_scatter":
-            own = blocks(step, tuple(sorted(order)), self.rank).target
-            return (len(order) - 1) * math.prod(own)
-        # An all_reduce is counted as the reduce_scatter and all_gather of balanced blocks that it amounts to.
-        size = math.prod(step.src.local_shape(step.shape, self.rank))
-        block = split_block(0, size, len(order), order.index(self.rank))[1]
-        return (len(order) - 1) * block + size - block
+    def _moved_rows(
+        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+    ) -> Moved:
+        return self._moved(step, dtype, None)
+
+    @property
+    def control(self) -> dict[str, Asked]:
+        """All control traffic of this process in this world so far, by purpose."""
+        return dict(self._tally.control)
 
     def _shared_way(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
         """One copy of the result for all ranks of the node, if the group is on one and has any data."""
@@ -302,7 +294,7 @@ class MPIWorld(World):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self.comm.Barrier()
+        self._everyone.Barrier()
 
     def gather_objects(self, values: list[Any]) -> list[Any]:
         """All ranks' values on every process, pickled. Not traced.
@@ -311,8 +303,8 @@ class MPIWorld(World):
             WorldError: some ranks do not come before the deadline.
         """
         if self._checker is not None:
-            self._checker.meet(self.comm)
-        return self.comm.allgather(values[0])
+            self._checker.meet(self._everyone)
+        return self._everyone.allgather(values[0])
 
     def _counts(self) -> Counts | None:
         """What this rank has done, for the others when it leaves; None if it may leave without a word."""

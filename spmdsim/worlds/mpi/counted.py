@@ -1,0 +1,306 @@
+"""Communicators that count what MPI is asked to move, from the buffers and counts of every call that is made.
+
+Whichever way a step takes, its calls go through one of these. Data are counted while somebody records; control
+traffic, which moves nothing of the user's, is told apart by what only it calls (or by its messages' tags), counted
+from the beginning, and shown apart. A reduction of MPI's own is counted by the convention of the plans; beside it
+stands what the library's algorithm moves, as far as its choice is known.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.layout import split_block
+from spmdsim.trace import recorder
+from spmdsim.trace.events import Asked
+from spmdsim.worlds.mpi.library import library_moves
+
+#: Tags of messages that are control traffic: of ranks that gave up, that meet to make a communicator, that have left,
+#: and that meet at the end. Below every library's limit on tags.
+GAVE_UP, MEETING, LEFT, DONE = 77_013, 77_017, 77_019, 77_021
+
+_PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit"}
+
+
+class Tally:
+    """What the communicators of one world were asked to move.
+
+    Attributes:
+        control: control traffic by purpose, since the world was made.
+        data: of the step that runs now, if it is recorded.
+        calls: MPI's functions that it called, in the order of their first calls.
+        library: what the library's algorithms of its reductions move; None where one is not known.
+        algorithms: the names of these algorithms.
+    """
+
+    def __init__(self) -> None:
+        self.control: dict[str, Asked] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.data, self.library = Asked(), Asked()
+        self.calls: dict[str, int] = {}
+        self.algorithms: dict[str, None] = {}
+        self.unknown = False
+
+    def moved(self, name: str, received: int, sent: int) -> None:
+        """A call moves data."""
+        self.calls[name] = self.calls.get(name, 0) + 1
+        self.data += Asked(1, received, sent)
+
+    def reduced(self, name: str, vendor: str, counts: Sequence[int], comm: MPI.Comm, itemsize: int) -> None:
+        """A call reduces data, by an algorithm of the library's."""
+        rank, total = comm.Get_rank(), sum(counts)
+        once = Asked(1, (len(counts) - 1) * counts[rank], total - counts[rank])
+        if name == "Allreduce":
+            once = Asked(1, once.received + once.sent, once.received + once.sent)
+        self.moved(name, once.received * itemsize, once.sent * itemsize)
+        found = library_moves(vendor, name, tuple(counts), rank, itemsize)
+        if found is None:
+            self.unknown = True
+        else:
+            self.algorithms[found.algorithm] = None
+            self.library += Asked(1, found.received, found.sent)
+
+    def way(self) -> str:
+        """The calls of this step in words."""
+        by = f" ({', '.join(self.algorithms)})" if self.algorithms else ""
+        return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in self.calls.items()) + by
+
+    def by_library(self) -> Asked | None:
+        """What the library's algorithms moved in this step, where it chose them and the choice is known."""
+        return self.library if self.algorithms and not self.unknown else None
+
+    def controls(self, purpose: str, received: int = 0, sent: int = 0) -> None:
+        """A call is control traffic."""
+        once = Asked(1, received, sent)
+        self.control[purpose] = self.control.get(purpose, Asked()) + once
+        recorder.control(purpose, once)
+
+
+class Counted(MPI.Intracomm):
+    """A communicator that counts what it is asked to do.
+
+    Args:
+        comm: the communicator; this is another name for it, not a copy.
+        tally: where it is counted.
+    """
+
+    tally: Tally
+    rank_size: tuple[int, int]
+
+    @classmethod
+    def of(cls, comm: MPI.Comm, tally: Tally) -> Counted:
+        """A communicator, counted."""
+        made = cls(comm)
+        made.tally, made.rank_size = tally, (comm.Get_rank(), comm.Get_size())
+        return made
+
+    # -- data ---------------------------------------------------------------------------------------------
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Counted as the reduce_scatter and all_gather of balanced blocks that it amounts to."""
+        if recorder.open_traces:
+            self._reduced("Allreduce", self._balanced(recvbuf.size), recvbuf.itemsize)
+        super().Allreduce(sendbuf, recvbuf, op)
+
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Counted as everybody's part of a block sent to its owner."""
+        if recorder.open_traces:
+            counts = [recvbuf.size] * self.rank_size[1]
+            self._reduced("Reduce_scatter_block", counts, recvbuf.itemsize)
+        super().Reduce_scatter_block(sendbuf, recvbuf, op)
+
+    def Reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """Counted as everybody's part of a block sent to its owner."""
+        if recorder.open_traces:
+            self._reduced("Reduce_scatter", recvcounts, recvbuf.itemsize)
+        super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Every rank's block to all others."""
+        if recorder.open_traces:
+            others = self.rank_size[1] - 1
+            mine = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+            self.tally.moved("Allgather", others * _nbytes(recvbuf), others * _nbytes(mine))
+        super().Allgather(sendbuf, recvbuf)
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Every rank's block to all others."""
+        if recorder.open_traces:
+            rank, size = self.rank_size
+            blocks = _blocks(recvbuf)
+            mine = blocks[rank] if sendbuf is MPI.IN_PLACE else _nbytes(sendbuf)
+            self.tally.moved("Allgatherv", sum(blocks) - blocks[rank], (size - 1) * mine)
+        super().Allgatherv(sendbuf, recvbuf)
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from each to each."""
+        if recorder.open_traces:
+            others = self.rank_size[1] - 1
+            self.tally.moved("Alltoall", others * _nbytes(recvbuf), others * _nbytes(sendbuf))
+        super().Alltoall(sendbuf, recvbuf)
+
+    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from each to each."""
+        if recorder.open_traces:
+            self._exchanged("Alltoallv", _blocks(sendbuf), _blocks(recvbuf))
+        super().Alltoallv(sendbuf, recvbuf)
+
+    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from each to each, each of a type of its own."""
+        if recorder.open_traces:
+            sides = [
+                [count * kind.Get_size() for count, kind in zip(spec[1], spec[3])]
+                for spec in (sendbuf, recvbuf)
+            ]
+            self._exchanged("Alltoallw", *sides)
+        super().Alltoallw(sendbuf, recvbuf)
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """The root's buffer to all others."""
+        if recorder.open_traces:
+            (rank, size), nbytes = self.rank_size, _nbytes(buf)
+            sends = rank == root
+            self.tally.moved("Bcast", 0 if sends else nbytes, (size - 1) * nbytes if sends else 0)
+        super().Bcast(buf, root)
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        """A message."""
+        if tag in _PURPOSES:
+            self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
+        elif recorder.open_traces:
+            self.tally.moved("Isend", 0, _nbytes(buf))
+        return super().Isend(buf, dest, tag)
+
+    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        """A message, as long as its buffer."""
+        if recorder.open_traces:
+            self.tally.moved("Irecv", _nbytes(buf), 0)
+        return super().Irecv(buf, source, tag)
+
+    def _balanced(self, count: int) -> list[int]:
+        size = self.rank_size[1]
+        return [split_block(0, count, size, k)[1] for k in range(size)]
+
+    def _reduced(self, name: str, counts: Sequence[int], itemsize: int) -> None:
+        self.tally.reduced(name, VENDOR, counts, self, itemsize)
+
+    def _exchanged(self, name: str, given: Sequence[int], taken: Sequence[int]) -> None:
+        rank = self.rank_size[0]
+        self.tally.moved(name, sum(taken) - taken[rank], sum(given) - given[rank])
+
+    # -- control ------------------------------------------------------------------------------------------
+
+    def agree(self, mine: np.ndarray, common: np.ndarray, op: MPI.Op) -> None:
+        """Reduce a few numbers that the ranks must agree on."""
+        self._agrees(common)
+        super().Allreduce(mine, common, op)
+
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """The same, without waiting."""
+        self._agrees(recvbuf)
+        return super().Iallreduce(sendbuf, recvbuf, op)
+
+    def _agrees(self, numbers: np.ndarray) -> None:
+        size, counts = self.rank_size[1], self._balanced(numbers.size)
+        mine = counts[self.rank_size[0]]
+        nbytes = ((size - 1) * mine + numbers.size - mine) * numbers.itemsize
+        self.tally.controls("agreement", nbytes, nbytes)
+
+    def Iprobe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> bool:
+        """Whether a message is there."""
+        self.tally.controls("polls")
+        return super().Iprobe(source, tag, status)
+
+    def Barrier(self) -> None:
+        """Wait for all."""
+        self.tally.controls("barriers")
+        super().Barrier()
+
+    def Ibarrier(self) -> MPI.Request:
+        """Wait for all, without waiting."""
+        self.tally.controls("barriers")
+        return super().Ibarrier()
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """A word of the control plane."""
+        self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
+        super().Send(buf, dest, tag)
+
+    def Recv(self, buf: Any, source: int, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
+        """A word of the control plane."""
+        self.tally.controls(_PURPOSES[tag], _nbytes(buf), 0)
+        super().Recv(buf, source, tag, status)
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+        """An object of the control plane; it stays with the request."""
+        return self.Isend([pickle.dumps(obj), MPI.BYTE], dest, tag)
+
+    def recv(
+        self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+    ) -> Any:
+        """An object of the control plane, whose message is there."""
+        there = MPI.Status() if status is None else status
+        self.Probe(source, tag, there)
+        data = bytearray(there.Get_count(MPI.BYTE))
+        self.Recv([data, MPI.BYTE], there.Get_source(), tag)
+        return pickle.loads(data)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Objects to all: their lengths first, and then they themselves."""
+        data, (rank, size) = pickle.dumps(sendobj), self.rank_size
+        lengths = np.empty(size, np.int64)
+        self.tally.controls("objects", (size - 1) * 8, (size - 1) * 8)
+        super().Allgather(np.array([len(data)]), lengths)
+        counts = lengths.tolist()
+        total = sum(counts)
+        everything = bytearray(total)
+        self.tally.controls("objects", total - counts[rank], (size - 1) * len(data))
+        super().Allgatherv([data, MPI.BYTE], [everything, (counts, None), MPI.BYTE])
+        ends = np.cumsum(lengths).tolist()
+        return [pickle.loads(everything[end - length : end]) for end, length in zip(ends, counts)]
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Counted:
+        """The communicator of a group, counted too."""
+        self.tally.controls("groups")
+        return Counted.of(super().Create_group(group, tag), self.tally)
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Counted:
+        """The communicators of the nodes, counted too."""
+        self.tally.controls("groups")
+        return Counted.of(super().Split_type(split_type, key, info), self.tally)
+
+    def window(self, nbytes: int) -> MPI.Win:
+        """Memory that all ranks share, of which this rank gives so many bytes."""
+        self.tally.controls("groups")
+        return MPI.Win.Allocate_shared(nbytes, 1, MPI.INFO_NULL, self)
+
+
+#: The library's name.
+VENDOR: str = MPI.get_vendor()[0]
+
+
+def _nbytes(spec: Any) -> int:
+    """Bytes of a buffer as a call names it: an array, ``[array, type]`` or ``[array, count, type]``."""
+    if isinstance(spec, np.ndarray):
+        return spec.nbytes
+    if len(spec) == 2:
+        return memoryview(spec[0]).nbytes
+    return int(spec[1]) * int(spec[2].Get_size())
+
+
+def _blocks(spec: Any) -> list[int]:
+    """Bytes of every rank's block in ``[array, (counts, places), type]``."""
+    size = spec[2].Get_size()
+    return [count * size for count in spec[1][0]]
