@@ -62,13 +62,16 @@ def needed(step, ids, table, rank):
 def check(world, step, ids, table):
     results, event = run(world, step, ids, table)
     wanted = looked_up(ids, table, step.padding)
-    for rank, result, nbytes in zip(world.ranks, results, event.nbytes):
+    moves = 0 if event.way == "shared memory" else 1
+    assert moves or world.replicated == "shared"
+    for rank, result, planned, nbytes in zip(world.ranks, results, event.planned, event.nbytes):
         assert result.dtype == table.dtype and result.flags.c_contiguous
         if rank not in step.src.mesh:
             assert result.shape == (0,) * len(step.shape)
             continue
         np.testing.assert_array_equal(result, wanted[step.dst.slices(step.shape, rank)])
-        assert nbytes == needed(step, ids, table, rank), (str(step), rank)
+        assert planned == needed(step, ids, table, rank), (str(step), rank)
+        assert nbytes == moves * planned
     assert event.collective == step.collective and event.axes == step.axes and not event.expected
     if table.dtype.kind != "S" and step.returning is not None:
         check_returned(world, step.returning, ids, table)

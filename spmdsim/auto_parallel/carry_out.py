@@ -193,11 +193,13 @@ class Bytes:
             share messages, ``to`` for those that do not.
         predicted: bytes by the search.
         counted: bytes by the trace.
+        agree: whether they are the same, but for steps that went another way and moved what that way moves.
     """
 
     operator: str
     predicted: int
     counted: int
+    agree: bool
 
 
 def predicted_bytes(found: Found, rank: int) -> Counter[str]:
@@ -231,12 +233,17 @@ def _nbytes(found: Found, move: Move, rank: int) -> int:
 
 def compare_bytes(found: Found, trace: Trace, rank: int) -> list[Bytes]:
     """Predicted and counted bytes of every operator that moves any, in program order."""
-    predicted, counted = predicted_bytes(found, rank), Counter[str]()
+    predicted, counted, other_way = predicted_bytes(found, rank), Counter[str](), Counter[str]()
     for event in trace.collectives:
         if rank in event.ranks:
-            counted[event.operator] += event.nbytes[event.ranks.index(rank)]
+            place = event.ranks.index(rank)
+            counted[event.operator] += event.nbytes[place]
+            other_way[event.operator] += event.due[place] - event.planned[place]
     names = [o.name for o in found.graph.operators]
     order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
     rest = [name for name in counted if name not in set(order)]
-    rows = [Bytes(name, predicted[name], counted[name]) for name in (*order, *rest)]
+    rows = [
+        Bytes(name, predicted[name], counted[name], predicted[name] + other_way[name] == counted[name])
+        for name in (*order, *rest)
+    ]
     return [row for row in rows if row.predicted or row.counted]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome
     from spmdsim.cases.inputs import Inputs
     from spmdsim.layout import Mesh
+    from spmdsim.trace import CollectiveEvent
     from spmdsim.worlds.base import World
 
 Fit = TypeVar("Fit")
@@ -236,13 +237,10 @@ def _row(outcome: Outcome) -> list[str]:
     ]
 
 
-def _collective(event: Any) -> str:
-    over = ",".join(event.axes)
-    return (
-        f"{event.collective}({over}: {event.group_size})"
-        if over
-        else f"{event.collective}({event.group_size})"
-    )
+def _collective(event: CollectiveEvent) -> str:
+    over = f"{','.join(event.axes)}: " if event.axes else ""
+    another_way = f" by {event.way}" if event.due != event.planned else ""
+    return f"{event.collective}({over}{event.group_size}){another_way}"
 
 
 def _bytes(counts: tuple[int, ...]) -> str:

@@ -224,8 +224,18 @@ def received_elements(step: Step) -> np.ndarray:
     mine = volumes(step.dst, step.shape)
     members = mesh.axis_size(*step.axes)
     if step.collective in ("all_reduce", "reduce_scatter"):
-        return reduction_elements(step.collective, members, mine, piece_numbers(mesh, step.axes))
+        return reduction_elements(step.collective, members, mine, _places(mesh, step.axes))
     return mine - exchange_traffic(step.src, step.dst, step.shape).own
+
+
+def _places(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
+    """``Step.place`` of every position of a mesh."""
+    if mesh.ranks is None:
+        return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))
+    groups = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in axes))
+    places, members = np.empty(mesh.size, np.int64), mesh.axis_size(*axes)
+    places[np.lexsort((np.asarray(mesh.ranks), groups))] = np.arange(mesh.size) % members
+    return places
 
 
 def volumes(layout: Layout, shape: Sequence[int]) -> np.ndarray:

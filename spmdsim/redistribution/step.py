@@ -104,6 +104,21 @@ class Step:
         """The ranks that take part together with ``rank``, major axis first, itself included."""
         return self.src.mesh.group(rank, *self.axes)
 
+    def place(self, rank: int) -> int:
+        """The number of ``rank`` among the ranks of its group in ascending order: that of its block in an all_reduce."""
+        mesh = self.src.mesh
+        if mesh.ranks is not None:
+            return sorted(self.group(rank)).index(rank)
+        coords, place = mesh.coords(rank), 0  # without listing the group's members: they may be a million
+        for axis in sorted(self.axes, key=mesh.axis_index):
+            place = place * mesh.axis_size(axis) + coords[mesh.axis_index(axis)]
+        return place
+
+    def block(self, rank: int) -> int:
+        """Elements of the block that ``rank`` reduces in an all_reduce."""
+        held = math.prod(self.dst.local_shape(self.shape, rank))
+        return split_block(0, held, self.src.mesh.axis_size(*self.axes), self.place(rank))[1]
+
     def nbytes(self, rank: int, itemsize: int) -> int:
         """Bytes ``rank`` receives from others.
 
@@ -120,10 +135,8 @@ class Step:
         mine = math.prod(self.dst.local_shape(self.shape, rank))
         mesh = self.src.mesh
         if self.collective in ("all_reduce", "reduce_scatter"):
-            coords, place = mesh.coords(rank), 0  # without listing the group's members: they may be a million
-            for axis in self.axes:
-                place = place * mesh.axis_size(axis) + coords[mesh.axis_index(axis)]
             size = mesh.axis_size(*self.axes)
+            place = self.place(rank) if self.collective == "all_reduce" else 0
             return itemsize * int(reduction_elements(self.collective, size, mine, place))
         if rank not in mesh:
             return itemsize * mine

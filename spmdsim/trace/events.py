@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
+
+#: How the way begins of results that ranks share in memory.
+SHARED_MEMORY = "shared memory"
 
 
 class Asked(NamedTuple):
@@ -77,6 +81,22 @@ class CollectiveEvent:
     peers: tuple[tuple[tuple[int, int], ...], ...] | None = None
     way: str = ""
     library: Asked | None = None
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """Bytes that each owned rank receives in a step that goes this way: those planned, but for two ways.
+
+        A small reduction that MPI does not know is gathered whole, in one call; and what ranks share in memory is
+        not sent to each of them.
+        """
+        reduces, others = self.collective == "all_reduce", self.group_size - 1
+        itemsize = element_type(self.dtype).itemsize
+        if reduces and self.way == "Allgather":
+            held = (math.prod(self.step.dst.local_shape(self.step.shape, rank)) for rank in self.ranks)
+            return tuple(others * count * itemsize for count in held)
+        if not self.way.startswith(SHARED_MEMORY):
+            return self.planned
+        return tuple(others * self.step.block(rank) * itemsize if reduces else 0 for rank in self.ranks)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -151,6 +151,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         count *= length
     if step.collective == "reduce_scatter":
         return [(peer, count) for peer in group]
+    group = tuple(sorted(group))
     blocks = [split_block(0, count, len(group), k)[1] for k in range(len(group))]
     mine = blocks[group.index(rank)]
     return [(peer, mine + theirs) for peer, theirs in zip(group, blocks)]

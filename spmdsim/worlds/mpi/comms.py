@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+
 from spmdsim.errors import WorldError
 from spmdsim.worlds.mpi.counted import MEETING, Counted
 from spmdsim.worlds.mpi.fingerprint import number_of

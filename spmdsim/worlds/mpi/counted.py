@@ -71,7 +71,9 @@ class Tally:
     def way(self) -> str:
         """The calls of this step in words."""
         by = f" ({', '.join(self.algorithms)})" if self.algorithms else ""
-        return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in self.calls.items()) + by
+        return (
+            ", ".join(f"{count} x {name}" if count > 1 else name for name, count in self.calls.items()) + by
+        )
 
     def by_library(self) -> Asked | None:
         """What the library's algorithms moved in this step, where it chose them and the choice is known."""
@@ -238,7 +240,13 @@ class Counted(MPI.Intracomm):
         self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
         super().Send(buf, dest, tag)
 
-    def Recv(self, buf: Any, source: int, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
+    def Recv(
+        self,
+        buf: Any,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
         """A word of the control plane."""
         self.tally.controls(_PURPOSES[tag], _nbytes(buf), 0)
         super().Recv(buf, source, tag, status)

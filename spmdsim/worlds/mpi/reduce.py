@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
@@ -90,30 +91,41 @@ def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
 
 
 def _composed_all(op: str, group: Group, chunk: int) -> Run:
-    """In chunks: each rank gets its block of the chunk from all, reduces it, and all gather the blocks."""
+    """In chunks: each rank gets its block of the chunk from all, reduces it, and all gather the blocks.
+
+    The blocks of all chunks together are balanced, so exactly what an all_reduce amounts to is moved.
+    """
     comm, size, me = group.comm, group.size, group.me
 
     def run(array: np.ndarray) -> np.ndarray:
         out = empty(array.shape, array.dtype)
         flat, result = array.reshape(-1), out.reshape(-1)
         kind = element(array.dtype.itemsize)
-        even = flat.size - flat.size % size
-        most = max(min(chunk // array.dtype.itemsize, datatypes.MAX_COUNT, even) // size, 1)
-        rows = empty((size, most), array.dtype)
-        for start in range(0, even, size * most):
-            part = min(most, (even - start) // size)
-            mine = slice(start + me * part, start + (me + 1) * part)
+        most = max(min(chunk // array.dtype.itemsize, datatypes.MAX_COUNT, flat.size) // size, 1)
+        rows = empty((size, most + 1), array.dtype)
+        for start, length in _chunks(flat.size, size * most, size):
+            span, blocks = slice(start, start + length), nested_blocks(length, (size,))
+            first, part = blocks[me]
+            mine = slice(start + first, start + first + part)
             landed = rows.reshape(-1)[: size * part].reshape(size, part)
-            span = slice(start, start + size * part)
-            to_others = _to_others(part, size, me)
-            comm.Alltoallv([flat[span], to_others, kind], [landed, to_others, kind])
+            counts, places = tuple(count for _, count in blocks), tuple(place for place, _ in blocks)
+            given = tuple(0 if k == me else count for k, count in enumerate(counts)), places
+            comm.Alltoallv([flat[span], given, kind], [landed, _to_others(part, size, me), kind])
             fold(op, [flat[mine] if k == me else landed[k] for k in group.order], out=result[mine])
-            comm.Allgather(MPI.IN_PLACE, [result[span], part, kind])
-        if even < flat.size:
-            result[even:] = _gathered(op, group, flat[even:])
+            if length % size:
+                comm.Allgatherv(MPI.IN_PLACE, [result[span], (counts, places), kind])
+            else:
+                comm.Allgather(MPI.IN_PLACE, [result[span], part, kind])
         return out
 
     return run
+
+
+@lru_cache(maxsize=256)
+def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
+    """Where chunks begin and how long they are; fewer elements than ranks go with the chunk before them."""
+    starts = range(0, max(total - total % size, 1), most)
+    return tuple((a, b - a) for a, b in pairwise((*starts, total)))
 
 
 def scatter_into(op: str, group: Group, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:

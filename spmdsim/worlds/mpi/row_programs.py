@@ -71,7 +71,9 @@ class RowPrograms:
 
     def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
         members = tuple(sorted(step.group(self.rank)))
-        comm = self.comms.of(members) if len(members) > 1 else Counted.of(MPI.COMM_SELF, self.comms.comm.tally)
+        comm = (
+            self.comms.of(members) if len(members) > 1 else Counted.of(MPI.COMM_SELF, self.comms.comm.tally)
+        )
         alike, target = step.collective == GATHER_ROWS, step.dst.local_shape(step.shape, self.rank)
         windows, near = None, alike and len(members) > 1 and self.shared.possible(members, comm)
         if shared and near and 0 not in target:

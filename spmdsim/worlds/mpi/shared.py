@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.redistribution.step import Step
+from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.local_steps import Index
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reduce import Group, scatter_into
@@ -60,7 +61,7 @@ class Windows:
         """A free window's bytes, the same on all ranks; None if there are too many in use. Collective."""
         mask = self.free_ones()
         if mask or len(self._made) < MOST:
-            self.comm.tally.calls["shared memory"] = 0
+            self.comm.tally.calls[SHARED_MEMORY] = 0
         if mask:
             return self._made[(mask & -mask).bit_length() - 1][1]
         if len(self._made) >= MOST:

@@ -7,7 +7,6 @@ the caller's; only ranks of a step's meshes take part in it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
