@@ -193,13 +193,18 @@ class Bytes:
             share messages, ``to`` for those that do not.
         predicted: bytes by the search.
         counted: bytes by the trace.
-        agree: whether they are the same, but for steps that went another way and moved what that way moves.
+        other_way: bytes by which steps that went another way than planned differ by that way.
     """
 
     operator: str
     predicted: int
     counted: int
-    agree: bool
+    other_way: int = 0
+
+    @property
+    def agree(self) -> bool:
+        """Whether what was predicted was moved, whichever way the steps took."""
+        return self.predicted + self.other_way == self.counted
 
 
 def predicted_bytes(found: Found, rank: int) -> Counter[str]:
@@ -242,8 +247,5 @@ def compare_bytes(found: Found, trace: Trace, rank: int) -> list[Bytes]:
     names = [o.name for o in found.graph.operators]
     order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
     rest = [name for name in counted if name not in set(order)]
-    rows = [
-        Bytes(name, predicted[name], counted[name], predicted[name] + other_way[name] == counted[name])
-        for name in (*order, *rest)
-    ]
+    rows = [Bytes(name, predicted[name], counted[name], other_way[name]) for name in (*order, *rest)]
     return [row for row in rows if row.predicted or row.counted]
