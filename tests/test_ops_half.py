@@ -1,0 +1,191 @@
+"""Every operator on 16-bit floats, on any layout: as far from numpy's float64 as the type's own rounding, no farther.
+
+Operands are the same numbers of 16 bits on both sides. What an operator computes in 16 bits anywhere on its way, or
+adds up rounded on different ranks, is farther away.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+from operators import SAMPLES, Sample, _ids, _norm, _normal, _positive, _softmax
+
+import spmdsim.ops as ops
+from spmdsim.layout import Layout, Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.meta import Meta
+
+#: Half the distance of two numbers just above 1: the largest relative error of rounding once.
+ROUNDOFF = {np.dtype(ml_dtypes.bfloat16): 2.0**-8, np.dtype(np.float16): 2.0**-11}
+#: What float32 on the way may add, relative to the largest number: the parts of pending operands are larger.
+ON_THE_WAY = 2e-5
+#: Functions whose operators each give a number to the next one.
+TWICE = ("linear", "methods")
+#: Layouts that are tried for each operator, rank count and type.
+LAYOUTS = 3
+
+
+def _of(name, call, operands, reference, **options) -> Sample:
+    return Sample(name, call, None, operands, reference, **options)
+
+
+def _entropy(x, i):
+    return -np.log(_softmax(x, -1))[np.arange(len(i)), i]
+
+
+LONG, LABELS = _normal(6, 40), _ids(40, 6)
+
+#: Functions that are made of several operators where rows are split.
+FUNCTIONS = [
+    _of("mean", lambda x: ops.mean(x, 1), (LONG,), lambda x: x.mean(1)),
+    _of("mean_all", ops.mean, (LONG,), np.mean),
+    _of("var", lambda x: ops.var(x, 1), (LONG + 8,), lambda x: x.var(1)),
+    _of("std", lambda x: ops.std(x, 0, correction=1), (LONG + 8,), lambda x: x.std(0, ddof=1)),
+    _of("max", lambda x: ops.max(x, 1), (LONG,), lambda x: x.max(1)),
+    _of("prod", lambda x: ops.prod(x, 1), (_positive(6, 12),), lambda x: x.prod(1)),
+    _of("softmax", lambda x: ops.softmax(x, 1), (LONG * 3,), lambda x: _softmax(x, 1)),
+    _of("log_softmax", lambda x: ops.log_softmax(x, 1), (LONG * 3,), lambda x: np.log(_softmax(x, 1))),
+    _of("losses", lambda x, i: ops.cross_entropy(x, i, "none"), (LONG, LABELS), _entropy),
+    _of("loss", ops.cross_entropy, (LONG, LABELS), lambda x, i: _entropy(x, i).mean()),
+    _of(
+        "layer_norm", ops.layer_norm, (LONG + 8, _normal(40), _normal(40, seed=2)),
+        lambda x, a, b: _norm(x, a, b, 1e-5),
+    ),
+    _of("linear", ops.linear, (LONG, _normal(40, 7), _normal(7)), lambda x, w, b: x @ w + b),
+    _of("methods", lambda x: (x * x).sum(0) / 3 - 1, (LONG,), lambda x: (x * x).sum(0) / 3 - 1),
+]  # fmt: skip
+
+
+def _plain(sample: Sample) -> Sample:
+    call = lambda *operands: sample.op(*operands, **sample.params)  # noqa: E731
+    return _of(f"{sample.name}.op", call, sample.operands, sample.reference, graded=sample.graded,
+               differentiable=sample.differentiable and sample.op.vjp is not None)  # fmt: skip
+
+
+KINDS = [
+    *(_plain(sample) for sample in SAMPLES if not sample.name.startswith(("cast", "one_hot"))),
+    *FUNCTIONS,
+]
+
+
+def layouts(mesh: Mesh, ndim: int) -> list[Layout]:
+    """All ways to lay a tensor out with the axes of a mesh, pending sums among them."""
+    found = []
+    for places in itertools.product(range(-2, ndim), repeat=len(mesh.axes)):
+        for axes in (mesh.axes, mesh.axes[::-1]):
+            dims = [tuple(a for a, d in zip(mesh.axes, places) if d == dim) for dim in range(ndim)]
+            dims = [tuple(a for a in axes if a in entry) for entry in dims]
+            pending = [(a, "sum") for a, d in zip(mesh.axes, places) if d == -2]
+            found.append(Layout(mesh, dims, pending))
+    return list(dict.fromkeys(found))
+
+
+def place(value: np.ndarray, layout: Layout, world, graded: bool) -> Tensor:
+    """A tensor with these values; where they are pending, in parts that are larger and cancel."""
+    ranks = layout.mesh.axis_size(*layout.partial_axes)
+    rng = np.random.default_rng(value.size)
+    parts = [rng.normal(size=value.shape).astype("f4") * 8 for _ in range(ranks - 1)]
+    parts.append(value.astype("f8") - sum(part.astype("f8") for part in parts))
+
+    def shard(rank: int) -> np.ndarray:
+        if ranks == 1:
+            return value[layout.slices(value.shape, rank)].copy()
+        number = layout.mesh.group(rank, *layout.partial_axes).index(rank)
+        return parts[number][layout.slices(value.shape, rank)].astype("f4")
+
+    meta = Meta.of(layout, value.shape, value.dtype)
+    return Tensor(world, meta, [np.asarray(shard(rank)) for rank in world.ranks], requires_grad=graded)
+
+
+def rounded(operand, dtype: np.dtype):
+    """A fractional operand in 16 bits."""
+    operand = np.asarray(operand)
+    return operand.astype(dtype) if operand.dtype.kind == "f" else operand
+
+
+def exact(operand: np.ndarray) -> np.ndarray:
+    return operand.astype("f8") if operand.dtype in ROUNDOFF else operand
+
+
+@cache
+def truth(
+    number: int, dtype: np.dtype
+) -> tuple[list[np.ndarray], np.ndarray | None, list[np.ndarray | None]]:
+    """The results in float64, a gradient of the graded one in 16 bits, and what follows from it per operand."""
+    sample = KINDS[number]
+    given = [exact(rounded(x, dtype)) for x in sample.operands]
+
+    def run(*operands) -> list[np.ndarray]:
+        results = sample.reference(*operands)
+        return [np.asarray(r) for r in (results if isinstance(results, tuple) else (results,))]
+
+    results = run(*given)
+    if not sample.differentiable:
+        return results, None, [None] * len(given)
+    dy = np.random.default_rng(number).normal(size=results[sample.graded].shape).astype(dtype)
+    slopes: list[np.ndarray | None] = []
+    for k, operand in enumerate(given):
+        slope = np.zeros(operand.shape) if operand.dtype.kind == "f" else None
+        for index in np.ndindex(operand.shape) if slope is not None else ():
+            values = []
+            for step in (1e-6, -1e-6):
+                moved = operand.copy()
+                moved[index] += step
+                changed = run(*given[:k], moved, *given[k + 1 :])[sample.graded]
+                values.append((dy.astype("f8") * changed).sum())
+            slope[index] = (values[0] - values[1]) / 2e-6  # type: ignore[index]
+        slopes.append(slope)
+    return results, dy, slopes
+
+
+def compare(
+    got: Tensor, wanted: np.ndarray, dtype: np.dtype, roundings: float, loose: float, what: str
+) -> None:
+    """Compare with float64: an error relative to each number, and one relative to the largest."""
+    found = got.full()
+    if wanted.dtype.kind != "f":
+        np.testing.assert_array_equal(found, wanted, err_msg=what)
+        return
+    assert found.dtype == dtype, what
+    assert {shard.dtype for shard in got.shards} == {dtype}, what
+    allowed = roundings * ROUNDOFF[dtype] * np.abs(wanted) + loose * np.abs(wanted).max(initial=0.0) + 1e-7
+    worst = np.abs(found.astype("f8") - wanted) - allowed
+    assert worst.max(initial=-1.0) <= 0, f"{what}: {found} for {wanted}"
+
+
+@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.parametrize("dtype", ROUNDOFF, ids=["bf16", "f16"])
+@pytest.mark.parametrize("number", range(len(KINDS)), ids=[sample.name for sample in KINDS])
+def test_results_and_gradients_are_as_exact_as_their_type(world, number, dtype):
+    sample = KINDS[number]
+    results, dy, slopes = truth(number, dtype)
+    operands = [rounded(x, dtype) for x in sample.operands]
+    meshes = [Mesh((world.size,), ("x",))]
+    if world.size > 1:
+        meshes.append(Mesh((2, world.size // 2), ("y", "z")))
+    rng = np.random.default_rng(number)
+    for turn in range(LAYOUTS if world.size > 1 else 1):
+        mesh = meshes[turn % len(meshes)]
+        ways = [layouts(mesh, x.ndim) for x in operands]
+        ways = [w if x.dtype == dtype else [o for o in w if not o.partial] for x, w in zip(operands, ways)]
+        chosen = [way[rng.integers(len(way))] for way in ways]
+        what = f"{sample.name} of {', '.join(map(str, chosen))}"
+        graded = [slope is not None for slope in slopes]
+        given = [place(x, layout, world, g) for x, layout, g in zip(operands, chosen, graded)]
+        found = sample.call(*given)
+        found = found if isinstance(found, tuple) else (found,)
+        for result, wanted in zip(found, results, strict=True):
+            compare(
+                result, wanted, dtype, 1.01, ON_THE_WAY + 2 * ROUNDOFF[dtype] * (sample.name in TWICE), what
+            )
+        if dy is None:
+            continue
+        result = found[sample.graded]
+        result.backward(Tensor.from_global(dy, Layout(mesh, [()] * dy.ndim), world))
+        for tensor, slope in zip(given, slopes):
+            if slope is not None:
+                compare(tensor.grad, slope, dtype, 2, 2 * ROUNDOFF[dtype], f"gradient of {what}")
