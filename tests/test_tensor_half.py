@@ -52,6 +52,16 @@ def test_a_pending_value_may_be_larger_than_its_type(world):
     np.testing.assert_array_equal(scaled.full(), np.full(3, 60000, F16))
 
 
+def test_what_is_pending_becomes_16_bits_when_it_is_complete(world):
+    """The parts 1e5 and -99999.5 are infinite in float16, and nothing is left of .5 in bfloat16."""
+    x = np.zeros(4 * world.size)
+    x[0], x[-1] = 1e5, -99999.5
+    for dtype in (F16, BF16):
+        for function in (ops.sum, lambda y: ops.multiply(ops.sum(y), 1)):
+            found = ops.cast(function(split(world, x, "f4")), dtype)
+            assert found.dtype == dtype and found.item() == 0.5
+
+
 @pytest.mark.parametrize("classes", [1000, 50257])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 def test_cross_entropy_of_equal_logits_is_the_logarithm_of_their_number(world, classes, dtype):
