@@ -39,7 +39,8 @@ def forward_of(op: Op, inputs: Sequence[Meta], outputs: Sequence[Meta]) -> Funct
     forward, kinds = op.forward, [meta.held for meta in outputs]
 
     def compute(*operands: Any, **params: Any) -> Any:
-        if "dtype" in params:  # a conversion to 16 bits leaves what is pending in the type in which it is held
+        # A conversion to 16 bits leaves what is pending in the type in which it is held.
+        if "dtype" in params:
             params["dtype"] = kinds[0]
         results = forward(*(operands if op.moves else widened(operands)), **params)
         if len(kinds) == 1:
