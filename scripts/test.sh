@@ -26,15 +26,33 @@ run_tests() { # command…; "no tests" is no failure when the user chose some
     [ $none -lt 2 ]
 }
 
+run_halves() { # the tests in one process: every second file in a process beside, where there is a core for it
+    local log code=0 half
+    if [ $# -gt 0 ] || [ "$(getconf _NPROCESSORS_ONLN)" -lt 2 ]; then
+        run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour "$@"
+        return
+    fi
+    log=$(mktemp)
+    "$PYTHON" -m pytest -m "not mpi" --color=$colour --part 2/2 >"$log" 2>&1 &
+    half=$!
+    trap 'kill $half 2>/dev/null; rm -f "$log"' EXIT
+    "$PYTHON" -m pytest -m "not mpi" --color=$colour --part 1/2 || code=$?
+    wait $half || code=$?
+    cat "$log"
+    rm -f "$log"
+    trap - EXIT
+    return $code
+}
+
 failed=0
 if [ $# -eq 0 ]; then
     echo "spmdsim: examples in the documentation of functions"
     "$PYTHON" -m pytest --doctest-modules --color=$colour spmdsim || failed=1
 fi
 echo "spmdsim: tests in one process"
-run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour "$@" || failed=1
+run_halves "$@" || failed=1
 echo "spmdsim: tests on 8 ranks ($MPI)"
-MPIEXEC_TIMEOUT=${MPIEXEC_TIMEOUT:-900} run_tests "$PYTHON" -m spmdsim launch -n 8 -m pytest \
+MPIEXEC_TIMEOUT=${MPIEXEC_TIMEOUT:-3600} run_tests "$PYTHON" -m spmdsim launch -n 8 -m pytest \
     --with-mpi -m mpi --color=$colour "$@" || failed=1
 [ $failed -eq 0 ] || echo "spmdsim: tests failed ($MPI)" >&2
 exit $failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,18 @@ def pytest_addoption(parser, pluginmanager):
     """Load the package's plugin when the package itself is not installed."""
     if not pluginmanager.has_plugin("spmdsim"):
         pluginmanager.import_plugin("spmdsim.testing.plugin")
+    parser.addoption(
+        "--part", default="1/1", metavar="K/N", help="every N-th test file only, from the K-th on"
+    )
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out the files of other parts, before they are imported."""
+    part, parts = map(int, config.getoption("--part").split("/"))
+    if parts == 1 or not collection_path.match("test_*.py"):
+        return None
+    files = sorted(path.name for path in Path(__file__).parent.glob("test_*.py"))
+    return files.index(collection_path.name) % parts != part - 1 or None
 
 
 def pytest_generate_tests(metafunc):

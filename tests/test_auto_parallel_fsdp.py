@@ -32,7 +32,8 @@ class Network:
     """A builder whose weights are (outputs, inputs), as theirs are."""
 
     def __init__(self, name: str, mesh: Mesh, shape: Sequence[int]) -> None:
-        self.build = GraphBuilder(name, itemsize=2)
+        # Theirs reduce gradients as wide as they are; here those of two bytes travel in four.
+        self.build = GraphBuilder(name, itemsize=4)
         layout = Layout(mesh, [("dp",), *[()] * (len(shape) - 1)])
         self.x = self.build.input("x", shape, layout=layout)
         self.batch = f".{len(shape) - 1}"
