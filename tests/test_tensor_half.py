@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import spmdsim.ops as ops
-from spmdsim import Mesh, Tensor, nn
+from spmdsim import LockStep, Mesh, Tensor, nn
 
 BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype("float16")
 
@@ -112,3 +114,45 @@ def test_a_global_norm_does_not_overflow(world):
     layer.weight.value.grad = Tensor.from_global(np.full((4, 4), 300, F16), layer.weight.layout, world)
     assert nn.clip([layer.weight], 12.0) == 1200
     np.testing.assert_array_equal(layer.weight.grad.full(), np.full((4, 4), 3, F16))
+
+
+def losses(world, mesh, dims, axis, dtype) -> list[float]:
+    """The losses of a GPT in four steps of training."""
+    stream, rng = mesh(*dims), np.random.default_rng(0)
+    model = nn.GPT(64, 32, 4, 1, 16, stream, axis, dtype=dtype)
+    model.materialise(world)
+    optimiser = nn.Adam(model.parameters(), 3e-3)
+    ids, labels = (
+        Tensor.from_global(rng.integers(0, 64, (8, 16)), mesh(dims[0], None), world) for _ in range(2)
+    )
+    found = []
+    for _ in range(4):
+        model.zero_grad()
+        loss = model.loss(ids, labels)
+        nn.backward(loss)
+        nn.clip(model.parameters(), 1.0)
+        optimiser.step()
+        found.append(loss.item())
+    return found
+
+
+@cache
+def alone(dtype) -> list[float]:
+    return losses(LockStep(1), Mesh((1, 1), ("dp", "tp")), (None, None, None), None, dtype)
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_a_gpt_has_the_same_losses_on_any_mesh(world, dtype):
+    """As one rank has them, and those of float32, to the rounding of one loss."""
+    unit = 2.0**-8 if dtype == BF16 else 2.0**-11
+    wide = alone(np.dtype("f4"))
+    np.testing.assert_allclose(alone(dtype), wide, rtol=2 * unit)
+    half = world.size // 2
+    for shape, dims, axis in (
+        ((world.size, 1), ("dp", None, None), None),
+        ((2, half), ("dp", None, None), "tp"),
+        ((2, half), ("dp", "tp", None), "tp"),
+    ):
+        found = losses(world, Mesh(shape, ("dp", "tp")), dims, axis, dtype)
+        np.testing.assert_allclose(found, alone(dtype), rtol=2 * unit, err_msg=str((shape, dims)))
