@@ -46,7 +46,10 @@ def peak_memory(choice: Choice, settings: Settings) -> Memory:
     """
     graph = choice.graph
     weights = sum(_bytes(choice, value.index) for value in graph.parameters)
-    optimizer = int(settings.optimizer_words * weights) if graph.training else 0
+    states = (
+        _bytes(choice, v.index) * settings.state_bytes(v.itemsize) / v.itemsize for v in graph.parameters
+    )
+    optimizer = int(sum(states)) if graph.training else 0
     kept = _kept(choice, settings)
     peak, where = _forward_peak(choice, kept)
     total = sum(kept.values())

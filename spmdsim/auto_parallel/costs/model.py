@@ -268,11 +268,15 @@ class Model:
                     [piece_elements(layout, value.shape) for layout in states.inputs[operand]]
                 )
             if value.kind == "parameter" and not self._has_variable(value):
-                words = 2.0 + settings.optimizer_words if graph.training else 1.0
-                memory = memory + words * value.itemsize * np.array(
+                memory = memory + self._trained_bytes(value) * np.array(
                     [piece_elements(layout, value.shape) for layout in states.inputs[operand]]
                 )
         return seconds, memory
+
+    def _trained_bytes(self, value: Value) -> float:
+        """Bytes per element of a parameter, its gradient and the optimiser's state for it."""
+        own = float(value.itemsize)
+        return 2 * own + self.settings.state_bytes(value.itemsize) if self.graph.training else own
 
     def _saved(self, operator: Operator, value: Value) -> bool:
         return saves(self.graph, operator, value, self.settings.recompute)
@@ -285,8 +289,7 @@ class Model:
         )
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
         if value.kind == "parameter":
-            words = 2.0 + self.settings.optimizer_words if self.graph.training else 1.0
-            return seconds, words * pieces
+            return seconds, self._trained_bytes(value) / value.itemsize * pieces
         needed = any(self._saved(reader, value) for reader in readers)
         kept_anyway = self.settings.recompute and kept_when_recomputing(self.graph, value)
         return seconds, pieces if needed or (kept_anyway and self.graph.training) else 0.0 * pieces

@@ -27,7 +27,8 @@ class Settings:
         recompute: activations inside a layer are computed again in the backward pass: their memory is saved,
             their forward computation and communication is paid twice; parameters that are gathered for use are
             gathered twice, too, instead of being kept.
-        optimizer_words: elements of optimiser state per element of a parameter: 2 for Adam.
+        optimizer_words: elements of optimiser state per element of a parameter: 2 for Adam. They have the parameter's
+            size, or four bytes where that has two.
         overlap: share of the gradients' reductions that hides behind the backward computation.
         nested: whether one dim may be split by several axes.
         scatter: whether pending sums may be scattered; otherwise they are reduced on all ranks first.
@@ -71,6 +72,10 @@ class Settings:
     def merges(self) -> bool:
         """Whether parameters' gradients that reduce alike share messages."""
         return isinstance(self.machine, Machine) if self.merge is None else self.merge
+
+    def state_bytes(self, itemsize: int) -> float:
+        """Bytes of optimiser state per element of a parameter: that of two-byte numbers is kept in four."""
+        return self.optimizer_words * (4 if itemsize == 2 else itemsize)
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= 1:
