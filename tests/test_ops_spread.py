@@ -111,10 +111,11 @@ def test_only_reductions_of_the_results_size(world):
 
 def test_what_is_undefined():
     world, mesh = LockStep(2), Mesh((2,), ("a",))
-    x = Tensor.from_global(np.ones((2, 1)), mesh("a", None), world)
-    with pytest.raises(RuleError, match="variance of 1 elements with correction 1 is undefined"):
-        x.std(axis=1, correction=1)
-    with pytest.raises(RuleError, match="variance of 0 elements"):
-        Tensor.from_global(np.ones((0, 2)), mesh(None, "a"), world).var(0)
+    x = Tensor.from_global(np.ones((2, 1)), mesh("a", None), world, requires_grad=True)
+    for correction in (1, 2.5):
+        assert np.isnan(x.std(axis=1, correction=correction).full()).tolist() == [True, True]
+    assert np.isnan(Tensor.from_global(np.ones((0, 2)), mesh(None, "a"), world).var(0).full()).all()
+    ops.sum(x.var(0, correction=2)).backward()
+    assert np.isnan(x.grad.full()).all()
     with pytest.raises(RuleError, match="complex"):
         Tensor.from_global(np.ones(2, complex), mesh("a"), world).var()

@@ -1,11 +1,11 @@
 """The operators, each declared once by a rule and a local function."""
 
 from spmdsim.ops.contract import einsum, matmul
+from spmdsim.ops.declare import cast
 from spmdsim.ops.dropout import dropout
 from spmdsim.ops.elementwise import (
     absolute,
     add,
-    cast,
     divide,
     equal,
     exp,

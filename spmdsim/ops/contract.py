@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,12 +10,10 @@ import numpy as np
 
 from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
+from spmdsim.ops.declare import Gradient, alike, conj
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.worlds.pool import empty
-
-#: Computed only if it is wanted: the first layer's input needs no gradient, and it would cost a product.
-Gradient = Callable[[], np.ndarray]
 
 
 def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
@@ -60,7 +58,7 @@ def _matmul_vjp(
 ) -> tuple[Gradient, Gradient]:
     a, b = _swap(operands[0], transpose_a), _swap(operands[1], transpose_b)
     if a.ndim == 1 and b.ndim == 1:
-        return lambda: dy * b, lambda: dy * a
+        return lambda: dy * conj(b), lambda: dy * conj(a)
     left, right = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     full = dy
     if b.ndim == 1:
@@ -69,18 +67,14 @@ def _matmul_vjp(
         full = full[..., None, :]
 
     def of_a() -> np.ndarray:
-        da = _product(full, _conj(right).swapaxes(-1, -2))
+        da = _product(full, conj(right).swapaxes(-1, -2))
         return _swap(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
 
     def of_b() -> np.ndarray:
-        db = _product(_conj(left).swapaxes(-1, -2), full)
+        db = _product(conj(left).swapaxes(-1, -2), full)
         return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 
     return of_a, of_b
-
-
-def _conj(array: np.ndarray) -> np.ndarray:
-    return array.conj() if array.dtype.kind == "c" else array
 
 
 _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
@@ -101,6 +95,7 @@ def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = 
     Raises:
         RuleError: contraction or batch sizes that differ.
     """
+    a, b = alike(a, b)
     if transpose_a or transpose_b:
         return _matmul_op(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     return _matmul_op(a, b)
@@ -148,7 +143,7 @@ def _einsum_vjp(
     terms, out = _terms(equation)
     gradients = []
     for i, (term, operand) in enumerate(zip(terms, operands)):
-        others = [(t, _conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
+        others = [(t, conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
         present = set(out).union(*[set(t) for t, _ in others])
         kept = "".join(c for c in term.replace("...", "") if c in present)
         dots = "..." if "..." in f"{out}{''.join(t for t, _ in others)}" and "..." in term else ""
@@ -192,7 +187,7 @@ def einsum(equation: str, *tensors: Tensor) -> Tensor:
     Raises:
         RuleError: no explicit result, or sizes that differ.
     """
-    return _einsum_op(*tensors, equation=equation)
+    return _einsum_op(*alike(*tensors), equation=equation)
 
 
 einsum.op = _einsum_op  # type: ignore[attr-defined]

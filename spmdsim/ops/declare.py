@@ -3,16 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
+from spmdsim.tensor.element_types import fractional, number_type, ordered, promoted
 
 Vjp = Callable[..., Sequence[Any]]
+
+#: Computed only if it is wanted: the first layer's input needs no gradient, and it would cost as much as the layer.
+Gradient = Callable[[], np.ndarray]
+
+
+_cast_op = Op(
+    "cast",
+    Rule.parse("... -> ...", linear="each"),
+    lambda x, dtype: (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype),
+    lambda dy, _operands, _y, dtype: (dy,),
+    dtype=lambda _, dtype: np.dtype(dtype),
+)
+
+
+def cast(x: Tensor, dtype: Any) -> Tensor:
+    """The tensor with another element type; of complex numbers the real part, where the type is real.
+
+    A pending sum stays pending only if the parts may be converted one by one, such as float32 to float64; it is
+    reduced first otherwise.
+    """
+    return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
+
+
+cast.op = _cast_op  # type: ignore[attr-defined]
+
+
+def alike(*tensors: Tensor) -> Sequence[Tensor]:
+    """Operands in one type, where numpy does not find it by itself: with bfloat16 and its relatives."""
+    dtypes = {getattr(tensor, "dtype", None) for tensor in tensors}
+    if len(dtypes) == 1 or not any(isinstance(dtype, np.dtype) and dtype.kind == "V" for dtype in dtypes):
+        return tensors
+    like = next(tensor for tensor in tensors if isinstance(tensor, Tensor))
+    placed = [as_operand(tensor, like) for tensor in tensors]
+    common = promoted(*[tensor.dtype for tensor in placed])
+    return [tensor if tensor.dtype == common else cast(tensor, common) for tensor in placed]
+
+
+def in_fractions(name: str, *tensors: Tensor) -> Sequence[Tensor]:
+    """Operands of a function that makes fractions of real numbers: whole numbers are fractions where they meet.
+
+    Raises:
+        RuleError: complex numbers.
+    """
+    dtypes = [ordered(tensor.dtype, name) for tensor in tensors]
+    if all(dtype.kind in "fV" for dtype in dtypes):
+        return alike(*tensors)
+    common = fractional(promoted(*dtypes))
+    return alike(*[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
+
+
+def conj(array: Any) -> Any:
+    """The complex conjugate, without a copy of what is real."""
+    return array.conj() if array.dtype.kind == "c" else array
+
+
+def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
+    """The result type of a function of elements, by trying it on one.
+
+    Args:
+        name: for errors.
+        function: numpy arrays in, array out.
+        real: the function compares numbers with one another, which complex ones do not allow.
+    """
+
+    @lru_cache(maxsize=512)
+    def dtype(*dtypes: np.dtype) -> np.dtype:
+        for one in dtypes if real else ():
+            ordered(one, name)
+        try:
+            with np.errstate(all="ignore"):
+                return np.asarray(function(*[np.ones(1, one) for one in dtypes])).dtype
+        except TypeError:
+            names = " and ".join(one.name for one in dtypes)
+            raise RuleError(f"{name} is not defined for elements of {names}") from None
+
+    return dtype
 
 
 def binary(
@@ -20,16 +99,20 @@ def binary(
     function: Callable[..., Any],
     vjp: Vjp | None,
     linear: Any = "none",
-    dtype: Any = None,
     **rule: Any,
 ) -> Callable[[Any, Any], Tensor]:
-    """A function of two elements; ``vjp(dy, operands, result)`` gives both gradients, not yet summed to their shapes."""
+    """A function of two elements; ``vjp(dy, operands, result)`` gives both gradients, not yet summed to their shapes.
+
+    A gradient may be a function without arguments, which is called if that gradient is wanted. The result's type
+    follows from the function.
+    """
     declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
-    op = Op(name, declared, function, None if vjp is None else _summed(vjp), dtype=dtype)
+    op = Op(name, declared, function, None if vjp is None else _summed(vjp), dtype=derived(name, function))
 
     def call(a: Any, b: Any) -> Tensor:
         like = a if isinstance(a, Tensor) else b
-        return op(as_operand(a, like), as_operand(b, like))
+        a, b = as_operand(a, like), as_operand(b, like)
+        return op(a, b) if a.dtype is b.dtype else op(*alike(a, b))
 
     return _named(call, op, name)
 
@@ -39,26 +122,46 @@ def _summed(vjp: Vjp) -> Vjp:
 
     def local(dy: np.ndarray, operands: Sequence[np.ndarray], result: Any, **params: Any) -> list[Any]:
         found = vjp(dy, operands, result, **params)
-        return [None if g is None else unbroadcast(g, x.shape) for g, x in zip(found, operands)]
+        return [None if g is None else _lazily(g, x.shape) for g, x in zip(found, operands)]
 
     return local
+
+
+def _lazily(gradient: Any, shape: tuple[int, ...]) -> Any:
+    if callable(gradient):
+        return lambda: unbroadcast(gradient(), shape)
+    return unbroadcast(gradient, shape)
 
 
 def unary(
     name: str,
     function: Callable[..., Any],
-    derivative: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
+    derivative: Callable[[np.ndarray, np.ndarray], Any] | None,
     linear: Any = "none",
-    dtype: Any = None,
+    fractions: bool = False,
+    real: bool = False,
     **rule: Any,
 ) -> Callable[..., Tensor]:
-    """A function of one element; ``derivative(x, y)`` gives dy/dx from operand and result."""
+    """A function of one element, whose result type follows from the function.
+
+    Args:
+        name: its name.
+        function: numpy array in, array out.
+        derivative: ``dy/dx`` from operand and result; the gradient is ``dy`` times its conjugate.
+        linear: as in :meth:`Rule.parse`.
+        fractions: whole numbers become fractions before the function sees them. numpy's own functions do that by
+            themselves.
+        real: not for complex numbers.
+        **rule: more of :meth:`Rule.parse`.
+    """
 
     def vjp(dy: np.ndarray, operands: Sequence[np.ndarray], result: np.ndarray) -> tuple[np.ndarray]:
-        return (dy * derivative(operands[0], result),)  # type: ignore[misc]
+        return (dy * conj(derivative(operands[0], result)),)  # type: ignore[misc]
 
+    local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)
-    op = Op(name, declared, function, vjp if derivative else None, dtype=dtype, saves_result=True)
+    dtype = derived(name, local, real)
+    op = Op(name, declared, local, vjp if derivative else None, dtype=dtype, saves_result=True)
 
     def call(x: Tensor) -> Tensor:
         return op(x)
@@ -76,13 +179,3 @@ def _named(call: Callable[..., Tensor], op: Op, name: str) -> Callable[..., Tens
 def boolean(*_: Any, **__: Any) -> np.dtype:
     """The result type of comparisons."""
     return np.dtype(bool)
-
-
-def divided(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The result type of a true division."""
-    return np.result_type(np.true_divide(np.ones((), a), np.ones((), b)))
-
-
-def floating(dtype: np.dtype) -> np.dtype:
-    """The result type of functions that make fractions of whole numbers."""
-    return dtype if dtype.kind in "fcV" else np.exp(np.ones((), dtype)).dtype

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import InputError
+from spmdsim.ops.declare import cast
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.element_types import fractional
 from spmdsim.tensor.random import uniform_block
 
 
@@ -38,7 +40,7 @@ def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
     Which ones follows from the seed and the global index: every layout and rank count drops the same.
 
     Args:
-        x: the tensor.
+        x: the tensor; whole numbers become fractions.
         rate: share of elements to drop, ``0 <= rate < 1``.
         seed: another one for every call.
 
@@ -47,6 +49,7 @@ def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
     """
     if not 0 <= rate < 1:
         raise InputError(f"dropout drops a share of at least 0 and less than 1, not {rate}")
+    x = x if x.dtype.kind in "fcV" else cast(x, fractional(x.dtype))
     return x if rate == 0 else _dropout_op(x, rate=float(rate), seed=int(seed))
 
 

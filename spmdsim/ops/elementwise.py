@@ -8,34 +8,46 @@ from typing import Any
 import numpy as np
 
 from spmdsim.ops.broadcast import unbroadcast
-from spmdsim.ops.declare import Vjp, binary, boolean, divided, floating, unary
+from spmdsim.ops.declare import Gradient, Vjp, alike, binary, conj, unary
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
-from spmdsim.tensor.element_types import number_type
-
-
-def _same(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda array: array.astype(dtype, copy=False)
-
+from spmdsim.tensor.element_types import promoted
 
 # A product is linear in each factor, a sum in both together, a quotient in the numerator.
 add = binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")
 subtract = binary("subtract", np.subtract, lambda dy, ab, y: (dy, -dy), linear="all", passes=("sum", "avg"))
-multiply = binary("multiply", np.multiply, lambda dy, ab, y: (dy * ab[1], dy * ab[0]), linear="each")
+multiply = binary(
+    "multiply",
+    np.multiply,
+    lambda dy, ab, y: (lambda: dy * conj(ab[1]), lambda: dy * conj(ab[0])),
+    linear="each",
+)
 divide = binary(
     "divide",
     np.true_divide,
-    lambda dy, ab, y: (dy / ab[1], -dy * ab[0] / (ab[1] * ab[1])),
+    lambda dy, ab, y: (lambda: dy / conj(ab[1]), lambda: -dy * conj(ab[0] / ab[1] / ab[1])),
     linear=((0,),),
-    dtype=divided,
 )
 
 
-def _power_vjp(dy: np.ndarray, ab: Sequence[np.ndarray], y: Any) -> tuple[np.ndarray, np.ndarray]:
+def _power_vjp(dy: np.ndarray, ab: Sequence[np.ndarray], y: Any) -> tuple[Gradient, Gradient]:
+    """``a ** 0`` is 1 for every a, and ``0 ** b`` is 0 for every b > 0: neither changes with what is written first."""
     a, b = ab
-    safe = np.where(a > 0, a, np.ones_like(a))
-    return dy * b * np.power(a, b - 1), dy * np.power(a, b) * np.log(safe)
+
+    def of_base() -> np.ndarray:
+        with np.errstate(all="ignore"):
+            slope = np.asarray(b * np.power(a, b - 1))
+        return dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
+
+    def of_exponent() -> np.ndarray:
+        value = np.power(a, b)
+        constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
+        with np.errstate(all="ignore"):
+            slope = np.asarray(value * np.log(a.astype(value.dtype, copy=False)))
+        return dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
+
+    return of_base, of_exponent
 
 
 def _chosen(pick: Callable[..., Any]) -> Vjp:
@@ -52,16 +64,23 @@ def _chosen(pick: Callable[..., Any]) -> Vjp:
 power = binary("power", np.power, _power_vjp)
 maximum = binary("maximum", np.maximum, _chosen(np.greater))
 minimum = binary("minimum", np.minimum, _chosen(np.less))
-equal = binary("equal", np.equal, None, dtype=boolean)
-greater = binary("greater", np.greater, None, dtype=boolean)
-less = binary("less", np.less, None, dtype=boolean)
+equal = binary("equal", np.equal, None)
+greater = binary("greater", np.greater, None)
+less = binary("less", np.less, None)
 
 negative = unary("negative", np.negative, lambda x, y: np.asarray(-1, x.dtype), linear="each")
-exp = unary("exp", np.exp, lambda x, y: y, dtype=floating)
-log = unary("log", np.log, lambda x, y: 1 / x, dtype=floating)
-sqrt = unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y, dtype=floating)
-tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y, dtype=floating)
-absolute = unary("absolute", np.absolute, lambda x, y: np.sign(x))
+exp = unary("exp", np.exp, lambda x, y: y)
+log = unary("log", np.log, lambda x, y: 1 / x)
+sqrt = unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y)
+tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y)
+
+
+def _away_from_zero(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The slope of the modulus: its gradient points where ``x`` does, and nowhere at zero."""
+    return np.conj(x) / np.where(y == 0, np.ones((), y.dtype), y) if x.dtype.kind == "c" else np.sign(x)
+
+
+absolute = unary("absolute", np.absolute, _away_from_zero)
 
 
 def _relu(x: np.ndarray) -> np.ndarray:
@@ -70,13 +89,14 @@ def _relu(x: np.ndarray) -> np.ndarray:
 
 def stable_sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)) without overflow on either side."""
-    small = np.exp(-np.abs(x))
+    right = (x.real if x.dtype.kind == "c" else x) >= 0
+    small = np.exp(np.where(right, -x, x))
     one = np.asarray(1, small.dtype)
-    return np.where(x >= 0, one / (one + small), small / (one + small))
+    return np.where(right, one / (one + small), small / (one + small))
 
 
-relu = unary("relu", _relu, lambda x, y: x > 0)
-sigmoid = unary("sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), dtype=floating)
+relu = unary("relu", _relu, lambda x, y: x > 0, real=True)
+sigmoid = unary("sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True)
 
 _GELU = 0.7978845608028654  # sqrt(2 / pi)
 
@@ -93,28 +113,7 @@ def _gelu_slope(x: np.ndarray, _y: np.ndarray) -> np.ndarray:
     return half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
 
 
-gelu = unary("gelu", _gelu, _gelu_slope)
-
-
-def _cast_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dtype: Any) -> tuple[np.ndarray]:
-    return (dy.astype(operands[0].dtype),)
-
-
-_cast_op = Op(
-    "cast",
-    Rule.parse("... -> ...", linear="each"),
-    lambda x, dtype: x.astype(dtype),
-    _cast_vjp,
-    dtype=lambda _, dtype: np.dtype(dtype),
-)
-
-
-def cast(x: Tensor, dtype: Any) -> Tensor:
-    """The tensor with another element type."""
-    return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
-
-
-cast.op = _cast_op  # type: ignore[attr-defined]
+gelu = unary("gelu", _gelu, _gelu_slope, fractions=True)
 
 
 def _where_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
@@ -132,7 +131,7 @@ _where_op = Op(
     Rule.parse("..., ..., ... -> ...", linear=((1, 2),)),
     np.where,
     _where_vjp,
-    dtype=lambda _, a, b: np.result_type(a, b),
+    dtype=lambda _, a, b: promoted(a, b),
     moves=True,
 )
 
@@ -141,7 +140,7 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
     """``a`` where the condition holds, else ``b``; all three broadcast."""
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
-    return _where_op(as_operand(condition, like), as_operand(a, typed), as_operand(b, typed))
+    return _where_op(as_operand(condition, like), *alike(as_operand(a, typed), as_operand(b, typed)))
 
 
 where.op = _where_op  # type: ignore[attr-defined]

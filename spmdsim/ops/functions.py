@@ -8,27 +8,28 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.ops.declare import binary, boolean, divided, floating, unary
+from spmdsim.ops.declare import alike, binary, conj, unary
 from spmdsim.ops.elementwise import stable_sigmoid
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.element_types import ordered, promoted
 
 
 def _one(x: np.ndarray) -> Any:
     return np.ones((), x.dtype)
 
 
-greater_equal = binary("greater_equal", np.greater_equal, None, dtype=boolean)
-less_equal = binary("less_equal", np.less_equal, None, dtype=boolean)
-not_equal = binary("not_equal", np.not_equal, None, dtype=boolean)
-logical_and = binary("logical_and", np.logical_and, None, dtype=boolean)
-logical_or = binary("logical_or", np.logical_or, None, dtype=boolean)
+greater_equal = binary("greater_equal", np.greater_equal, None)
+less_equal = binary("less_equal", np.less_equal, None)
+not_equal = binary("not_equal", np.not_equal, None)
+logical_and = binary("logical_and", np.logical_and, None)
+logical_or = binary("logical_or", np.logical_or, None)
 floor_divide = binary("floor_divide", np.floor_divide, None)
 remainder = binary("remainder", np.remainder, None)
 squared_difference = binary(
     "squared_difference",
     lambda a, b: (a - b) * (a - b),
-    lambda dy, ab, y: (2 * dy * (ab[0] - ab[1]), 2 * dy * (ab[1] - ab[0])),
+    lambda dy, ab, y: (2 * dy * conj(ab[0] - ab[1]), 2 * dy * conj(ab[1] - ab[0])),
 )
 arctan2 = binary(
     "arctan2",
@@ -37,40 +38,40 @@ arctan2 = binary(
         dy * ab[1] / (ab[0] * ab[0] + ab[1] * ab[1]),
         -dy * ab[0] / (ab[0] * ab[0] + ab[1] * ab[1]),
     ),
-    dtype=divided,
 )
 
-logical_not = unary("logical_not", np.logical_not, None, dtype=boolean)
+logical_not = unary("logical_not", np.logical_not, None)
 identity = unary("identity", lambda x: x, lambda x, y: _one(x), linear="each")
 sign = unary("sign", np.sign, None)
 floor = unary("floor", np.floor, None)
 ceil = unary("ceil", np.ceil, None)
 rint = unary("rint", np.rint, None)
 square = unary("square", np.square, lambda x, y: 2 * x)
-reciprocal = unary("reciprocal", lambda x: _one(x) / x, lambda x, y: -y * y, dtype=floating)
-rsqrt = unary("rsqrt", lambda x: _one(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, dtype=floating)
-sin = unary("sin", np.sin, lambda x, y: np.cos(x), dtype=floating)
-cos = unary("cos", np.cos, lambda x, y: -np.sin(x), dtype=floating)
-log1p = unary("log1p", np.log1p, lambda x, y: 1 / (1 + x), dtype=floating)
-expm1 = unary("expm1", np.expm1, lambda x, y: y + 1, dtype=floating)
+reciprocal = unary("reciprocal", lambda x: _one(x) / x, lambda x, y: -y * y, fractions=True)
+rsqrt = unary("rsqrt", lambda x: _one(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, fractions=True)
+sin = unary("sin", np.sin, lambda x, y: np.cos(x))
+cos = unary("cos", np.cos, lambda x, y: -np.sin(x))
+log1p = unary("log1p", np.log1p, lambda x, y: 1 / (1 + x))
+expm1 = unary("expm1", np.expm1, lambda x, y: y + 1)
 softplus = unary(
     "softplus",
     lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
     lambda x, y: stable_sigmoid(x),
-    dtype=floating,
+    fractions=True,
 )
 silu = unary(
     "silu",
     lambda x: x * stable_sigmoid(x),
     lambda x, y: stable_sigmoid(x) + y * (1 - stable_sigmoid(x)),
-    dtype=floating,
+    fractions=True,
 )
-relu6 = unary("relu6", lambda x: np.clip(x, 0, 6).astype(x.dtype), lambda x, y: (x > 0) & (x < 6))
+relu6 = unary("relu6", lambda x: np.clip(x, 0, 6).astype(x.dtype), lambda x, y: (x > 0) & (x < 6), real=True)
 elu = unary(
     "elu",
     lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    lambda x, y: np.where(x > 0, 1, y + 1),
-    dtype=floating,
+    lambda x, y: np.where(x > 0, _one(y), y + 1),
+    fractions=True,
+    real=True,
 )
 
 
@@ -96,7 +97,7 @@ def add_n(*tensors: Tensor) -> Tensor:
     Raises:
         RuleError: shapes that differ.
     """
-    return _add_n_op(*tensors)
+    return _add_n_op(*alike(*tensors))
 
 
 add_n.op = _add_n_op  # type: ignore[attr-defined]
@@ -134,7 +135,7 @@ _bias_op = Op("bias_add", _bias_rule, lambda x, bias, dim: x + _along(bias, x.nd
 
 def bias_add(x: Tensor, bias: Tensor, dim: int = 1) -> Tensor:
     """``x`` plus one number per entry of a dim: ``[n, c, ...] + [c]``."""
-    return _bias_op(x, bias, dim=dim % x.ndim)
+    return _bias_op(*alike(x, bias), dim=dim % x.ndim)
 
 
 bias_add.op = _bias_op  # type: ignore[attr-defined]
@@ -153,12 +154,18 @@ def _prelu_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int
     )
 
 
-_prelu_op = Op("prelu", _channel_rule, _prelu, _prelu_vjp)
+_prelu_op = Op(
+    "prelu",
+    _channel_rule,
+    _prelu,
+    _prelu_vjp,
+    dtype=lambda x, slope, dim: ordered(promoted(x, slope), "prelu"),
+)
 
 
 def prelu(x: Tensor, slope: Tensor, dim: int = 1) -> Tensor:
     """``x`` where positive, else ``x`` times the slope of its channel (one for all if it has one entry)."""
-    return _prelu_op(x, slope, dim=dim % x.ndim)
+    return _prelu_op(*alike(x, slope), dim=dim % x.ndim)
 
 
 prelu.op = _prelu_op  # type: ignore[attr-defined]

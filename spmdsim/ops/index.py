@@ -204,9 +204,10 @@ def _pick_vjp(
     x, ids = operands
     start, stop = context.bounds("c")
     gradient = np.zeros_like(x)
-    mine = (ids >= start) & (ids < stop)
-    index = (*np.nonzero(mine), ids[mine] - start)
-    gradient[index] = dy[mine]
+    if x.shape[-1]:
+        mine = (ids >= start) & (ids < stop)
+        at = np.where(mine, ids - start, 0)[..., None]
+        np.put_along_axis(gradient, at, np.where(mine, dy, np.zeros((), dy.dtype))[..., None], axis=-1)
     return gradient, None
 
 

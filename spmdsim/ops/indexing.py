@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import add, less, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.shape import flip, reshape, transpose
@@ -143,7 +144,10 @@ def _bounds(part: slice, n: int) -> tuple[int, int, int]:
 def _ids(part: Any, n: int, dim: int) -> Any:
     """The array as integers from zero on; what is known here is checked here."""
     if isinstance(part, Tensor):
-        return part if part.dtype.kind == "u" else where(less(part, 0), add(part, n), part)
+        if part.dtype.kind == "u":
+            return part
+        part = cast(part, np.int64) if n > np.iinfo(part.dtype).max else part
+        return where(less(part, 0), add(part, n), part)
     if part.dtype.kind == "b":
         if len(part) != n:
             raise RuleError(f"a mask of {len(part)} entries does not fit dim {dim} of size {n}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import _log_softmax
 from spmdsim.redistribution.rows import checked_ids
 from spmdsim.rules import Rule
@@ -47,7 +48,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     Returns:
         ``[...]`` and ``[..., c]``.
     """
-    return _dense_op(logits, labels)
+    return _dense_op(*in_fractions("softmax_cross_entropy", logits, labels))
 
 
 softmax_cross_entropy.op = _dense_op  # type: ignore[attr-defined]
@@ -92,7 +93,7 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor
     Raises:
         InputError: a label outside the classes.
     """
-    return _sparse_op(logits, labels)
+    return _sparse_op(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
 
 
 sparse_softmax_cross_entropy.op = _sparse_op  # type: ignore[attr-defined]

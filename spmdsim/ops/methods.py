@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import UsageTypeError
-from spmdsim.ops import contract, elementwise, functions, indexing, order, reduce, shape, spread
+from spmdsim.ops import contract, declare, elementwise, functions, indexing, order, reduce, shape, spread
 from spmdsim.ops.keywords import with_other_names
 from spmdsim.tensor import Tensor
 
@@ -17,7 +17,7 @@ def _compared(function: Any) -> Any:
     """``==`` and ``!=`` element by element, with what can be an operand; a tensor still hashes by identity."""
 
     def compare(a: Tensor, b: Any) -> Any:
-        known = isinstance(b, (Tensor, np.ndarray, np.generic, bool, int, float, complex))
+        known = isinstance(b, (Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple))
         return function(a, b) if known or hasattr(b, "as_operand") else NotImplemented
 
     return compare
@@ -48,6 +48,7 @@ def install() -> None:
         "__truediv__": elementwise.divide,
         "__rtruediv__": lambda a, b: elementwise.divide(b, a),
         "__pow__": elementwise.power,
+        "__rpow__": lambda a, b: elementwise.power(b, a),
         "__floordiv__": functions.floor_divide,
         "__rfloordiv__": lambda a, b: functions.floor_divide(b, a),
         "__mod__": functions.remainder,
@@ -64,7 +65,7 @@ def install() -> None:
         "__ge__": functions.greater_equal,
         "__le__": functions.less_equal,
         "__getitem__": indexing.getitem,
-        "astype": elementwise.cast,
+        "astype": declare.cast,
         "reshape": shape.reshape,
         "transpose": shape.transpose,
         "flatten": shape.flatten,

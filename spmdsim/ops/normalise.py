@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
 from spmdsim.ops.index import pick
 from spmdsim.ops.reduce import as_type, mean, normal_dims, wide
@@ -20,6 +21,7 @@ from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.rows import checked_ids
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.element_types import promoted
 
 #: One dim, or several that are normalised together.
 Dim = int | tuple[int, ...]
@@ -75,7 +77,7 @@ def _shifted(x: Tensor, dim: Dim) -> Tensor:
 
 def softmax(x: Tensor, dim: Dim = -1) -> Tensor:
     """``exp(x) / sum(exp(x))`` along a dim, or several together, which may be split."""
-    dim = _dim(x, dim)
+    (x,), dim = in_fractions("softmax", x), _dim(x, dim)
     if _whole(x, dim):
         return _softmax_op(x, dim=dim)
     e = exp(_shifted(wide(x), dim))
@@ -84,7 +86,7 @@ def softmax(x: Tensor, dim: Dim = -1) -> Tensor:
 
 def log_softmax(x: Tensor, dim: Dim = -1) -> Tensor:
     """``log(softmax(x))`` along a dim, or several together, which may be split."""
-    dim = _dim(x, dim)
+    (x,), dim = in_fractions("log_softmax", x), _dim(x, dim)
     if _whole(x, dim):
         return _log_softmax_op(x, dim=dim)
     shifted = _shifted(wide(x), dim)
@@ -171,6 +173,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
         epsilon: added to the variance.
         begin: the first normalised dim; only the last one if left out.
     """
+    x, scale, shift = in_fractions("layer_norm", x, scale, shift)
     dims = tuple(range(begin % x.ndim, x.ndim))
     if _whole(x, dims):
         if begin == -1:
@@ -180,7 +183,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     centred = subtract(given, _reduced(mean(given, dims, keepdims=True)))
     variance = _reduced(mean(multiply(centred, centred), dims, keepdims=True))
     hat = divide(centred, sqrt(add(variance, epsilon)))
-    return as_type(add(multiply(hat, wide(scale)), wide(shift)), x.dtype)
+    return as_type(add(multiply(hat, wide(scale)), wide(shift)), promoted(x.dtype, scale.dtype, shift.dtype))
 
 
 layer_norm.op = _layer_norm_op  # type: ignore[attr-defined]
@@ -225,6 +228,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
         RuleError: an unknown reduction.
         InputError: a label outside the classes.
     """
+    (logits,) = in_fractions("cross_entropy", logits)
     whole = _whole(logits, logits.ndim - 1)
     losses = _rows_op(logits, labels) if whole else _split(logits, labels)
     if reduction == "none":

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import norm_terms, row_rule
 from spmdsim.ops.reduce import Dims, normal_dims
 from spmdsim.rules import Rule
@@ -52,6 +53,7 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
         scale: ``[n]``, or more of the last dims of ``x``.
         epsilon: added to the mean square.
     """
+    x, scale = in_fractions("rms_norm", x, scale)
     return _rms_op(x, scale, epsilon=epsilon)
 
 
@@ -81,7 +83,7 @@ _l2_op = Op("l2_normalize", row_rule, _l2, _l2_vjp, saves_result=True)
 
 def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12) -> Tensor:
     """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``)."""
-    return _l2_op(x, dim=normal_dims(dims, x.ndim), epsilon=epsilon)
+    return _l2_op(*in_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)
 
 
 l2_normalize.op = _l2_op  # type: ignore[attr-defined]

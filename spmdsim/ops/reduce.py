@@ -10,10 +10,11 @@ import numpy as np
 
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.ops.declare import boolean
-from spmdsim.ops.elementwise import cast, divide, equal, multiply, where
+from spmdsim.ops.declare import boolean, cast
+from spmdsim.ops.elementwise import divide, equal, multiply, where
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.element_types import ordered
 
 Dims = int | Sequence[int] | None
 
@@ -112,8 +113,12 @@ def _mean_rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool, co
 
 _mean_op = Op("mean", _mean_rule, _mean_forward, _mean_vjp)
 _sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=_summed)
-_max_op = Op("max", _rule("max"), _local(np.max, _lowest), finish=True)
-_min_op = Op("min", _rule("min"), _local(np.min, _highest), finish=True)
+_max_op = Op(
+    "max", _rule("max"), _local(np.max, _lowest), dtype=lambda d, **_: ordered(d, "max"), finish=True
+)
+_min_op = Op(
+    "min", _rule("min"), _local(np.min, _highest), dtype=lambda d, **_: ordered(d, "min"), finish=True
+)
 _prod_op = Op(
     "prod", _rule("prod"), _local(np.prod, lambda _: 1), dtype=lambda d, **_: np.prod(np.ones(1, d)).dtype
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import alike
 from spmdsim.ops.shape import moving_rule
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
@@ -164,7 +165,7 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     ndim = tensors[0].ndim
     if not -ndim <= dim < ndim:
         raise RuleError(f"dim {dim} is out of range for tensors of {ndim} dims")
-    return _concat_op(*tensors, dim=dim % ndim)
+    return _concat_op(*alike(*tensors), dim=dim % ndim)
 
 
 concat.op = _concat_op  # type: ignore[attr-defined]

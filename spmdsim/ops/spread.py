@@ -26,29 +26,28 @@ def var(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: flo
         dims: which dims; they may be split.
         keepdims: leave reduced dims in the result, with size 1.
         correction: taken off the number of elements that the sum of squares is divided by, as in the array API
-            standard (numpy's ``ddof``): 0 for a population's variance, 1 for an unbiased one from a sample.
+            standard (numpy's ``ddof``): 0 for a population's variance, 1 for an unbiased one from a sample. Of no
+            more elements than this the variance is nan.
 
     Returns:
         Of ``x``'s type (float64 for whole numbers), partial over the axes of split dims until somebody needs it.
 
     Raises:
-        RuleError: a complex tensor, or no more elements than ``correction``.
+        RuleError: a complex tensor.
     """
     found = normal_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in found)
     if x.dtype.kind == "c":
         raise RuleError("the variance of complex numbers is not defined here; take that of each part")
-    if count - correction <= 0:
-        raise RuleError(
-            f"the variance of {count} elements with correction {correction} is undefined: shape {x.shape}, dims {found}"
-        )
+    # Of no more elements than the correction there is none: nan, as the array API standard has it.
+    share = 1.0 / (count - correction) if count > correction else math.nan
     exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
     given = wide(as_type(x, exact))
     whole = given.to(given.layout.reduced)
     # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
-    average = mean(whole.detach(), found, keepdims=True)
+    average = (mean if count else sum_)(whole.detach(), found, keepdims=True)
     centred = subtract(whole, average.to(average.layout.reduced))
-    result = multiply(sum_(square(centred), found, keepdims), 1.0 / (count - correction))
+    result = multiply(sum_(square(centred), found, keepdims), share)
     return as_type(result, exact)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import alike
 from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
 
@@ -119,7 +120,7 @@ def _write_vjp(
     context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, start: Shape, stop: Shape
 ) -> tuple[np.ndarray, np.ndarray]:
     held, seen = _overlap(context, start, stop, context.bound.shapes[0])
-    below, value = np.array(dy), np.zeros_like(operands[1])
+    below, value = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
     below[held] = 0
     value[seen] = dy[held]
     return below, value
@@ -134,6 +135,7 @@ def slice_update(x: Tensor, value: Tensor, start: Sequence[int], stop: Sequence[
     Raises:
         RuleError: bounds outside the tensor, or a value of another shape than the window.
     """
+    x, value = alike(x, value)
     first, last = _check(x.shape, start, stop)
     wanted = tuple(b - a for a, b in zip(first, last))
     if value.shape != wanted:

@@ -56,6 +56,11 @@ class Plan:
     kind: str = "local"
     _cached: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @property
+    def shape_after(self) -> tuple[int, ...]:
+        """Global shape after the plan."""
+        return self.shape if self.to_shape is None else self.to_shape
+
     # -- bytes --------------------------------------------------------------------------------------
 
     def nbytes(self, rank: int) -> int:
@@ -255,7 +260,7 @@ def _plan(
         raise PlanError(f"no plan is made in the style of {style!r}; there are 'mindspore' and 'dtensor'")
     from spmdsim.redistribution.mindspore import mindspore_plan
 
-    return mindspore_plan(src, dst, shape, to_shape or shape, itemsize, found)
+    return mindspore_plan(src, dst, shape, found.shape_after, itemsize, found)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -177,7 +177,7 @@ def _group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
 
 def _flat(step: Step) -> tuple[int, int]:
     """What an exchange by element numbers moves: elements received by the busiest rank, and messages."""
-    received, messages = flat_received(step.src, step.dst, step.shape, step.to_shape or step.shape)
+    received, messages = flat_received(step.src, step.dst, step.shape, step.shape_after)
     return int(received.max(initial=0)), int(messages.max(initial=0))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError, WorldError
 from spmdsim.redistribution import guard
 from spmdsim.tensor import watch
+from spmdsim.tensor.element_types import as_array, has_gradient, promoted
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.move import run_plan
 from spmdsim.tensor.operator import Op, ShardedOp
@@ -17,6 +18,9 @@ from spmdsim.tensor.tape import OpNode
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.trace import recorder
 from spmdsim.trace.events import OperatorEvent
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def apply(
@@ -113,7 +117,7 @@ def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]
     if not world.has_data:
         shards = _shapes(recipe, world, meta)
     elif len(tensors[0].held) == 1:
-        shards = [recipe.forward(*[t.held[0] for t in tensors], **params)]
+        shards = [recipe.op.typed(recipe.forward(*[t.held[0] for t in tensors], **params), meta.held)]
     else:
         shards = _distinct(recipe, [t.held for t in tensors], params)
     result = Tensor(world, meta, shards)
@@ -175,9 +179,15 @@ def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[s
 
 
 def _local(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
-    if recipe.op.contextual:
-        return recipe.forward(recipe.context(rank), *arrays, **params)
-    return recipe.forward(*arrays, **params)
+    head = (recipe.context(rank),) if recipe.op.contextual else ()
+    return _typed(recipe, recipe.forward(*head, *arrays, **params))
+
+
+def _typed(recipe: Recipe, result: Any) -> Any:
+    """What the local function gave, in the types that the results' metas say."""
+    if len(recipe.outputs) == 1:
+        return recipe.op.typed(result, recipe.outputs[0].held)
+    return tuple(recipe.op.typed(array, meta.held) for array, meta in zip(result, recipe.outputs))
 
 
 def _outside(recipe: Recipe) -> Any:
@@ -196,7 +206,7 @@ def _distinct(recipe: Recipe, lists: Sequence[list[Any]], params: dict[str, Any]
     for arrays in zip(*lists):
         key = tuple(map(id, arrays))
         if key not in made:
-            made[key] = forward(*arrays, **params)
+            made[key] = _typed(recipe, forward(*arrays, **params))
         results.append(made[key])
     return results
 
@@ -208,7 +218,7 @@ def _shapes(recipe: Recipe, world: Any, meta: Meta) -> list[Any]:
 def _track(
     recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
 ) -> None:
-    if recipe.op.vjp is None:
+    if recipe.op.vjp is None or not has_gradient(results[0].dtype):
         return
     node = OpNode(recipe, operands, results, params)
     for k, result in enumerate(results):
@@ -249,12 +259,21 @@ def as_operand(value: Any, like: Tensor) -> Tensor:
     from spmdsim.layout import Layout
 
     if isinstance(value, (bool, int, float, complex)):
-        dtype = np.result_type(like.dtype, value) if like.dtype.kind in "fiucb" else like.dtype
+        dtype = _with_number(like.dtype, value)
         world = like.world
         number = np.asarray(value, dtype) if world.has_data else world.empty((), dtype)
         meta = Meta.of(Layout.replicated(like.layout.mesh, 0), (), dtype)
         return Tensor(world, meta, [number] * len(world.ranks))
-    array = np.asarray(value)
+    array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
     return Tensor.from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
+
+
+def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
+    """The type of a Python number beside elements of a type: theirs where it fits, as in numpy."""
+    import numpy as np
+
+    if dtype.kind != "V":
+        return np.result_type(dtype, value)
+    return promoted(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, RuleError
 from spmdsim.layout.element_type import element_type
 
 _SAFETENSORS = {
@@ -56,6 +56,51 @@ def number_type(dtype: Any, what: str) -> np.dtype:
     if problem is not None:
         raise InputError(f"{what} {problem}")
     return found if found.isnative else found.newbyteorder("=")
+
+
+def promoted(*dtypes: np.dtype) -> np.dtype:
+    """The type in which numbers of several types meet: numpy's, with bfloat16 and its relatives as torch and JAX do it.
+
+    Those take in integers of any width, and meet one another and float16 in float32.
+
+    >>> promoted(bfloat16(), np.dtype("i4")), promoted(bfloat16(), np.dtype("f2")), promoted(np.dtype("i1"), np.dtype("u1"))
+    (dtype(bfloat16), dtype('float32'), dtype('int16'))
+    """
+    if all(dtype.kind != "V" for dtype in dtypes):
+        return np.result_type(*dtypes)
+    floating = {dtype for dtype in dtypes if dtype.kind not in "biu"}
+    if len(floating) == 1:
+        return floating.pop()
+    return np.result_type(*[np.dtype("f4") if dtype.kind == "V" else dtype for dtype in floating])
+
+
+def fractional(dtype: np.dtype) -> np.dtype:
+    """The type of functions that make fractions of whole numbers: as numpy has it for ``exp``.
+
+    >>> [fractional(np.dtype(name)).name for name in ("i1", "u2", "i4", "?", "f4")]
+    ['float16', 'float32', 'float64', 'float16', 'float32']
+    """
+    return dtype if dtype.kind in "fcV" else np.exp(np.ones(1, dtype)).dtype
+
+
+def ordered(dtype: np.dtype, what: str) -> np.dtype:
+    """The type, unless its numbers have no order.
+
+    Raises:
+        RuleError: complex numbers.
+    """
+    if dtype.kind == "c":
+        raise RuleError(f"{what} is not defined for {dtype}: complex numbers have no order")
+    return dtype
+
+
+def has_gradient(dtype: np.dtype) -> bool:
+    """Whether numbers of this type have neighbours that a gradient could point to.
+
+    >>> [has_gradient(np.dtype(name)) for name in ("f4", "c8", "i4", "?")]
+    [True, True, False, False]
+    """
+    return dtype.kind in "fcV"
 
 
 def as_array(values: Any) -> np.ndarray:

@@ -58,7 +58,7 @@ def _keep(tensor: Tensor, layout: Layout, step: Step, result: Tensor) -> None:
 def run_plan(tensor: Tensor, found: Plan) -> Tensor:
     """Run the steps of a plan on a tensor."""
     world, shards = tensor.world, tensor.held
-    meta = Meta.of(found.dst, found.to_shape or found.shape, tensor.dtype)
+    meta = Meta.of(found.dst, found.shape_after, tensor.dtype)
     for step in found.steps:
         if meta.held is not meta.dtype and step.collective == "fill":  # what becomes pending here may grow
             shards = in_type(shards, meta.held)

@@ -12,6 +12,7 @@ import numpy as np
 from spmdsim.errors import RuleError, context
 from spmdsim.layout import Layout, Mesh
 from spmdsim.rules import BoundRule, Rule, Strategy, bind
+from spmdsim.tensor.element_types import promoted
 
 if TYPE_CHECKING:
     from spmdsim.tensor.tensor import Tensor
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 RuleSource = Rule | Callable[..., Any]
 Sizes = tuple[tuple[str, int], ...]
+
+#: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
+_LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
 
 #: How a user may give a strategy: cuts per operand, a layout per operand, or axes per factor.
 StrategyLike = Any
@@ -76,7 +80,8 @@ class Op:
         vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
             None for operands without gradient. It sees shards only; sums over ranks follow from the rule. A
             gradient may be a function without arguments, which is called only if that gradient is wanted.
-        dtype: result type from the operands' types and the parameters; numpy's promotion if None.
+        dtype: result type from the operands' types and the parameters; the one in which they meet if None. The
+            local function is held to it: a wider result is rounded, one of another kind is an error.
         contextual: the local functions take a :class:`Context` as first argument.
         finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
             promises a result that is not partial).
@@ -117,8 +122,10 @@ class Op:
         """
         return ShardedOp(self, freeze(in_strategy), freeze(out_strategy), repeat)
 
-    def bind(self, shapes: Sequence[Shape], params: dict[str, Any]) -> BoundRule:
-        """The rule for these shapes.
+    def bind(
+        self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
+    ) -> BoundRule:
+        """The rule for these shapes, and what of it holds for these element types if they are given.
 
         Raises:
             RuleError: the operands do not fit the rule.
@@ -130,13 +137,29 @@ class Op:
                 rule = rule(*shapes, **params)
                 if isinstance(rule, tuple):
                     rule, sizes = rule[0], tuple(sorted(dict(rule[1]).items()))
+            if dtypes is not None and len(dtypes) == len(rule.inputs):
+                rule = rule.typed(tuple(dtypes), self.result_dtype(dtypes, params))
             return bind(rule, tuple(tuple(shape) for shape in shapes), sizes)
 
     def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> np.dtype:
         """Element type of the result."""
         if self.dtype is not None:
             return np.dtype(self.dtype(*dtypes, **params))
-        return np.result_type(*dtypes)
+        return promoted(*dtypes)
+
+    def typed(self, array: Any, dtype: np.dtype) -> Any:
+        """A local result in the type that the operator declares.
+
+        Raises:
+            RuleError: that would make whole numbers of fractions, or real ones of complex ones.
+        """
+        if array.dtype is dtype or array.dtype == dtype:
+            return array
+        if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
+            raise RuleError(
+                f"the local function of {self.name} gave elements of {array.dtype}, but the operator declares {dtype}"
+            )
+        return np.asarray(array, dtype, order="C")
 
     def __repr__(self) -> str:
         return f"Op({self.name})"

@@ -99,11 +99,12 @@ def make_recipe(
     Raises:
         RuleError: operands, parameters or strategy that do not fit the operator.
     """
-    bound = op.bind([meta.shape for meta in metas], params)
+    dtypes = [meta.dtype for meta in metas]
+    bound = op.bind([meta.shape for meta in metas], params, dtypes)
     strategy = _strategy(op, sharding, bound, metas, world)
     wanted = bound.input_layouts(strategy)
     plans = tuple(_conversion(meta, layout, world) for meta, layout in zip(metas, wanted))
-    dtype = op.result_dtype([meta.dtype for meta in metas], params)
+    dtype = op.result_dtype(dtypes, params)
     outputs = tuple(
         Meta.of(layout, shape, dtype)
         for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)

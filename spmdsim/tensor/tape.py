@@ -16,12 +16,14 @@ from itertools import count
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.errors import LayoutError
+from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
 from spmdsim.worlds.reduce_ops import in_type
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from spmdsim.layout import Layout
     from spmdsim.redistribution.rows import RowStep
     from spmdsim.tensor.recipe import Recipe
@@ -47,7 +49,7 @@ class Node(ABC):
 
 
 class MoveNode(Node):
-    """A redistribution: the identity on the global tensor."""
+    """A redistribution: the identity on the global tensor, or on its elements in row-major order."""
 
     __slots__ = ()
 
@@ -55,14 +57,22 @@ class MoveNode(Node):
         super().__init__((operand,))
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
-        """Hand the gradients on, whatever their layout."""
-        return gradients
+        """Hand the gradients on, whatever their layout, but in the shape that the operand has."""
+        operand = self.operands[0]
+        if not gradients[0] or gradients[0][0].shape == operand.shape:
+            return gradients
+        from spmdsim.tensor.move import move
+
+        with recorder.operator("reshape.backward"):
+            first, *others = gradients[0]
+            total = settle(gradients[0], first.layout.reduced) if others else first
+            return [[move(total.detach(), operand.layout.dual(), operand.shape)]]
 
 
 class OpNode(Node):
     """An operator call, with what its local gradient function needs."""
 
-    __slots__ = ("params", "recipe", "results", "saved")
+    __slots__ = ("params", "recipe", "results", "saved", "spent")
 
     def __init__(
         self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
@@ -72,11 +82,17 @@ class OpNode(Node):
         self.params = params
         self.results = [(result.world, result.meta) for result in results]
         self.saved = [result.held for result in results] if recipe.op.saves_result else None
+        #: Whether a backward pass went through it, and dropped what it had kept.
+        self.spent = False
 
     def finished(self, results: Sequence[Tensor]) -> None:
         """Remember the reduced results: a local gradient function looks at what the user sees."""
         if self.saved is not None and self.recipe.op.finish:
             self.saved = [result.held for result in results]
+
+    def spend(self) -> None:
+        """Drop the operands and results that the gradient function looked at."""
+        self.spent, self.operands, self.saved = True, (), None
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Run the local gradient function on every owned rank."""
@@ -144,8 +160,17 @@ class OpNode(Node):
                 else:
                     if callable(gradient):
                         gradient = gradient()
-                    column.append(np.asarray(gradient, kinds[i], order="C"))
+                    column.append(_like(np.asarray(gradient), kinds[i]))
         return columns
+
+
+def _like(gradient: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A local gradient in the type of its operand; that of a real operand is the real part."""
+    import numpy as np
+
+    if gradient.dtype.kind == "c" and dtype.kind != "c":
+        gradient = gradient.real
+    return np.asarray(gradient, dtype, order="C")
 
 
 def settle(pending: Pending, layout: Layout) -> Tensor:
@@ -189,14 +214,20 @@ def keep(leaf: Tensor, gradient: Tensor) -> None:
     leaf.grad = gradient if leaf.grad is None else added([leaf.grad, gradient], more_to_come=True)
 
 
-def backward(result: Tensor, gradient: Tensor | None) -> None:
+def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
-    for leaf, pending in pull_back(result, gradient):
+    for leaf, pending in pull_back(result, gradient, retain_graph):
         keep(leaf, settle(pending, leaf.layout.dual()))
 
 
-def pull_back(result: Tensor, gradient: Tensor | None = None) -> list[tuple[Tensor, Pending]]:
-    """The leaves ``result`` depends on, each with its gradients as they arrive: not yet added or reduced."""
+def pull_back(
+    result: Tensor, gradient: Tensor | None = None, retain_graph: bool = False
+) -> list[tuple[Tensor, Pending]]:
+    """The leaves ``result`` depends on, each with its gradients as they arrive: not yet added or reduced.
+
+    Raises:
+        UsageTypeError: a backward pass went this way before, and did not retain the graph.
+    """
     pending: dict[tuple[int, int], Pending] = {}
     leaves: dict[int, tuple[Tensor, Pending]] = {}
 
@@ -208,13 +239,22 @@ def pull_back(result: Tensor, gradient: Tensor | None = None) -> list[tuple[Tens
         else:
             pending.setdefault((id(tensor.node), tensor.output), []).extend(gradients)
 
+    nodes = _latest_first(result.node)
+    for node in nodes:
+        if isinstance(node, OpNode) and node.spent:
+            raise UsageTypeError(
+                f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
+                "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
+            )
     arrive(result, [_seed(result, gradient)])
-    for node in _latest_first(result.node):
+    for node in nodes:
         results = len(node.results) if isinstance(node, OpNode) else 1
         arrived = [pending.pop((id(node), k), []) for k in range(results)]
         if any(arrived):
             for operand, gradients in zip(node.operands, node.pull(arrived)):
                 arrive(operand, gradients)
+        if isinstance(node, OpNode) and not retain_graph:
+            node.spend()
     return list(leaves.values())
 
 
@@ -232,7 +272,21 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
         return Tensor(world, meta, [make(shape, meta.held) for shape in shapes])
     if gradient.shape != result.shape:
         raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
-    return gradient
+    return gradient if gradient.dtype == result.dtype else _converted(gradient, result.dtype)
+
+
+def _converted(gradient: Tensor, dtype: np.dtype) -> Tensor:
+    """A given gradient in the type of the result it is for."""
+    from spmdsim.tensor.tensor import Tensor
+
+    whole = gradient.detach().to(gradient.layout.reduced)
+    meta = whole.meta.of(whole.layout, whole.shape, dtype)
+    world = whole.world
+    return Tensor(
+        world,
+        meta,
+        [_like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards],
+    )
 
 
 def _latest_first(root: Node | None) -> list[Node]:

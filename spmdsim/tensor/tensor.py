@@ -5,15 +5,18 @@ A program says what to compute on whole tensors; each process holds only the sha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.errors import InputError, LayoutError, WorldError
+from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import watch
+from spmdsim.tensor.element_types import has_gradient
 from spmdsim.tensor.meta import Meta
 from spmdsim.trace import recorder
 from spmdsim.worlds.reduce_ops import in_type
@@ -40,13 +43,13 @@ class Tensor:
 
     __slots__ = (
         "__weakref__",
+        "_tracked",
         "grad",
         "held",
         "meta",
         "name",
         "node",
         "output",
-        "requires_grad",
         "sums",
         "world",
     )
@@ -57,7 +60,9 @@ class Tensor:
         self.world = world
         self.meta = meta
         self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
-        self.requires_grad = requires_grad
+        self._tracked = False
+        if requires_grad:
+            self._track(True)
         self.name = name
         self.grad: Tensor | None = None
         self.node: Node | None = None
@@ -68,6 +73,15 @@ class Tensor:
     def shards(self) -> list[Any]:
         """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``."""
         return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)
+
+    def _track(self, wanted: bool) -> None:
+        if wanted and not has_gradient(self.meta.dtype):
+            raise UsageTypeError(
+                f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
+            )
+        self._tracked = bool(wanted)
+
+    requires_grad = property(attrgetter("_tracked"), _track)
 
     # -- what is known without data -------------------------------------------------------------------
 
@@ -94,7 +108,7 @@ class Tensor:
     @property
     def size(self) -> int:
         """Number of elements of the global tensor."""
-        return int(np.prod(self.meta.shape, dtype=np.int64))
+        return math.prod(self.meta.shape)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -258,15 +272,19 @@ class Tensor:
             return self
         return Tensor(self.world, self.meta, self.held, name=self.name)
 
-    def backward(self, gradient: Tensor | None = None) -> None:
-        """Compute the gradients of everything this tensor depends on.
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
+        """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
+
+        Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
 
         Args:
             gradient: the gradient of the final result with respect to this tensor; 1 for a tensor of one
                 element.
+            retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
 
         Raises:
             LayoutError: a gradient of another shape, or none for more than one element.
+            UsageTypeError: a second pass, where the first did not retain the graph.
         """
         from spmdsim.tensor.tape import backward
 
@@ -274,7 +292,7 @@ class Tensor:
             raise LayoutError(
                 f"backward() without a gradient needs one element, but the shape is {self.shape}"
             )
-        backward(self, gradient)
+        backward(self, gradient, retain_graph)
 
 
 @cache

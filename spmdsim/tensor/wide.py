@@ -30,22 +30,13 @@ def widened(value: Any) -> Any:
 
 
 def forward_of(op: Op, inputs: Sequence[Meta], outputs: Sequence[Meta]) -> Function:
-    """An operator's local function for operands and results with these metas."""
-    metas = (*inputs, *outputs)
-    if not any(is_half(meta.dtype) for meta in metas):
+    """An operator's local function for operands and results with these metas; see :meth:`Op.typed` for its results."""
+    if op.moves or not any(is_half(meta.dtype) for meta in (*inputs, *outputs)):
         return op.forward
-    if op.moves and all(meta.held is meta.dtype for meta in metas):
-        return op.forward
-    forward, kinds = op.forward, [meta.held for meta in outputs]
+    forward = op.forward
 
     def compute(*operands: Any, **params: Any) -> Any:
-        # A conversion to 16 bits leaves what is pending in the type in which it is held.
-        if "dtype" in params:
-            params["dtype"] = kinds[0]
-        results = forward(*(operands if op.moves else widened(operands)), **params)
-        if len(kinds) == 1:
-            return np.asarray(results, kinds[0], order="C")
-        return tuple(np.asarray(result, kind, order="C") for result, kind in zip(results, kinds))
+        return forward(*widened(operands), **params)
 
     return compute
 

@@ -74,7 +74,7 @@ class _Notes(Watcher):
         """Take the operator into the graph."""
         self.ranks = tensors[0].world.size
         inputs = [self.value(tensor) for tensor in tensors]
-        bound = op.bind([tensor.shape for tensor in tensors], params)
+        bound = op.bind([tensor.shape for tensor in tensors], params, [tensor.dtype for tensor in tensors])
         outputs = self.build.add(
             bound,
             inputs,

@@ -1,0 +1,311 @@
+"""Gradients of real and complex numbers by numeric differentiation, and operator by operator against torch."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from operator_types import ROWS, Row
+
+import spmdsim.nn as nn
+import spmdsim.ops as ops
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.errors import RuleError, UsageTypeError
+
+MESH = Mesh((3,), ("a",), (2, 0, 1))
+WORLD = LockStep(4)
+
+#: Results that are whole numbers or truth values, or do not change but in jumps.
+FLAT = {
+    *("all", "any", "argmax", "argmin", "ceil", "floor", "rint", "sign", "one_hot", "logical_not", "logical_and"),
+    *("logical_or", "equal", "not_equal", "greater", "greater_equal", "less", "less_equal", "floor_divide", "remainder"),
+}  # fmt: skip
+
+
+def numbers(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Positive reals, or complex numbers in all directions."""
+    rng = np.random.default_rng([seed, *shape])
+    if kind == "f":
+        return rng.uniform(0.5, 2, shape)
+    return rng.uniform(0.5, 2, shape) * np.exp(1j * rng.uniform(-3, 3, shape))
+
+
+def numeric(
+    loss: Callable[[Sequence[np.ndarray]], float], arrays: Sequence[np.ndarray], k: int
+) -> np.ndarray:
+    """``dL/dRe + i dL/dIm`` of every element, as torch has it."""
+    step = 1e-6
+    found = np.zeros_like(arrays[k])
+    for at in np.ndindex(arrays[k].shape):
+        for way in (1, 1j) if arrays[k].dtype.kind == "c" else (1,):
+            sides = []
+            for sign in (1, -1):
+                moved = [np.array(x) for x in arrays]
+                moved[k][at] += sign * step * way
+                sides.append(loss(moved))
+            found[at] += way * (sides[0] - sides[1]) / (2 * step)
+    return found
+
+
+def check(name: str, row: Row, arrays: list[np.ndarray]) -> None:
+    tensors = [Tensor.from_global(x, MESH("a", None), WORLD, requires_grad=True) for x in arrays]
+    result = row.call(*tensors)
+    weight = numbers("c" if result.dtype.kind == "c" else "f", result.shape, 9)
+
+    def loss(moved: Sequence[np.ndarray]) -> float:
+        return float(np.sum(np.conj(weight) * row.reference(*moved)).real)
+
+    result.backward(Tensor.from_global(weight, result.layout.reduced, WORLD))
+    for k, tensor in enumerate(tensors):
+        want = numeric(loss, arrays, k)
+        if tensor.grad is None:
+            assert not want.any(), f"{name} has no gradient of operand {k}"
+            continue
+        assert tensor.grad.dtype == tensor.dtype and {s.dtype for s in tensor.grad.shards} == {tensor.dtype}
+        np.testing.assert_allclose(tensor.grad.full(), want, 1e-6, 1e-7, err_msg=f"{name}, operand {k}")
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in FLAT and name != "cast"])
+def test_by_differences(name):
+    row = ROWS[name]
+    for kinds in itertools.product("fc", repeat=row.operands):
+        if "c" in kinds and (row.refused or name in ("maximum", "minimum", "arctan2", "softplus")):
+            continue  # complex numbers have no order
+        if name == "padded_embedding":
+            continue  # its padding rows stay zero; see its own test
+        check(name, row, [numbers(kind, row.shape, k) for k, kind in enumerate(kinds)])
+
+
+@pytest.mark.parametrize(("src", "dst"), list(itertools.permutations(["f4", "f8", "c8", "c16"], 2)))
+def test_of_conversions(src, dst):
+    x = Tensor.from_global(numbers(src[0], (2, 3), 0).astype(src), MESH("a", None), WORLD, requires_grad=True)
+    weight = numbers(dst[0], (2, 3), 1).astype(dst)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x.astype(dst).backward(Tensor.from_global(weight, MESH("a", None), WORLD))
+    want = weight.real if src[0] == "f" else weight
+    np.testing.assert_array_equal(x.grad.full(), want.astype(src))
+
+
+ELEMENTS = [
+    "exp",
+    "log",
+    "sqrt",
+    "tanh",
+    "sin",
+    "cos",
+    "log1p",
+    "expm1",
+    "square",
+    "reciprocal",
+    "rsqrt",
+    "sigmoid",
+]
+KINKED = ["absolute", "relu", "relu6", "silu", "softplus", "elu", "maximum", "minimum", "arctan2"]
+PRODUCTS = ["negative", "add", "subtract", "multiply", "divide", "matmul"]
+
+#: torch's name, or what to do with torch's tensors.
+PEERS: dict[str, Any] = {
+    **dict.fromkeys((*ELEMENTS, *KINKED, *PRODUCTS)),
+    "gelu": lambda t, x: t.nn.functional.gelu(x, approximate="tanh"),
+    "power": lambda t, x, y: t.pow(x, y),
+    "squared_difference": lambda t, x, y: (x - y) * (x - y),
+    "where": lambda t, x, y: t.where(t.tensor([[True, False, True], [False, False, True]]), x, y),
+    "sum": lambda t, x: x.sum(0), "mean": lambda t, x: x.mean(0), "prod": lambda t, x: x.prod(0),
+    "var": lambda t, x: x.var(0, correction=0), "std": lambda t, x: x.std(0, correction=0),
+    "max": lambda t, x: x.amax(0), "min": lambda t, x: x.amin(0),
+    "softmax": lambda t, x: t.softmax(x, 1), "log_softmax": lambda t, x: t.log_softmax(x, 1),
+    "einsum": lambda t, x, y: t.einsum("ij,ik->jk", x, y),
+    "layer_norm": lambda t, x, s: t.nn.functional.layer_norm(x, (3,), s[0], s[1]),
+    "rms_norm": lambda t, x, s: t.nn.functional.rms_norm(x, (3,), s[0], 1e-6),
+    "prelu": lambda t, x, s: t.nn.functional.prelu(x, s[0]),
+    "concat": lambda t, x, y: t.cat([x, y], 1),
+    "embedding": lambda t, x: x[[1, 0]], "gather": lambda t, x: x[[1, 0]],
+    "transpose": lambda t, x: x.T, "reshape": lambda t, x: x.reshape(3, 2), "flip": lambda t, x: x.flip(0),
+    "cross_entropy": lambda t, x: t.nn.functional.cross_entropy(x, t.tensor([1, 0]), reduction="none"),
+}  # fmt: skip
+CALLS = {"negative": "neg", "divide": "div", "matmul": lambda t, x, y: x.T @ y}
+FUNCTIONAL = {"relu", "relu6", "silu", "softplus", "elu"}
+
+
+def _peer(torch: Any, name: str) -> Callable[..., Any]:
+    given = PEERS[name] or CALLS.get(name, name)
+    if callable(given):
+        return lambda *xs: given(torch, *xs)
+    return getattr(torch.nn.functional if name in FUNCTIONAL else torch, given)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_against_torch(name):
+    torch = pytest.importorskip("torch")
+    row, peer = ROWS[name], _peer(torch, name)
+    for kinds in itertools.product("fc", repeat=row.operands):
+        arrays = [numbers(kind, row.shape, k) for k, kind in enumerate(kinds)]
+        if name in ("maximum", "minimum", "max", "min", "prelu") or "c" not in kinds:
+            arrays = [np.where(x.real > 1.2, -x, x) if name not in ("log", "sqrt", "rsqrt", "power", "log1p") else x
+                      for x in arrays]  # fmt: skip
+        theirs = [torch.tensor(x, requires_grad=True) for x in arrays]
+        if name == "where" and len(set(kinds)) > 1:
+            continue  # torch's own pass backward fails there
+        try:
+            want = peer(*theirs)
+        except (RuntimeError, NotImplementedError):  # not for complex numbers there; see test_by_differences
+            assert "c" in kinds, name
+            continue
+        ours = [Tensor.from_global(x, MESH("a", None), WORLD, requires_grad=True) for x in arrays]
+        try:
+            found = row.call(*ours)
+        except RuleError:
+            assert "c" in kinds, name
+            continue
+        np.testing.assert_allclose(
+            found.full(), want.detach().numpy(), 1e-12, 1e-12, err_msg=f"{name} {kinds}"
+        )
+        weight = numbers("c" if found.dtype.kind == "c" else "f", found.shape, 9)
+        found.backward(Tensor.from_global(weight, found.layout.reduced, WORLD))
+        want.backward(torch.tensor(weight))
+        for mine, other in zip(ours, theirs):
+            np.testing.assert_allclose(
+                mine.grad.full(), other.grad.numpy(), 1e-11, 1e-11, err_msg=f"{name} {kinds}"
+            )
+
+
+POWERS = [(0.0, 0.0), (0.0, 2.0), (0.0, 1.0), (2.0, 0.0), (-2.0, 2.0), (-2.0, 0.0), (3.0, -1.0)]
+
+
+@pytest.mark.ranks(1, 2)
+def test_powers_at_zero(world):
+    """What torch gives: nothing changes ``a ** 0``, and nothing ``0 ** b``; a negative base has no slope in b."""
+    mesh = Mesh((world.size,), ("a",))
+    pairs = np.array(POWERS).T
+    a, b = (Tensor.from_global(x, mesh("a"), world, requires_grad=True) for x in pairs)
+    ops.sum(ops.power(a, b)).backward()
+    assert a.grad.full().tolist() == [0, 0, 1, 0, -4, 0, -1 / 9]
+    nan = np.nan
+    np.testing.assert_allclose(b.grad.full(), [0, 0, 0, np.log(2), nan, nan, np.log(3) / 3])
+    x = Tensor.from_global(np.zeros(2), mesh(None), world, requires_grad=True)
+    ops.sum(x**0).backward()
+    assert x.grad.full().tolist() == [0, 0]
+
+
+def test_powers_at_zero_against_torch():
+    torch = pytest.importorskip("torch")
+    for kind in (np.float64, np.complex128):
+        pairs = np.array(POWERS, kind).T
+        theirs = [torch.tensor(x, requires_grad=True) for x in pairs]
+        ours = [Tensor.from_global(x, MESH(None), WORLD, requires_grad=True) for x in pairs]
+        torch.pow(*theirs).backward(torch.ones(len(POWERS), dtype=theirs[0].dtype))
+        weight = Tensor.from_global(np.ones(len(POWERS), kind), MESH(None), WORLD)
+        ops.power(*ours).backward(weight)
+        for mine, other in zip(ours, theirs):
+            want = other.grad.numpy()
+            known = (
+                ~np.isnan(want) if kind is np.complex128 else slice(None)
+            )  # torch has nan for a complex 0 ** 0
+            np.testing.assert_allclose(mine.grad.full()[known], want[known], 1e-12, 1e-12)
+
+
+# -- through reshapes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize(
+    ("old", "new"), [((2, 3), (3, 2)), ((2, 3), (6,)), ((6, 4), (2, 3, 4)), ((1, 1), ()), ((5,), (5,))]
+)
+def test_reshapes_into_a_layout(world, old, new):
+    """Their gradient has the operand's shape and lies as the operand does."""
+    mesh = Mesh((world.size,), ("a",))
+    x = numbers("f", old, 0)
+    weight = numbers("f", new, 1)
+    for src, dst in itertools.product(range(-1, len(old)), range(-1, len(new))):
+        start = mesh(*["a" if d == src else None for d in range(len(old))])
+        end = mesh(*["a" if d == dst else None for d in range(len(new))])
+        tensor = Tensor.from_global(x, start, world, requires_grad=True)
+        there = ops.reshape(tensor, new, end)
+        assert (there.shape, there.layout) == (new, end)
+        np.testing.assert_array_equal(there.full(), x.reshape(new))
+        nn.backward(ops.sum(there * weight + there.to(mesh(*[None] * len(new)))))
+        assert (tensor.grad.shape, tensor.grad.layout) == (old, start)
+        np.testing.assert_allclose(tensor.grad.full(), (weight + 1).reshape(old))
+
+
+@pytest.mark.ranks(4)
+def test_reshapes_of_what_is_pending(world):
+    mesh = Mesh((2, 2), ("a", "b"))
+    x = Tensor.from_global(numbers("f", (4, 6), 0), mesh("a", None), world, requires_grad=True)
+    w = Tensor.from_global(numbers("f", (6, 6), 1), mesh(None, "b"), world, requires_grad=True)
+    pending = ops.einsum("ij,ik->jk", x, x @ w)
+    assert pending.layout.partial
+    there = ops.reshape(pending, (9, 4), mesh("a", "b"))
+    weight = numbers("f", (9, 4), 2)
+    ops.sum(there * weight).backward()
+    X, W = x.full(), w.full()
+    inner = weight.reshape(6, 6)
+    np.testing.assert_allclose(w.grad.full(), X.T @ X @ inner)
+    np.testing.assert_allclose(x.grad.full(), X @ W @ inner.T + X @ inner @ W.T)
+
+
+# -- one row, whole numbers, two passes -----------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_the_loss_of_one_row(world):
+    mesh = Mesh((world.size,), ("a",))
+    logits = numbers("f", (5,), 0)
+    x = Tensor.from_global(logits, mesh("a"), world, requires_grad=True)
+    label = Tensor.from_global(np.array(3), mesh(), world)
+    ops.cross_entropy(x, label).backward()
+    softmax = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(x.grad.full(), softmax - np.eye(5)[3])
+    y = Tensor.from_global(logits, mesh("a"), world, requires_grad=True)
+    ops.pick(y, label).backward()
+    assert y.grad.full().tolist() == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.ranks(2)
+def test_whole_numbers_have_no_gradient(world):
+    mesh = Mesh((2,), ("a",))
+    for dtype in ("i4", "u1", "?"):
+        with pytest.raises(
+            UsageTypeError, match="only floating and complex tensors have gradients, but this one holds"
+        ):
+            Tensor.from_global(np.ones(2, dtype), mesh("a"), world, requires_grad=True)
+        x = Tensor.from_global(np.ones(2, dtype), mesh("a"), world)
+        with pytest.raises(UsageTypeError, match="floating"):
+            x.requires_grad = True
+    x = Tensor.from_global(np.ones(2), mesh("a"), world, requires_grad=True)
+    assert not x.astype("i4").requires_grad and x.astype("f4").requires_grad
+    assert not ops.where(x > 0, x, 0).astype(bool).requires_grad
+
+
+@pytest.mark.ranks(2)
+def test_two_passes(world):
+    mesh = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.array([1.0, 2.0]), mesh("a"), world, requires_grad=True)
+    squares = x * x
+    loss = ops.sum(squares)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert x.grad.full().tolist() == [4, 8]
+    for again in (loss, ops.sum(squares * 3)):
+        with pytest.raises(UsageTypeError, match="was passed backward before: compute the result again"):
+            again.backward()
+    with pytest.raises(UsageTypeError, match="passed backward before"):
+        nn.backward(loss)
+    assert x.grad.full().tolist() == [4, 8]
+    moved = x.to(mesh(None))
+    for _ in range(2):
+        ops.sum(moved * moved).backward()
+    assert x.grad.full().tolist() == [8, 16]
+
+
+@pytest.mark.ranks(2)
+def test_a_given_gradient_of_another_type(world):
+    mesh = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.array([1, 2], "f4"), mesh("a"), world, requires_grad=True)
+    (x * 2).backward(Tensor.from_global(np.array([1.0, 0.5]), mesh(None), world))
+    assert x.grad.dtype == np.float32 and x.grad.full().tolist() == [2, 1]
