@@ -1,16 +1,37 @@
-"""The least that a rank has to receive, whatever the algorithm.
+"""The least that ranks have to receive, whatever the algorithm, with its proof.
 
-* Values only move: a rank receives every element of its target box that it does not hold, ``|target - source|``.
-  This is exact, and the direct exchange reaches it.
-* Values are reduced: each element has ``n`` contributions, one per rank of the pending axes, and ends up on ``k``
-  ranks. Every contribution but one must travel to be combined, and the sum must then reach the other ``k - 1``
-  holders: ``(n - 1) + (k - 1)`` elements received, or one more where no holder-to-be has a contribution of its own.
-  Shared evenly over the holders this is ``(n-1)/n`` of the vector for P -> S and ``2 (n-1)/n`` of it for P -> R.
+**What is counted.** A *reception* is one element that arrives at a rank from another one: a contribution, or any
+combination of contributions that its sender knows. Only the ranks of the two meshes take part, ``P`` of them.
+A rank *knows* what it holds and what it received. Look at one element. Its ``n`` contributions lie in ``n`` classes of
+ranks (copies along other axes are in one class; with nothing to reduce ``n = 1``), ``H`` is all of them together, and
+``W`` are the ``N`` ranks that want the result.
 
-The count per element bounds the sum over ranks, so the largest share bounds the busiest rank. Axes along which the
-source and the target only hold copies are left out of ``k``: the groups along them are the same problem side by
-side. Where the reduced values go to other ranks than those that hold the contributions, the adding can be done by
-either, and the bound is what a target rank must receive in any case: each element once.
+**Values only move** (``n = 1``). A rank of ``W`` that is not in ``H`` receives the element, nobody else has to:
+``|target - source|`` on every rank, and the direct exchange receives no more.
+
+**Values are reduced** (``n > 1``). *At least* ``(n - 1) + (N - 1)`` *receptions, and one more if no rank is in both*
+``H`` *and* ``W``. Proof. Call a rank complete when all ``n`` contributions have gone into what it knows, and let ``x``
+be a rank that becomes complete before any rank that it heard from, directly or through others. Take the classes, each
+as one node, and every rank outside of ``H`` as a node of its own, and join two nodes whenever one receives from the
+other. What ``x`` heard joined the ``n`` classes and ``x``: that takes ``n - 1`` receptions, ``n`` if ``x`` is not in
+``H``, and none of them made another rank complete. Every rank of ``W`` but ``x`` becomes complete by a reception of its
+own, so there are ``N - 1`` more, or ``N`` if ``x`` is not in ``W``. Both are least if ``x`` can be in ``H`` and ``W``; if
+no rank is, one of the two is one more. A chain through the classes that ends in ``W``, and from there to the others of
+``W``, reaches it. Copies along other axes are in ``N`` and in the classes: they are helpers, not problems of their own.
+
+**The busiest rank.** A rank of ``W`` knows less than all at first, so it receives each element of its target at least
+once; and some rank receives at least the average: ``max(largest target, ceil(total / P))``. (For any other set of
+ranks the rest could do all the adding, which leaves to the set what its own ranks want.)
+
+**Axes that stay pending** with the same reduction: each of their coordinates is a problem of its own, with ``N``
+counted inside of it. All ranks may still help, so the average is over all.
+
+**Pending targets.** Along a newly pending axis the ranks of a line together hold the result, in parts of their choice.
+Take each line as one rank in all of the above: ``N`` counts lines, and a line shares what it has to receive among its
+ranks. From another mesh a line may hold several classes; there only what none of its ranks holds is counted.
+
+The bound is tight per element and in all. It may be out of reach for the busiest rank: sizes that do not divide, and
+helpers without a contribution, which cost a reception more than the average allows for. Tables print the ratio then.
 """
 
 from __future__ import annotations
@@ -18,12 +39,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from spmdsim.layout import Layout
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
-from spmdsim.redistribution.step import overlap
+
+
+class Bound(NamedTuple):
+    """What must be received, in elements.
+
+    Attributes:
+        busiest: by at least one rank.
+        total: by all ranks together.
+        ranks: per position of the target's mesh: exactly what its rank must receive where values only move; where
+            they are reduced, the larger of its target and the average, and no algorithm keeps every rank below that.
+    """
+
+    busiest: int
+    total: int
+    ranks: np.ndarray
+
+    @classmethod
+    def of_each(cls, ranks: np.ndarray, total: int | None = None) -> Bound:
+        """A bound from the ranks' own, and the total if it is not their sum."""
+        return cls(int(ranks.max(initial=0)), int(ranks.sum()) if total is None else total, ranks)
 
 
 def kept_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
@@ -45,7 +86,7 @@ def contributions(src: Layout, dst: Layout) -> int:
 
 
 def lower_bound_elements(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> int:
-    """Elements that ``rank`` must receive at least to get from ``src`` to ``dst``.
+    """Elements that ``rank`` must receive at least to get from ``src`` to ``dst``, as :attr:`Bound.ranks` says.
 
     Args:
         src: the layout before, on any mesh.
@@ -62,41 +103,52 @@ def lower_bound_elements(src: Layout, dst: Layout, shape: Sequence[int], rank: i
     """
     if rank not in dst.mesh:
         return 0
-    if contributions(src, dst) > 1:
-        return int(lower_bounds(src, dst, tuple(shape))[dst.mesh.position(rank)])
-    target = dst.bounds(shape, rank)
-    own = overlap(src.bounds(shape, rank), target) if rank in src.mesh else None
-    held = math.prod(stop - start for start, stop in own) if own else 0
-    return math.prod(stop - start for start, stop in target) - held
+    return int(lower_bound(src, dst, tuple(shape)).ranks[dst.mesh.position(rank)])
 
 
 @lru_cache(maxsize=1024)
-def lower_bounds(src: Layout, dst: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    """:func:`lower_bound_elements` for every position of the target's mesh, as one int64 array."""
-    here = ranks_of(src.mesh).positions(ranks_of(dst.mesh).rank)
+def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Bound:
+    """The least that any algorithm receives to get from ``src`` to ``dst``.
+
+    >>> from spmdsim.layout import Mesh
+    >>> mesh = Mesh((2, 4), ("a", "b"))
+    >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
+    (64, 512)
+    """
+    mesh, kept = dst.mesh, kept_axes(src, dst)
+    terms = contributions(src, dst)
+    new = tuple(axis for axis in dst.partial_axes if axis not in kept)
+    here = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
     want, have = dst.all_bounds(shape), src.all_bounds(shape)[here]
     own = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
     held = np.where(here < 0, 0, np.maximum(own, 0).prod(axis=1))
     wanted = (want[..., 1] - want[..., 0]).prod(axis=1)
-    terms = contributions(src, dst)
-    if terms == 1:
-        return wanted - held
-    if {*src.mesh.rank_list} != {*dst.mesh.rank_list}:
-        return wanted
-    kept = kept_axes(src, dst)
-    apart = _copies_only(src, dst)
-    piece = piece_numbers(dst.mesh, (*dst.split_axes, *kept, *apart))
-    holders = dst.mesh.size // dst.mesh.axis_size(*dst.split_axes, *kept, *apart)
-    # Which elements of a target piece are in the source piece of one of its holders: distinct source pieces of
-    # one target piece share no element, so their overlaps add up.
-    pairs = piece * src.mesh.size + piece_numbers(src.mesh, src.split_axes)[here]
-    _, first = np.unique(pairs, return_index=True)
-    among = np.bincount(piece[first], weights=held[first], minlength=dst.mesh.size).astype(np.int64)
-    return -(-(wanted * (terms + holders - 1) - among[piece]) // holders)
+    lines = mesh.axis_size(*new)
+    source = np.where(here < 0, -1, piece_numbers(src.mesh, src.split_axes)[here]) + 1
+    if terms == 1 or (new and src.mesh != mesh):
+        line = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in new))
+        missing = wanted - _distinct(line, source, held)[line] if new else wanted - held
+        return Bound.of_each(-(-missing // lines), int(missing.sum()) // lines)
+    # Overlaps of different source or target pieces share no element, so they add up to those held where wanted.
+    covered = int(_distinct(piece_numbers(mesh, (*dst.split_axes, *kept)), source, held).sum())
+    elements = math.prod(shape) * mesh.axis_size(*kept)
+    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept, *new)
+    total = elements * (terms + wanting - 1) - covered
+    least = -(-total // (mesh.size + src.mesh.size - int((here >= 0).sum())))
+    if not new and (here < 0).any() and terms > 2:
+        inside, outside = src.mesh.size, int((here < 0).sum())
+        weight = np.where(here < 0, terms - 2, terms - 1)
+        weighed = int((wanted * weight).sum()) + elements * (terms - 2) * (terms - 1)
+        least = max(least, -(-weighed // (inside * (terms - 1) + outside * (terms - 2))))
+    return Bound.of_each(np.maximum(-(-wanted // lines), least), total)
 
 
-def _copies_only(src: Layout, dst: Layout) -> tuple[str, ...]:
-    """The axes along which both layouts, on one mesh, hold copies."""
-    if src.mesh != dst.mesh:
-        return ()
-    return tuple(axis for axis in src.replicated_axes if axis in dst.replicated_axes)
+def lower_bounds(src: Layout, dst: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    """:func:`lower_bound_elements` for every position of the target's mesh, as one int64 array."""
+    return lower_bound(src, dst, shape).ranks
+
+
+def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """Per group the elements of its distinct pieces."""
+    _, first = np.unique(group * (piece.max(initial=0) + 1) + piece, return_index=True)
+    return np.bincount(group[first], weights=elements[first], minlength=len(group)).astype(np.int64)

@@ -118,7 +118,25 @@ class Target:
         if lost and len(lost) < len(pending):
             found.append(Move("all_reduce", lost, State(dims, _without(pending, lost))))
         found.append(Move("all_reduce", pending, State(dims, ())))
-        return found + [_scattered(state, dim, pending) for dim, run in enumerate(runs) if run != pending]
+        found += [_scattered(state, dim, pending) for dim, run in enumerate(runs) if run != pending]
+        return found + self._spreads(state)
+
+    def _spreads(self, state: State) -> list[Move]:
+        """All reductions at once, into pieces as small as can be: axes that only copy split, too, at no cost.
+
+        The target's next axes come first, the others after them in one dim, for the time being.
+        """
+        dims, pending = state
+        free = self.movable.difference(*dims)
+        runs = [next_run(entry, target, free) for entry, target in zip(dims, self.dims)]
+        placed = [entry + run for entry, run in zip(dims, runs)]
+        rest = tuple([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
+        found = []
+        for axes in dict.fromkeys((rest, tuple([axis for axis in rest if axis in pending]))):
+            for dim in range(len(dims)):
+                after = tuple([e + axes if d == dim else e for d, e in enumerate(placed)])
+                found.append(Move("reduce_scatter", pending, State(after, ())))
+        return found
 
     # -- placements ---------------------------------------------------------------------------------
 

@@ -19,12 +19,12 @@ from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.layout import Layout
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.sizes import integers
-from spmdsim.redistribution.bound import lower_bound_elements, lower_bounds
-from spmdsim.redistribution.candidates import Candidate, before_fill, candidates, endpoints
+from spmdsim.redistribution.bound import Bound, lower_bound
+from spmdsim.redistribution.candidates import Candidate, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
 from spmdsim.redistribution.exchange.grid import ranks_of
 from spmdsim.redistribution.price import price_step, received_elements
-from spmdsim.redistribution.reshape.plans import reshape_bounds, reshape_candidates
+from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step import Step
 
 
@@ -71,9 +71,7 @@ class Plan:
         """Bytes that ``rank`` must receive whatever the algorithm, see :mod:`spmdsim.redistribution.bound`."""
         if rank not in self.dst.mesh:
             return 0
-        if self.to_shape is not None:
-            return self.itemsize * int(self._bounds[self.dst.mesh.position(rank)])
-        return self.itemsize * lower_bound_elements(*self._ends, rank)
+        return self.itemsize * int(self._bound.ranks[self.dst.mesh.position(rank)])
 
     @cached_property
     def max_nbytes(self) -> int:
@@ -88,12 +86,12 @@ class Plan:
     @cached_property
     def max_lower_bound(self) -> int:
         """The lower bound of the busiest rank, in bytes."""
-        return int(self._bounds.max(initial=0)) * self.itemsize
+        return self._bound.busiest * self.itemsize
 
     @cached_property
     def total_lower_bound(self) -> int:
         """The lower bound of all ranks together, in bytes."""
-        return int(self._bounds.sum()) * self.itemsize
+        return self._bound.total * self.itemsize
 
     @property
     def ratio(self) -> float:
@@ -148,16 +146,11 @@ class Plan:
         """What a notebook shows: the table."""
         printer.text("..." if cycle else str(self))
 
-    @property
-    def _ends(self) -> tuple[Layout, Layout, tuple[int, ...]]:
-        src, dst, shape = endpoints(self.src, self.dst, self.shape)
-        return src, before_fill(src, dst, shape), shape
-
     @cached_property
-    def _bounds(self) -> np.ndarray:
+    def _bound(self) -> Bound:
         if self.to_shape is not None:
-            return reshape_bounds(self.src, self.dst, self.shape, self.to_shape)
-        return lower_bounds(*self._ends)
+            return reshape_bound(self.src, self.dst, self.shape, self.to_shape)
+        return lower_bound(*endpoints(self.src, self.dst, self.shape))
 
     @cached_property
     def _received(self) -> np.ndarray:

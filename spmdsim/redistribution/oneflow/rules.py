@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spmdsim.layout import Layout, Mesh, Placement, Replicate, Shard, split_block
-from spmdsim.redistribution.bound import lower_bounds
+from spmdsim.redistribution.bound import lower_bound
 
 Sbp = Sequence[Placement]
 
@@ -37,7 +37,7 @@ def total_traffic(mesh: Mesh, src: Sbp, dst: Sbp, shape: Sequence[int], itemsize
     2048
     """
     one, other = (Layout.from_placements(mesh, placements, len(shape)) for placements in (src, dst))
-    return itemsize * int(lower_bounds(one, other, tuple(shape)).sum())
+    return itemsize * lower_bound(one, other, tuple(shape)).total
 
 
 def can_merge_split(size: int, parts: int) -> bool:

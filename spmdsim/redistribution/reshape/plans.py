@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
-from spmdsim.redistribution.bound import lower_bounds
+from spmdsim.redistribution.bound import Bound, contributions, lower_bound
 from spmdsim.redistribution.candidates import (
     DIRECT,
     REDUCED,
@@ -53,15 +53,19 @@ def reshape_candidates(
     return tuple(sorted(out, key=lambda one: one.order))
 
 
-def reshape_bounds(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> np.ndarray:
-    """Per position of the target's mesh, the elements its rank must receive at least."""
+def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> Bound:
+    """The least that must be received; with cuts that do not divide one another, every element of a sum once."""
     found = factor(src, dst, shape, to_shape)
     if found is not None:
-        before, after, finer = endpoints(found.src, found.dst, found.shape)
-        return lower_bounds(before, before_fill(before, after, finer), finer)
-    if src.partial:
-        return volumes(dst, to_shape)
-    return flat_received(src, dst.reduced, shape, to_shape)[0]
+        return lower_bound(*endpoints(found.src, found.dst, found.shape))
+    if not src.partial:
+        return Bound.of_each(flat_received(src, dst.reduced, shape, to_shape)[0])
+    if dst.partial:
+        return Bound.of_each(np.zeros(dst.mesh.size, np.int64))
+    terms, wanting = contributions(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
+    total = math.prod(shape) * (terms + wanting - 2)
+    taking_part = len({*src.mesh.rank_list, *dst.mesh.rank_list})
+    return Bound.of_each(np.maximum(volumes(dst, to_shape), -(-total // taking_part)), total)
 
 
 def _between(
