@@ -19,7 +19,9 @@ from spmdsim.redistribution.bound import kept_axes, reduced_axes
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.exchange.traffic import busiest
 from spmdsim.redistribution.price import (
+    BYTES_ONLY,
     Prices,
+    busiest_received,
     largest,
     largest_sizes,
     least_exchange,
@@ -28,6 +30,7 @@ from spmdsim.redistribution.price import (
 )
 from spmdsim.redistribution.search import STEP_PENALTY, Found, Paths, search, steps_of
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
+from spmdsim.redistribution.uneven import reduction
 
 #: The kinds of plan.
 LOCAL = "local"
@@ -45,7 +48,7 @@ class Candidate:
         kind: its kind, as in :class:`~spmdsim.redistribution.planner.Plan`.
         steps: its steps.
         seconds: modelled time.
-        received: elements the busiest rank receives, step by step.
+        received: elements the busiest rank receives over all steps.
         held: the most elements a rank holds after a step.
         allowed: False if it needs more memory than the larger of source and target: shown, but not taken.
     """
@@ -104,12 +107,15 @@ def priced(
     steps: tuple[Step, ...], kind: str, itemsize: int, machine: CostModel | None, allowed: bool = True
 ) -> Candidate:
     """Steps with their price; a plan that sends nothing is local, whatever found it."""
-    prices = [price_step(step, itemsize, machine) for step in steps]
+    received = busiest_received(steps)
+    seconds = received * itemsize * BYTES_ONLY.beta
+    if machine is not None:
+        seconds = sum(price_step(step, itemsize, machine)[1] for step in steps)
     return Candidate(
         LOCAL if all(step.collective in LOCAL_STEPS for step in steps) else kind,
         steps,
-        sum(seconds for _, seconds in prices),
-        sum(received for received, _ in prices),
+        seconds,
+        received,
         max((largest(step.dst, step.shape_after) for step in steps), default=0),
         allowed,
     )
@@ -173,6 +179,7 @@ class _Finder:
         paths = self._search(dst, float("inf") if self.everything else bound)
         found += self._collectives(paths, True)
         found += self._reduced(paths, found)
+        found += self._balanced(found)
         if self.everything and paths.target is None:
             found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
         return found
@@ -181,7 +188,18 @@ class _Finder:
         """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
         if not self.src.partial:
             return self._exchanged((), self.src, self._arrivals)
-        return self._reduced(self._search(self.src.reduced, float("inf")), [])
+        found = self._reduced(self._search(self.src.reduced, float("inf")), [])
+        return found + self._balanced(found)
+
+    def _balanced(self, others: list[Candidate]) -> list[Candidate]:
+        """By bytes alone, where pieces are not all equal: the reduction whose busiest rank receives the least."""
+        src, dst = self.src, self.dst
+        equal = src.mesh == dst.mesh and not any(size % src.mesh.size for size in self.shape)
+        if equal or not self.prices.bytes_only or not reduced_axes(src, dst):
+            return []
+        limit = min(one.received for one in others if one.allowed)
+        steps = reduction(src, dst, self.shape, self.kept, limit)
+        return [self._candidate(steps, REDUCED)] if steps else []
 
     def _candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
         return priced(steps, kind, self.itemsize, self.machine, allowed)

@@ -23,7 +23,7 @@ from spmdsim.redistribution.bound import Bound, lower_bound
 from spmdsim.redistribution.candidates import Candidate, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
 from spmdsim.redistribution.exchange.grid import ranks_of
-from spmdsim.redistribution.price import price_step, received_elements
+from spmdsim.redistribution.price import BYTES_ONLY, price_step, received_elements
 from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step import Step
 
@@ -110,6 +110,8 @@ class Plan:
     @cached_property
     def seconds(self) -> float:
         """Modelled seconds; without a machine, the bytes of the busiest rank on a link of 8 GB/s."""
+        if self.machine is None:
+            return self.max_nbytes * BYTES_ONLY.beta
         return sum(seconds for _, seconds in self.prices)
 
     # -- what it looks like -------------------------------------------------------------------------

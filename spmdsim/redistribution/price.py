@@ -19,7 +19,7 @@ from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.layout import Layout, Mesh
 from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange.few import FewTraffic
-from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers
+from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
 from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, reduction_elements
@@ -212,6 +212,18 @@ def _ends(step: Step) -> Ends:
     return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
+def busiest_received(steps: Sequence[Step]) -> int:
+    """Elements that the busiest rank receives over all steps: not always the busiest of any of them."""
+    sending = [step for step in steps if step.collective not in LOCAL_STEPS]
+    if len(sending) < 2:
+        return sum(price_step(step, 1, None)[0] for step in sending)
+    ranks = [ranks_of(step.dst.mesh).rank for step in sending]
+    total = np.zeros(1 + max(int(some.max(initial=0)) for some in ranks), np.int64)
+    for step, some in zip(sending, ranks):
+        total[some] += received_elements(step)
+    return int(total.max())
+
+
 def received_elements(step: Step) -> np.ndarray:
     """Elements each position of the target's mesh receives, as ``Step.nbytes`` counts them."""
     mesh = step.dst.mesh
@@ -222,13 +234,15 @@ def received_elements(step: Step) -> np.ndarray:
     if step.collective == "exchange":
         return exchange_traffic(step.src, step.dst, step.shape).received
     mine = volumes(step.dst, step.shape)
-    members = mesh.axis_size(*step.axes)
-    if step.collective in ("all_reduce", "reduce_scatter"):
-        return reduction_elements(step.collective, members, mine, _places(mesh, step.axes))
+    members = step.src.mesh.axis_size(*step.axes)
+    if step.collective == "reduce_scatter":
+        return reduction_elements(step.collective, members, mine)
+    if step.collective == "all_reduce":
+        return reduction_elements(step.collective, members, mine, places(mesh, step.axes))
     return mine - exchange_traffic(step.src, step.dst, step.shape).own
 
 
-def _places(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
+def places(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
     """``Step.place`` of every position of a mesh."""
     if mesh.ranks is None:
         return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))

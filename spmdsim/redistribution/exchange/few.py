@@ -87,12 +87,12 @@ class Along(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], size: int) -> Along:
-    starts, lengths = _pieces(size, _parts(have, src))
+    starts, lengths = pieces_of(size, _parts(have, src))
     held = piece_numbers(have, src).tolist()
     given = [lengths[piece] for piece in held]
     if have == want and src == dst:
         return Along(given, given, given)
-    begins, sizes = _pieces(size, _parts(want, dst))
+    begins, sizes = pieces_of(size, _parts(want, dst))
     asked = piece_numbers(want, dst).tolist()
     wanted = [sizes[piece] for piece in asked]
     if have == want and src == dst[: len(src)]:
@@ -111,10 +111,10 @@ def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], s
 @lru_cache(maxsize=4096)
 def _overlapping(size: int, before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
     """Per piece of a dim how many pieces of another cut have some of it; empty pieces say anything."""
-    edges = [start for start, length in zip(*_pieces(size, before)) if length]
+    edges = [start for start, length in zip(*pieces_of(size, before)) if length]
     return [
         bisect_left(edges, start + length) - bisect_right(edges, start) + 1
-        for start, length in zip(*_pieces(size, after))
+        for start, length in zip(*pieces_of(size, after))
     ]
 
 
@@ -123,7 +123,7 @@ def _parts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _pieces(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
+def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Starts and lengths of the pieces of a dim."""
     count = prod(parts)
     if size % count == 0:
