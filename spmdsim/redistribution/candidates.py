@@ -15,7 +15,7 @@ from typing import NamedTuple
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
-from spmdsim.redistribution.bound import kept_axes, reduced_axes
+from spmdsim.redistribution.bound import kept_axes, lower_bound, reduced_axes
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.exchange.traffic import busiest
 from spmdsim.redistribution.price import (
@@ -198,6 +198,8 @@ class _Finder:
         if equal or not self.prices.bytes_only or not reduced_axes(src, dst):
             return []
         limit = min(one.received for one in others if one.allowed)
+        if limit <= lower_bound(src, dst, self.shape).busiest:
+            return []
         steps = reduction(src, dst, self.shape, self.kept, limit)
         return [self._candidate(steps, REDUCED)] if steps else []
 

@@ -108,7 +108,7 @@ def reduction(src: Layout, dst: Layout, shape: tuple[int, ...], kept: Pairs, lim
         The steps; none if there are none below the limit, or too many layouts to look at them all.
     """
     best: Way | None = None
-    for start in _finer(src) if shape and not kept else (src,):
+    for start in _finer(src, shape) if shape and not kept else (src,):
         meshes = _meshes(start.mesh, dst.mesh)
         if shape and meshes:
             found = _Finder(start, dst, shape, kept, meshes, limit)
@@ -128,25 +128,38 @@ def _meshes(here: Mesh, there: Mesh) -> tuple[Mesh, ...]:
     return tuple([named.get(mesh.shape) or Mesh(mesh.shape, mesh.axes, here.ranks) for mesh in every_mesh(here.size)])
 
 
-@lru_cache(maxsize=256)
-def _finer(src: Layout) -> tuple[Layout, ...]:
-    """The layout with the axes that split nothing cut into prime factors, in every order: reduced one by one."""
-    if src.mesh.size > MOST_RANKS:
+@lru_cache(maxsize=1024)
+def _finer(src: Layout, shape: tuple[int, ...]) -> tuple[Layout, ...]:
+    """The same layout on meshes whose axes are primes, so that axes can be reduced, moved or split in part.
+
+    Neighbouring axes that are both pending, or both only copy, are one axis that is cut into its primes in every
+    order; an axis that splits a dim is cut where that leaves the pieces as they are.
+    """
+    mesh, pending = src.mesh, dict(src.partial)
+    if mesh.size > MOST_RANKS:
         return (src,)
-    cut = {*src.mesh.axes} - {*src.split_axes}
-    parts = [
-        sorted({*permutations(_primes(size))}) if axis in cut else [(size,)] for axis, size in src.mesh.size_of.items()
-    ]
+    runs: list[tuple[list[str], str | None]] = []
+    for axis in mesh.axes:
+        role = axis if axis in src.split_axes else pending.get(axis)
+        if runs and runs[-1][1] == role:
+            runs[-1][0].append(axis)
+        else:
+            runs.append(([axis], role))
     found = []
-    for sizes in product(*parts):
-        names = [
-            (axis,) if len(some) == 1 else tuple([f"{axis}.{k}" for k in range(len(some))])
-            for axis, some in zip(src.mesh.axes, sizes)
-        ]
-        mesh = Mesh([n for some in sizes for n in some], [name for some in names for name in some], src.mesh.ranks)
-        into = dict(zip(src.mesh.axes, names))
-        found.append(Layout(mesh, src.dims, [(name, op) for axis, op in src.partial for name in into[axis]]))
-    return tuple(found)
+    for sizes in product(*(sorted({*permutations(_primes(mesh.axis_size(*axes)))}) for axes, _ in runs)):
+        into, shape_of, names = {}, [], []
+        for (axes, _), parts in zip(runs, sizes):
+            same = list(parts) == [mesh.size_of[axis] for axis in axes]
+            into[axes[0]] = tuple(axes) if same else tuple([f"{axes[0]}.{k}" for k in range(len(parts))])
+            shape_of += parts
+            names += into[axes[0]]
+        fine = Mesh(shape_of, names, mesh.ranks)
+        left = [(name, op) for axis, op in src.partial for name in into.get(axis, ())]
+        dims = [[name for axis in entry for name in into[axis]] for entry in src.dims]
+        one = Layout(fine, dims, left)
+        if np.array_equal(one.all_bounds(shape).reshape(-1), src.all_bounds(shape).reshape(-1)):
+            found.append(one)
+    return tuple(found) if src in found else (src, *found)
 
 
 def _primes(size: int) -> list[int]:
@@ -173,41 +186,48 @@ class _Finder:
         held = np.maximum(width, 0).prod(axis=2)
         #: What the direct exchange to the target leaves every rank to receive, by the layout it starts from.
         self.last = np.where(position < 0, 0, volume[position] - held)
+        self.want = np.where(position < 0, 0, volume[position])
+        kept_size, others = dst.mesh.axis_size(*dst.partial_axes), {*ranks_of(dst.mesh).rank} - {*here}
+        #: Elements of all problems, and the receptions that even the best leaves to their holders, one each but for one.
+        self.elements = math.prod(shape) * kept_size
+        self.copies = dst.mesh.size // dst.mesh.axis_size(*dst.split_axes) // kept_size - 1
+        self.ranks = src.mesh.size + len(others)
         #: What a rank receives that is in the target's mesh only.
         self.elsewhere = int(volume[np.isin(ranks_of(dst.mesh).rank, here, invert=True)].max(initial=0))
         self.best: Way | None = None
-        for way in self._pending():
+        for way in sorted(self._pending(), key=_order):
             self._finish(way)
 
     def _pending(self) -> list[Way]:
-        """The source, and what it can be brought to with something still pending, the best way to each."""
+        """What the source can be brought to with something still pending, without what is worse on every rank."""
         start = Way((self.src,), np.zeros(self.src.mesh.size, np.int64))
         self._finish(start)
-        known = {self.src: start}
-        for way in self._to(start, self.src.partial):
-            known.setdefault(way.layouts[-1], way)
+        known: dict[Layout, list[Way]] = {self.src: [start]}
         reduced = [axis for axis, op in self.src.partial if (axis, op) not in self.kept]
-        for count in range(1, len(reduced)):
+        for count in range(len(reduced)):
             for gone in combinations(reduced, count):
                 left = tuple(item for item in self.src.partial if item[0] not in gone)
-                for before in [way for layout, way in known.items() if {*left} < {*layout.partial}]:
-                    for way in self._to(before, left):
-                        other = known.get(way.layouts[-1])
-                        if other is None or _order(way) < _order(other):
-                            known[way.layouts[-1]] = way
-        return list(known.values())[1:]
+                for rule in (set.__gt__, set.__eq__):  # first reduce to what is left, then move that
+                    ways = [w for layout, some in known.items() if rule({*layout.partial}, {*left}) for w in some]
+                    for way in ways:
+                        for further in self._to(way, left):
+                            _keep(known.setdefault(further.layouts[-1], []), further)
+        return [way for some in known.values() for way in some if len(way.layouts) > 1]
 
     def _to(self, way: Way, left: Pairs) -> list[Way]:
         """The ways on to all layouts of the source's mesh in which ``left`` is pending."""
         there = _splits((self.src.mesh,), self.shape, left)
         received, possible = self._moved(way.layouts[-1], there)
         received = received + way.received
-        # What is left to be received in all says which of them cannot stay below the limit.
-        terms = self.src.mesh.axis_size(*[axis for axis, op in left if (axis, op) not in self.kept])
-        after = (terms - 1) * math.prod(self.shape) * self.src.mesh.axis_size(*[axis for axis, _ in self.kept])
-        possible &= received.max(axis=1) < self.limit
-        possible &= received.sum(axis=1) + after <= (self.limit - 1) * self.src.mesh.size
+        possible &= self._may_win(received, left)
         return [Way((*way.layouts, there.layouts[k]), received[k]) for k in np.flatnonzero(possible)]
+
+    def _may_win(self, received: np.ndarray, left: Pairs) -> np.ndarray:
+        """Whether ranks that received so much can still stay below the limit, with ``left`` pending."""
+        terms = self.src.mesh.axis_size(*[axis for axis, op in left if (axis, op) not in self.kept])
+        after = (terms - 1 + self.copies) * self.elements
+        fits = received.sum(axis=-1) + after <= (self.limit - 1) * self.ranks
+        return fits & ((received + self.want).max(axis=-1) < self.limit)
 
     def _moved(self, layout: Layout, there: Splits) -> tuple[np.ndarray, np.ndarray]:
         """What each rank receives on the way to each of some layouts, and to which of them there is one."""
@@ -228,6 +248,8 @@ class _Finder:
 
     def _finish(self, way: Way) -> None:
         """Reduce what is pending, go to the target, and keep it if it is better than the best so far."""
+        if not self._may_win(way.received, way.layouts[-1].partial):
+            return
         received, possible = self._moved(way.layouts[-1], self.ends)
         received = received + way.received + self.last
         most = np.where(possible, np.maximum(received.max(axis=1), self.elsewhere), self.limit)
@@ -236,6 +258,12 @@ class _Finder:
             middle = self.ends.layouts[k]
             ends = (middle,) if middle == self.dst else (middle, self.dst)
             self.best, self.limit = Way((*way.layouts, *ends), received[k]), int(most[k])
+
+
+def _keep(ways: list[Way], new: Way) -> None:
+    """Add a way to one layout, unless another one is at least as good on every rank."""
+    if not any((way.received <= new.received).all() for way in ways):
+        ways[:] = [way for way in ways if not (new.received <= way.received).all()] + [new]
 
 
 def _order(way: Way) -> tuple[int, int]:

@@ -134,7 +134,7 @@ def scatter_into(op: str, group: Group, flat: np.ndarray, result: np.ndarray, ch
     sizes = nested_blocks(flat.size, (size,))
     indices = tuple((slice(start, start + length),) for start, length in sizes)
     starts, lengths = [start for start, _ in sizes], [length for _, length in sizes]
-    layout = Blocks(indices, lengths, starts, True, True, (lengths[me],))
+    layout = Blocks(indices, lengths, starts, True, True, True, (lengths[me],))
     _exchange_and_fold(op, group, layout, chunk, flat, result[indices[me]])
 
 
@@ -157,6 +157,7 @@ class Blocks:
         offsets: where it begins: in the source itself if ``direct``, else in the packed buffer.
         direct: whether all blocks are contiguous in the source.
         packed: whether the blocks follow one another without gaps (in the source, if ``direct``).
+        whole: whether they are all of the source.
         target: shape of this rank's block.
     """
 
@@ -165,6 +166,7 @@ class Blocks:
     offsets: list[int]
     direct: bool
     packed: bool
+    whole: bool
     target: tuple[int, ...]
 
 
@@ -190,6 +192,7 @@ def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
         offsets,
         direct,
         in_place or not direct,
+        sum(counts) == math.prod(shape),
         step.dst.local_shape(step.shape, rank),
     )
 
@@ -208,9 +211,9 @@ def reduce_scattered(step: Step, group: Group, dtype: np.dtype, layout: Blocks, 
 
 
 def _pack(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
-    """The blocks where ``layout.offsets`` says; ``always`` one after the other."""
+    """The blocks where ``layout.offsets`` says; ``always`` one after the other, and nothing else."""
     if layout.direct and (layout.packed or not always):
-        return array
+        return array.reshape(-1)[: sum(layout.counts)] if always else array
     buffer, start = empty((sum(layout.counts),), array.dtype), 0
     for index, count in zip(layout.indices, layout.counts):
         piece = array[index]
@@ -239,7 +242,7 @@ def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype
             out /= group.size
         return out
 
-    plain = equal and layout.direct and layout.packed and op != "avg" and dtype.kind != "b"
+    plain = equal and layout.direct and layout.packed and layout.whole and op != "avg" and dtype.kind != "b"
     return whole if plain else run
 
 
