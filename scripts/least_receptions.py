@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cache
 from itertools import permutations, product
 from typing import Any, NamedTuple
 
@@ -42,7 +42,9 @@ def kinds(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> Counte
         return tuple(coords[axis] for axis in axes)
 
     sums = list(product(*(range(src.mesh.size_of[axis]) for axis in summed)))
-    boxes = [(rank, src.bounds(shape, rank), sums.index(place(src, rank, summed))) for rank in src.mesh.rank_list]
+    boxes = [
+        (rank, src.bounds(shape, rank), sums.index(place(src, rank, summed))) for rank in src.mesh.rank_list
+    ]
     others = [axis for axis in dst.mesh.axes if axis not in new]
     wants = [(rank, dst.bounds(shape, rank), place(dst, rank, others)) for rank in dst.mesh.rank_list]
     found: Counter[Kind] = Counter()
@@ -66,7 +68,7 @@ def _inside(element: tuple[int, ...], box: Any) -> bool:
 # -- one element, all schedules -------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
     """Receptions per rank of all schedules that are not worse than another on every rank.
 
@@ -79,7 +81,9 @@ def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
     done: set[Vector] = set()
     fewest = None
     for count in range(2 * size + 2):
-        done |= {v for knows, vectors in layer.items() if _finished(knows, kind.lines, terms) for v in vectors}
+        done |= {
+            v for knows, vectors in layer.items() if _finished(knows, kind.lines, terms) for v in vectors
+        }
         if done and fewest is None:
             fewest = count
         if fewest is not None and count >= fewest + slack:
@@ -96,7 +100,7 @@ def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
     return frozenset(v for v in done if not any(u != v and all(a <= b for a, b in zip(u, v)) for u in done))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _closed(known: frozenset[int], mask: int) -> frozenset[int]:
     """What can be added up from what is known and one sum more: contributions are added once."""
     return known | {mask} | {mask | other for other in known if not mask & other}

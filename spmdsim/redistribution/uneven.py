@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import combinations, permutations, product
+from itertools import combinations, pairwise, permutations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -81,10 +81,10 @@ def _splits(meshes: tuple[Mesh, ...], shape: tuple[int, ...], pending: Pairs) ->
             row.append(number)
         rows.append(row)
     numbers = np.array(rows)
-    number = {(one.mesh, one.dims): k for k, one in enumerate(layouts)}
+    number_of = {(one.mesh, one.dims): k for k, one in enumerate(layouts)}
     start = np.array(starts)[numbers].swapaxes(1, 2)
     stop = np.array(stops)[numbers].swapaxes(1, 2)
-    return Splits(layouts, number, start, stop, (stop - start).prod(axis=2))
+    return Splits(layouts, number_of, start, stop, (stop - start).prod(axis=2))
 
 
 class Way(NamedTuple):
@@ -122,10 +122,14 @@ def _meshes(here: Mesh, there: Mesh) -> tuple[Mesh, ...]:
     """The device matrices over the ranks of ``here`` whose layouts are tried."""
     if len(here.axes) > MOST_AXES:
         return ()
-    named = {mesh.shape: mesh for mesh in (there, here) if mesh.ranks == here.ranks and mesh.size == here.size}
+    named = {
+        mesh.shape: mesh for mesh in (there, here) if mesh.ranks == here.ranks and mesh.size == here.size
+    }
     if here.size > MOST_RANKS:
         return tuple([mesh for mesh in named.values() if len(mesh.axes) <= MOST_AXES])
-    return tuple([named.get(mesh.shape) or Mesh(mesh.shape, mesh.axes, here.ranks) for mesh in every_mesh(here.size)])
+    return tuple(
+        [named.get(mesh.shape) or Mesh(mesh.shape, mesh.axes, here.ranks) for mesh in every_mesh(here.size)]
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -147,7 +151,9 @@ def _finer(src: Layout, shape: tuple[int, ...]) -> tuple[Layout, ...]:
             runs.append(([axis], role))
     found = []
     for sizes in product(*(sorted({*permutations(_primes(mesh.axis_size(*axes)))}) for axes, _ in runs)):
-        into, shape_of, names = {}, [], []
+        into: dict[str, tuple[str, ...]] = {}
+        shape_of: list[int] = []
+        names: list[str] = []
         for (axes, _), parts in zip(runs, sizes):
             same = list(parts) == [mesh.size_of[axis] for axis in axes]
             into[axes[0]] = tuple(axes) if same else tuple([f"{axes[0]}.{k}" for k in range(len(parts))])
@@ -173,7 +179,13 @@ class _Finder:
     """The best way between two layouts whose busiest rank stays below a limit."""
 
     def __init__(
-        self, src: Layout, dst: Layout, shape: tuple[int, ...], kept: Pairs, meshes: tuple[Mesh, ...], limit: int
+        self,
+        src: Layout,
+        dst: Layout,
+        shape: tuple[int, ...],
+        kept: Pairs,
+        meshes: tuple[Mesh, ...],
+        limit: int,
     ) -> None:
         self.src, self.dst, self.shape, self.kept, self.limit = src, dst, shape, kept, limit
         self.ends = _splits((src.mesh,) if kept else meshes, shape, kept)
@@ -208,7 +220,9 @@ class _Finder:
             for gone in combinations(reduced, count):
                 left = tuple(item for item in self.src.partial if item[0] not in gone)
                 for rule in (set.__gt__, set.__eq__):  # first reduce to what is left, then move that
-                    ways = [w for layout, some in known.items() if rule({*layout.partial}, {*left}) for w in some]
+                    ways = [
+                        w for layout, some in known.items() if rule({*layout.partial}, {*left}) for w in some
+                    ]
                     for way in ways:
                         for further in self._to(way, left):
                             _keep(known.setdefault(further.layouts[-1], []), further)
@@ -273,7 +287,7 @@ def _order(way: Way) -> tuple[int, int]:
 def _steps(layouts: tuple[Layout, ...], shape: tuple[int, ...]) -> tuple[Step, ...]:
     """The steps through some layouts."""
     steps = []
-    for before, after in zip(layouts, layouts[1:]):
+    for before, after in pairwise(layouts):
         reduced = tuple([axis for axis in before.partial_axes if axis not in after.partial_axes])
         if reduced:
             same = before.mesh == after.mesh and before.dims == after.dims

@@ -288,7 +288,9 @@ class World(ABC):
         self.check_mesh(step.src.mesh)
         if step.dst.mesh is not step.src.mesh:
             self.check_mesh(step.dst.mesh)
-            apart = step.collective != "reduce_scatter" or {*step.dst.mesh.rank_list} != {*step.src.mesh.rank_list}
+            apart = step.collective != "reduce_scatter" or {*step.dst.mesh.rank_list} != {
+                *step.src.mesh.rank_list
+            }
             if apart and step.collective not in ("exchange", "reshape") and step.dst.mesh != step.src.mesh:
                 raise WorldError(
                     f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"

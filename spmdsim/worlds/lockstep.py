@@ -233,7 +233,11 @@ def _check_cover(step: Step, union: Bounds, sources: dict[Bounds, Any], targets:
 def _reducing(step: Step, members: tuple[int, ...]) -> Program:
     """Reduce the group's arrays once, in group order, then cut the target boxes out."""
     source = step.src.bounds(step.shape, members[0])
-    cuts = [(_cut(box, source), ranks) for box, ranks in _distinct(step, members, True).items()]
+    targets = _distinct(step, members, True).items()
+    cuts = [(_cut(box, source), ranks) for box, ranks in targets if _volume(box)]
+    empty = [
+        (tuple(stop - start for start, stop in box), ranks) for box, ranks in targets if not _volume(box)
+    ]
     op = str(step.op)
 
     def run(shards: Shards, results: Shards) -> None:
@@ -242,6 +246,9 @@ def _reducing(step: Step, members: tuple[int, ...]) -> Program:
             piece = contiguous(total[index])
             for rank in ranks:
                 results[rank] = piece
+        for shape, ranks in empty:  # may be longer in some dim than the piece it is cut from
+            for rank in ranks:
+                results[rank] = np.empty(shape, total.dtype)
 
     return run
 
