@@ -7,10 +7,15 @@ lock step on asymmetric integers. Checked for each:
 * every rank holds exactly the right elements in the end, and after the way back the original ones;
 * the direct exchange moves the lower bound on every rank (where nothing is pending);
 * the plan that was chosen is not slower than any other that was considered, by bytes and on a modelled laptop;
+* where a sum is pending, no rank can be spared: no way of up to three redistributions over any layouts in between, on
+  any device matrix, leaves its busiest rank less to receive than the plan does, and no plan receives less than its bound;
+* that bound is the optimum of a linear programme over all schedules in all, and never above it on the busiest rank
+  (``least_receptions.py``; up to four ranks the schedules are searched, for some small tensors);
 * no step holds more than the larger of source and target shard;
 * the bytes counted while running are the bytes planned.
 
-    python scripts/redistribution_proof.py               # ranks 4, 6 and 8; some minutes
+    python scripts/redistribution_proof.py               # ranks 4, 6 and 8; half an hour
+    python scripts/redistribution_proof.py --routes      # pending sums against routes and bounds only; minutes
     python scripts/redistribution_proof.py --ranks 4     # seconds
     python scripts/redistribution_proof.py --sample 2000 # that many pairs per number of ranks
 """
@@ -18,18 +23,24 @@ lock step on asymmetric integers. Checked for each:
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.least_receptions import corners, every_schedule, kinds, optimum
 from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
 from spmdsim.redistribution import Plan, plan
-from spmdsim.redistribution.bound import lower_bounds
+from spmdsim.redistribution.bound import Bound, lower_bound, lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.price import largest
@@ -46,6 +57,8 @@ SHAPES: dict[int, list[Shape]] = {
 }
 #: One in so many pairs is also compared with all its alternatives.
 COMPARED = 4
+#: One in so many pending sums of up to so many elements is also compared with a linear programme.
+PROGRAMMES, ELEMENTS = 50, 120
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,11 +66,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 6, 8])
     parser.add_argument("--sample", type=int, help="check only so many pairs per number of ranks")
+    parser.add_argument("--routes", action="store_true", help="only routes and bounds of pending sums")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     counts: Counter[str] = Counter()
     start = time.perf_counter()
     for size in options.ranks:
+        shapes = [shape for some in SHAPES.values() for shape in some]
+        for shape in shapes if options.sample is None else random.Random(options.seed).sample(shapes, 1):
+            check_routes(size, shape, counts)
+        if options.routes:
+            continue
         pairs = list(every_pair(size))
         if options.sample:
             pairs = random.Random(options.seed).sample(pairs, min(options.sample, len(pairs)))
@@ -129,6 +148,62 @@ def check_moves(world: LockStep, found: Plan, shards: list, after: list, counts:
     back = run(world, plan(dst, src, shape, np.int64), after)
     same = all(np.array_equal(a, b) for a, b in zip(back, shards))
     note(counts, "there and back is the identity", same, found)
+
+
+def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
+    """Check every pending sum of one shape against its bound and all routes over one or two layouts in between."""
+    layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
+    received = single_plans(layouts, size, shape)
+    most = received.max(axis=2)
+    for i, src in enumerate(layouts):
+        for j, dst in enumerate(layouts):
+            if not src.partial or i == j or most[i, j] == FAR:
+                continue
+            found = plan(src, dst, shape, np.int8)
+            bound = lower_bound(src, dst, shape)
+            counts["pending sums: pairs compared with their bound and all routes"] += 1
+            counts["pending sums: routes of two or three plans"] += len(layouts) + len(layouts) ** 2
+            counts["pending sums: plans that are at the lower bound"] += found.max_nbytes == bound.busiest
+            note(counts, "no pending sum receives less than its bound", at_least(found, bound), found)
+            below = most[i, j] > bound.busiest and shorter(received, most, i, j)
+            note(counts, "no route receives less than the plan of a pending sum", not below, found)
+            number = counts["pending sums: pairs compared with their bound and all routes"]
+            if number % PROGRAMMES == 0 and math.prod(shape) <= ELEMENTS:
+                searched = size <= 4 and src.mesh.axis_size(*src.partial_axes) == 2  # else it takes minutes
+                ways = every_schedule if searched else corners
+                busiest, total = optimum(kinds(src, dst, shape, size), range(size), ways)
+                right = bound.total == total and bound.busiest <= math.ceil(busiest - 1e-6)
+                note(counts, "the bound is that of a linear programme in all, and not above it", right, found)
+                tight = bound.busiest == math.ceil(busiest - 1e-6)
+                counts["pending sums: of those, equal to it on the busiest rank"] += tight
+
+
+#: What a plan receives that does not exist.
+FAR = 1 << 40
+
+
+def single_plans(layouts: list[Layout], size: int, shape: Shape) -> np.ndarray:
+    """Elements received, ``[from, to, rank]``, by the plans between all layouts."""
+    received = np.full((len(layouts), len(layouts), size), FAR, np.int64)
+    for i, src in enumerate(layouts):
+        for j, dst in enumerate(layouts):
+            if not dst.partial or (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
+                found = plan(src, dst, shape, np.int8)
+                received[i, j] = [found.nbytes(rank) for rank in range(size)]
+    return received
+
+
+def at_least(found: Plan, bound: Bound) -> bool:
+    """Whether a plan receives what it must."""
+    return found.max_nbytes >= bound.busiest and found.total_nbytes >= bound.total
+
+
+def shorter(received: np.ndarray, most: np.ndarray, i: int, j: int) -> bool:
+    """Whether some route from layout ``i`` to ``j`` leaves its busiest rank less than the plan; ranks are added up."""
+    first, last = np.flatnonzero(most[i] < most[i, j]), np.flatnonzero(most[:, j] < most[i, j])
+    routes = received[i, first][:, None] + received[np.ix_(first, last)] + received[last, j][None]
+    two = received[i, first] + received[first, j]
+    return bool((routes.max(axis=2) < most[i, j]).any() or (two.max(axis=1) < most[i, j]).any())
 
 
 def contributions(src: Layout, shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray]:

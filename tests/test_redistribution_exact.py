@@ -70,6 +70,28 @@ def test_layouts_of_all_meshes_reach_each_other(size: int, sample: int) -> None:
     assert counts["the direct exchange is at the lower bound on every rank"] > sample // 2
 
 
+@pytest.mark.parametrize(
+    "size,shape",
+    [(4, (7, 13)), (4, (24, 48)), (4, (1, 2, 3)), (6, (1, 5)), (6, (13,)), (8, (48,)), (8, (3,))],
+)
+def test_no_route_of_three_redistributions_beats_the_plan_of_a_pending_sum(size: int, shape: tuple) -> None:
+    counts: Counter[str] = Counter()
+    proof.check_routes(size, shape, counts)
+    assert not [what for what in counts if what.startswith("FAILED")]
+    checked = counts["no route receives less than the plan of a pending sum"]
+    assert checked == counts["no pending sum receives less than its bound"] > 100
+    reached = counts["pending sums: plans that are at the lower bound"]
+    assert reached > checked * 0.4
+
+
+def test_a_route_that_receives_less_is_noticed() -> None:
+    received = np.zeros((3, 3, 2), np.int64)
+    received[0, 2], received[0, 1], received[1, 2] = (5, 0), (4, 0), (0, 4)
+    assert proof.shorter(received, received.max(axis=2), 0, 2)
+    received[1, 2] = (1, 0)
+    assert not proof.shorter(received, received.max(axis=2), 0, 2)
+
+
 def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
     pairs = [(src, dst, shape) for src, dst, shape in odd_pairs(1200, 1)]
     counts: Counter[str] = Counter()

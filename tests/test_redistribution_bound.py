@@ -1,0 +1,155 @@
+"""The lower bound: never above what any schedule receives, and tight; checked against search and linear programmes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from scripts.least_receptions import Kind, corners, every_schedule, kinds, optimum
+from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.bound import lower_bound, lower_bound_elements
+from spmdsim.redistribution.every import every_layout, every_mesh
+
+APART = [
+    Mesh((4,), ("x",), ranks=[0, 1, 2, 3]),
+    Mesh((4,), ("y",), ranks=[4, 5, 6, 7]),
+    Mesh((2, 2), ("a", "b"), ranks=[2, 3, 4, 5]),
+    Mesh((5,), ("p",)),
+    Mesh((3,), ("q",), ranks=[5, 6, 7]),
+    Mesh((8,), ("all",)),
+]
+
+
+def sampled(meshes: list[Mesh], count: int, seed: int, kept: bool = False) -> list:
+    """Pairs with a pending source; with ``kept`` the target may keep some of it pending."""
+    choose, found = random.Random(seed), []
+    while len(found) < count:
+        shape = choose.choice([(), (8,), (5,), (4, 6), (3, 5), (1, 5), (2, 3, 4), (0, 3)])
+        here = choose.choice(meshes)
+        there = here if choose.random() < 0.5 else choose.choice(meshes)
+        src = choose.choice([one for one in every_layout(here, len(shape), partial=True) if one.partial])
+        targets = every_layout(there, len(shape), partial=kept and here == there)
+        dst = choose.choice([one for one in targets if {*one.partial} <= {*src.partial}])
+        found.append((src, dst, shape))
+    return found
+
+
+def compared(pairs: list, ways: object) -> Counter[str]:
+    """How often the bound is the optimum; it is never above it."""
+    counts: Counter[str] = Counter()
+    for src, dst, shape in pairs:
+        ranks = {*src.mesh.rank_list, *dst.mesh.rank_list}
+        busiest, total = optimum(kinds(src, dst, shape, max(ranks) + 1), ranks, ways)
+        bound = lower_bound(src, dst, shape)
+        assert bound.total == total, (src, dst, shape)
+        least = math.ceil(busiest - 1e-6)
+        assert bound.busiest <= least, (src, dst, shape)
+        counts["tight" if bound.busiest == least else "below"] += 1
+    return counts
+
+
+def test_all_schedules_of_few_ranks_are_mixtures_of_the_corners() -> None:
+    """Which the linear programmes for more ranks take for granted."""
+    layouts = {
+        n: [one for mesh in every_mesh(n) for one in every_layout(mesh, 1, partial=True)] for n in (2, 3, 4)
+    }
+    found: set[Kind] = set()
+    for size, some in layouts.items():
+        for src in some:
+            for dst in some:
+                if src.partial and not dst.partial:
+                    found |= {*kinds(src, dst, (size,), size)}
+    checked = 0
+    for kind in found:
+        if sum(max(c, 0) for c in kind.holds) + len(kind.lines) > 7:
+            continue  # seconds of search
+        ranks = range(len(kind.holds))
+        one, other = (optimum(Counter({kind: 12}), ranks, ways) for ways in (every_schedule, corners))
+        assert one == pytest.approx(other), kind
+        checked += 1
+    assert checked > 20
+
+
+def test_the_bound_is_that_of_all_schedules_on_up_to_four_ranks() -> None:
+    pairs = sampled([*every_mesh(2), *every_mesh(3)], 40, 1, kept=True)
+    small = [mesh for mesh in every_mesh(4) if mesh.shape == (2, 2)]
+    pairs += [pair for pair in sampled(small, 60, 2, kept=True) if len(pair[0].partial) < 2]
+    counts = compared(pairs, every_schedule)
+    assert counts["tight"] > 0.95 * len(pairs)
+
+
+@pytest.mark.parametrize("meshes", [every_mesh(6), every_mesh(8), APART], ids=["6", "8", "apart"])
+def test_the_bound_is_that_of_linear_programmes(meshes: list[Mesh]) -> None:
+    pairs = sampled(meshes, 120, 3, kept=True)
+    assert compared(pairs, corners)["tight"] > 0.9 * len(pairs)
+
+
+def test_pending_targets_share_what_their_lines_receive() -> None:
+    mesh, checked = Mesh((2, 2), ("a", "b")), 0
+    for src in every_layout(mesh, 1, partial=True):
+        for dst in every_layout(mesh, 1, partial=True):
+            if len(src.partial) == 2 or not {*dst.partial} - {*src.partial}:
+                continue
+            busiest, total = optimum(kinds(src, dst, (4,), 4), range(4), every_schedule)
+            bound, found = lower_bound(src, dst, (4,)), plan(src, dst, (4,), "int8", partial_target=True)
+            assert bound.total <= total and bound.busiest <= math.ceil(busiest - 1e-6), (src, dst)
+            assert found.max_nbytes >= bound.busiest and found.total_nbytes >= bound.total
+            checked += 1
+    assert checked > 20
+
+
+def test_between_disjoint_ranks_every_contribution_travels() -> None:
+    src = Mesh((4,), ("x",), ranks=[0, 1, 2, 3])(None, None, partial="x")
+    dst = Mesh((4,), ("y",), ranks=[4, 5, 6, 7])("y", None)
+    found = plan(src, dst, (64, 64))
+    assert found.total_lower_bound == found.total_nbytes == 64 * 1024
+    assert found.max_lower_bound == 8 * 1024  # eight ranks share it
+    assert [found.lower_bound(rank) for rank in (0, 4)] == [0, 8 * 1024]
+
+
+def test_without_dims_there_is_one_element() -> None:
+    mesh, nothing = Mesh((4,), ("x",)), Layout(Mesh((4,), ("x",)), ())
+    assert [lower_bound_elements(nothing, nothing, (), rank) for rank in range(5)] == [0] * 5
+    assert plan(nothing, nothing, ()).lower_bound(2) == 0
+    pending = Layout(mesh, (), {"x": "sum"})
+    assert lower_bound(pending, nothing, ())[:2] == (2, 6)
+    elsewhere = Layout(Mesh((2,), ("y",), ranks=[3, 4]), ())
+    assert lower_bound(nothing, elsewhere, ()).ranks.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "shape,src,dst,partial,nbytes,bound",
+    [
+        ((8, 8), (None, None), ("a", None), "a", 3584, 3584),
+        ((8, 8), (None, None), (None, None), "a", 17920, 17920),
+        ((4, 2), (None, None), (None, None), "a", 20480, 20480),
+        ((4, 2), (None, None), (None, ("b", "a")), "b", 2048, 2048),
+        ((4, 4), (None, None), (None, None), "a", 18432, 18432),
+        ((2, 4), (None, "b"), (None, "b"), "a", 4096, 4096),
+    ],
+)
+def test_copies_help(shape: tuple, src: tuple, dst: tuple, partial: str, nbytes: int, bound: int) -> None:
+    mesh = Mesh(shape, ("a", "b"))
+    found = plan(mesh(*src, partial=partial), mesh(*dst), (64, 64))
+    assert (found.max_nbytes, found.max_lower_bound) == (nbytes, bound)
+    assert "= the lower bound" in str(found)
+
+
+def test_the_table_says_so_where_the_bound_is_not_reached() -> None:
+    mesh = Mesh((2, 4), ("a", "b"))
+    found = plan(mesh("a", None, partial="b"), mesh("b", None), (64, 64))
+    assert found.max_nbytes > found.max_lower_bound
+    assert "= the lower bound" not in str(found) and f"ratio {found.ratio:.3g}" in str(found)
+
+
+def test_a_mesh_of_many_ranks_is_bounded_at_once() -> None:
+    mesh = Mesh((256, 256), ("a", "b"))
+    bound = lower_bound(mesh(None, partial="a"), mesh("a"), (1 << 20,))
+    assert bound.total == (1 << 20) * (255 + 255)
+    assert bound.busiest == -(-bound.total // (1 << 16))
+    assert np.all(bound.ranks == bound.busiest)
