@@ -232,7 +232,7 @@ def test_weight_gradients_are_reduced_over_the_mirror_groups(world, cuts):
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("cuts", [c for c in CUTS if 1 < c[0] * c[1] * c[2] < 8], ids=str)
 def test_repeated_work_has_equal_gradients_already(world, cuts):
-    """Along the axis of repeated calculation the gradients agree, so only the rest of the group exchanges them."""
+    """Along the axis of repeated calculation the gradients agree: only the rest reduces them, repeats help to spread."""
     m, k, n = cuts
     derived = shard("MatMul", ((16, 8), (8, 16)), ((m, k), (k, n)), devices=8)
     x = given(normal(16, 8), derived.inputs[0], world)
@@ -240,7 +240,7 @@ def test_repeated_work_has_equal_gradients_already(world, cuts):
     y = ops.matmul.op.shard(((m, k), (k, n)))(x, w)
     with record() as backward:
         y.backward(given(np.ones((16, 16)), y.layout, world))
-    assert [e.axes for e in backward.collectives] == ([("m",)] if m > 1 else [])
+    assert [e.axes for e in backward.collectives if "reduce" in e.collective] == ([("m",)] if m > 1 else [])
     np.testing.assert_allclose(w.grad.full(), np.repeat(x.full().sum(0)[:, None], 16, 1))
 
 

@@ -22,7 +22,8 @@ from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.few import pieces_of
 from spmdsim.redistribution.exchange.grid import Entries, piece_numbers, ranks_of
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.price import places
+from spmdsim.redistribution.step import Step, reduction_elements
 
 #: Up to so many ranks all device matrices are tried, beyond only the two meshes themselves.
 MOST_RANKS = 12
@@ -255,9 +256,8 @@ class _Finder:
         received = (members - 1) * there.volume
         same = there.number.get((layout.mesh, layout.dims))
         if same is not None:  # an all_reduce, over balanced blocks
-            mine = there.volume[same]
-            block = mine // members + (piece_numbers(layout.mesh, reduced) < mine % members)
-            received[same] = (members - 2) * block + mine
+            held, place = there.volume[same], places(layout.mesh, reduced)
+            received[same] = reduction_elements("all_reduce", members, held, place)
         return received, (shared == there.volume).all(axis=1)
 
     def _finish(self, way: Way) -> None:
