@@ -119,9 +119,9 @@ class Target:
             found.append(Move("all_reduce", lost, State(dims, _without(pending, lost))))
         found.append(Move("all_reduce", pending, State(dims, ())))
         found += [_scattered(state, dim, pending) for dim, run in enumerate(runs) if run != pending]
-        return found + self._spreads(state)
+        return found + self.spreads(state)
 
-    def _spreads(self, state: State) -> list[Move]:
+    def spreads(self, state: State) -> list[Move]:
         """All reductions at once, into pieces as small as can be: axes that only copy split, too, at no cost.
 
         The target's next axes come first, the others after them in one dim, for the time being.

@@ -20,6 +20,7 @@ from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
 from spmdsim.layout.element_type import held_type
+from spmdsim.redistribution.moves import Target
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -186,6 +187,22 @@ def scattered(src: Layout, dst: Layout) -> Layout:
     return Layout(src.mesh, dims, kept)
 
 
+@lru_cache(maxsize=1 << 18)
+def spreads(src: Layout, dst: Layout) -> tuple[tuple[Hop, Layout], ...]:
+    """Pending sums reduced at once into pieces as small as can be, ranks with copies helping, and the layouts after."""
+    target = Target(src, dst, (1,) * src.ndim)
+    if not target.start.pending or not src.replicated_axes:
+        return ()
+    kept = [pair for pair in src.partial if pair in dst.partial]
+    found = {}
+    for move in target.spreads(target.start):
+        size = src.mesh.axis_size
+        group = size(*move.axes)
+        share = (group - 1) / math.prod(size(*entry) for entry in move.state.dims)
+        found[Layout(src.mesh, move.state.dims, kept)] = Hop(move.collective, move.axes, group, share)
+    return tuple((hop, layout) for layout, hop in found.items())
+
+
 class Moves:
     """Prices of all moves on one machine.
 
@@ -258,6 +275,12 @@ class Moves:
             if hop is not None and hop.share > 0:
                 first = 0.0 if between == src else self._path(src, between, nbytes, scatter)
                 seconds = min(seconds, first + self._hop(hop, nbytes))
+        if self.exchange and scatter and src.partial and seconds > 0:
+            for first_hop, between in spreads(src.canonical, dst.canonical):
+                ways = [self._path(between, dst, nbytes, scatter)]
+                hop = direct(between, dst)
+                ways += [self._hop(hop, nbytes)] if hop is not None and hop.share > 0 else []
+                seconds = min(seconds, self._hop(first_hop, nbytes) + min(ways))
         return seconds
 
     def _path(self, src: Layout, dst: Layout, nbytes: int, scatter: bool) -> float:
