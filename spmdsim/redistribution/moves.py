@@ -84,7 +84,8 @@ class Target:
         """The moves that make sense from a state."""
         sliced = self._slice(state)
         if sliced is not None:
-            return [sliced]  # costs nothing and shrinks everything that follows
+            # It costs nothing and shrinks everything that follows; a reduce_scatter takes what it needs by itself.
+            return [sliced, *self.spreads(state)] if state.pending else [sliced]
         return self._reductions(state) if state.pending else self._placements(state)
 
     # -- slice --------------------------------------------------------------------------------------
