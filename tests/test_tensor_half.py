@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import spmdsim.ops as ops
-from spmdsim import LockStep, Mesh, Tensor, nn
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, nn, plan, record
 
 BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype("float16")
 
@@ -156,3 +156,25 @@ def test_a_gpt_has_the_same_losses_on_any_mesh(world, dtype):
     ):
         found = losses(world, Mesh(shape, ("dp", "tp")), dims, axis, dtype)
         np.testing.assert_allclose(found, alone(dtype), rtol=2 * unit, err_msg=str((shape, dims)))
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_plans_and_traces_count_what_travels(world, dtype):
+    """Four bytes per element of a pending sum, two of everything else, the pending maximum included."""
+    mesh = Mesh((4,), ("x",))
+    for src, dst, size in (
+        (mesh(None, partial="x"), mesh("x"), 4),
+        (mesh(None, partial="x"), mesh(None), 4),
+        (mesh(None, partial={"x": "max"}), mesh(None), 2),
+        (mesh("x"), mesh(None), 2),
+    ):
+        same = plan(src, dst, (64,), "int32")
+        for way in (world, ShapeOnly(4)):
+            tensor = Tensor.from_global(np.ones(64, dtype), src, way)
+            with record() as trace:
+                assert tensor.to(dst).dtype == dtype
+            wanted = size * same.nbytes(way.ranks[0]) // 4
+            assert trace.nbytes(way.ranks[0]) == wanted
+            assert plan(src, dst, (64,), dtype).nbytes(way.ranks[0]) == wanted
+        assert ("travel as float32, 4 bytes" in str(plan(src, dst, (64,), dtype))) == (size == 4)

@@ -87,7 +87,8 @@ class Optimiser:
         # A parameter that had no gradient for some steps begins with its own first one.
         self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1
         kind = accumulator("sum", value.dtype)
-        values, changes = in_type(value.held, kind), in_type(slope.held, kind)
+        wide = kind is not value.dtype
+        values, changes = (in_type(x.held, kind) if wide else x.held for x in (value, slope))
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
         # Replicas that share all their arrays share the update, too. What they share is never written to: the next
         # time they may share something else.
@@ -99,7 +100,9 @@ class Optimiser:
                 for array in before:
                     array.flags.writeable = False
         self.state[id(parameter)] = [[made[key][1][k] for key in keys] for k in range(self.slots)]
-        shards = in_type([made[key][0] for key in keys], value.dtype)
+        shards = [made[key][0] for key in keys]
+        if wide:
+            shards = in_type(shards, value.dtype)
         parameter.assign(Tensor(world, Meta.of(layout, value.shape, value.dtype), shards))
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:

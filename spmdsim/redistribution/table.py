@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
+from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.candidates import Candidate
 from spmdsim.redistribution.price import largest, received_elements, step_messages
 from spmdsim.redistribution.step import Step
@@ -68,6 +69,10 @@ def plan_table(plan: Plan) -> str:
     shape = "x".join(map(str, plan.shape)) or "scalar"
     to = "" if plan.to_shape is None else f" to {'x'.join(map(str, plan.to_shape)) or 'scalar'}"
     lines = [f"{plan.dtype}[{shape}]{to}: {plan.src} -> {plan.dst}", f"  {plan.trace}"]
+    if plan.itemsize != element_type(plan.dtype).itemsize:
+        lines.append(
+            f"  sums of {plan.dtype} travel as float32, 4 bytes per element, and are rounded once, in the end"
+        )
     if plan.steps:
         lines += _columns([_HEAD, *(_row(plan, number) for number in range(len(plan.steps)))])
     else:
@@ -96,6 +101,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "shape": [int(size) for size in plan.shape],
         "to_shape": None if plan.to_shape is None else [int(size) for size in plan.to_shape],
         "dtype": plan.dtype,
+        "itemsize": plan.itemsize,
         "src": _layout_dict(plan.src),
         "dst": _layout_dict(plan.dst),
         "kind": plan.kind,
