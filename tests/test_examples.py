@@ -108,7 +108,7 @@ def test_gpt_on_text_on_ranks(launcher, ranks, mesh):
     assert float(difference) < 1e-5
 
 
-@pytest.mark.parametrize("launch", [None, 8])
+@pytest.mark.parametrize("launch", [None, 4])
 def test_chained_products(request, launch):
     if launch:
         request.getfixturevalue("launcher")

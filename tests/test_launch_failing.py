@@ -19,6 +19,9 @@ print(f"rank {comm.rank} says {case}")
 if case == "everywhere":
     raise ValueError("broken everywhere")
 if case == "everywhere_exit":
+    if comm.rank == 0:
+        time.sleep(2)
+        print("why")
     sys.exit(7)
 if case == "everywhere_mistake":
     from spmdsim.errors import InputError

@@ -150,9 +150,9 @@ def stop(error: BaseException, name: str) -> int:
         if not quiet_exit:
             _write(text)
         return code
-    from spmdsim.launch.agree import gather_stops
+    from spmdsim.launch.agree import EXIT_SECONDS, SECONDS, gather_stops
 
-    found = gather_stops(comm, text)
+    found = gather_stops(comm, text, EXIT_SECONDS if quiet_exit else SECONDS)
     agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
     if found is None:  # another rank speaks, and has heard from all
         if has_log() and not quiet_exit:

@@ -20,8 +20,11 @@ TAG = 77_011
 SECONDS = 1.0
 """How long rank 0 waits for the other ranks; the others wait longer, one after the other."""
 
+EXIT_SECONDS = 5.0
+"""The same after ``sys.exit(code)``: mostly all ranks do that, and one of them prints something first."""
 
-def gather_stops(comm: MPI.Comm, message: str, seconds: float = SECONDS) -> dict[int, str] | None:
+
+def gather_stops(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str] | None:
     """Exchange the reasons of all ranks that are stopping now.
 
     Args:
