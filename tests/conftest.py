@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Threads of small products wait for each other, the longer the busier the machine; read when numpy is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Thousands of tests and full caches make each search for cycles slow; a fifth of the time would go there.
 gc.set_threshold(100_000, 50, 50)
