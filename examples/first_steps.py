@@ -6,18 +6,16 @@ python examples/first_steps.py                  eight ranks in lock step, no MPI
 
 import numpy as np
 
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, record, world
-from spmdsim.launch import launched
+from spmdsim import Mesh, ShapeOnly, Tensor, check, matmul, record, world
 
-here = world() if launched() else LockStep(8)
-speaks = here.ranks[0] == 0
+speaks = world(8).ranks[0] == 0  # under MPI every rank runs this; one of them prints
 
 # Eight ranks in two rows of four. x: rows over dp, columns over tp. w: rows over tp.
 mesh = Mesh((2, 4), ("dp", "tp"))
 a = np.arange(32 * 12, dtype=np.float32).reshape(32, 12)
 b = np.ones((12, 5), dtype=np.float32)
-x = Tensor.from_global(a, mesh("dp", "tp"), here)
-w = Tensor.from_global(b, mesh("tp", None), here)
+x = Tensor.from_global(a, mesh("dp", "tp"))
+w = Tensor.from_global(b, mesh("tp", None))
 
 with record() as trace:
     y = matmul(x, w)  # every rank multiplies what it holds: a partial sum over tp

@@ -75,9 +75,7 @@ def parse():
 
 def main():
     args = parse()
-    here = world()
-    if here.size == 1 and not launched():
-        here = LockStep(8)
+    here = world() if launched() else world(8)
     heads_over = math.gcd(here.size, 4)  # ranks must divide the four heads; the others split the batch
     mesh = Mesh((here.size // heads_over, heads_over), ("dp", "tp"))
     options = {"sequence_parallel": args.sequence_parallel, "zero": args.zero}

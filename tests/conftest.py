@@ -51,6 +51,14 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.mpi)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Every test begins like a process: nobody has asked for a world yet."""
+    from spmdsim.worlds import base
+
+    base._asked[0] = 1
+
+
 @pytest.fixture(scope="session")
 def launcher() -> object:
     """What starts ranks, for tests that start jobs of their own: skipped where that cannot be."""

@@ -7,24 +7,13 @@ says nothing; ``spmdsim launch --world lockstep -n 8`` sets it), or the world gi
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from spmdsim.worlds.base import World
-
-_given: list[World] = []
-_default: list[World] = []
+from spmdsim.worlds.base import World, entered, leave, world
 
 
 def current_world() -> World:
     """The world in use."""
-    if _given:
-        return _given[-1]
-    if not _default:
-        from spmdsim.worlds import world
-
-        _default.append(world())
-    return _default[0]
+    return world()
 
 
 class use_world:
@@ -38,7 +27,7 @@ class use_world:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        _given.append(world)
+        entered.append(world)
 
     def __enter__(self) -> World:
         return self.world
@@ -46,13 +35,12 @@ class use_world:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _given.remove(self.world)
+        leave(self.world)
 
 
 def alone() -> str:
     """What to do about too few ranks when there is only one, for the end of an error's message; else nothing."""
-    world = current_world()
-    if world.size > 1:
+    if world().size > 1:
         return ""
     return (
         "; start more with `spmdsim launch -n N` (`--world lockstep` needs no MPI), or call "

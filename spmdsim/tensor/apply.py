@@ -64,6 +64,12 @@ def _apply(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: 
     except AttributeError:  # a parameter, an array or a number among them
         tensors = _operands(op, tensors)
         return _apply(op, tensors, params, sharding)
+    for tensor in tensors:
+        if tensor.world is not world:
+            raise WorldError(
+                f"operands of {op.name} live in different worlds, {world} and {tensor.world}: make both with the same "
+                "world=, or without one after asking spmdsim.world(N) for enough ranks"
+            )
     recipe = world.recipes.get(key)
     if recipe is None:
         recipe = world.recipes[key] = _derive(op, tensors, params, sharding)
@@ -101,9 +107,6 @@ def _placed(operand: Any) -> bool:
 
 def _derive(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Recipe:
     world = tensors[0].world
-    for tensor in tensors[1:]:
-        if tensor.world is not world:
-            raise WorldError(f"operands of {op.name} live in different worlds, {world} and {tensor.world}")
     try:
         return make_recipe(op, sharding, [t.meta for t in tensors], params, world)
     except SpmdError as error:

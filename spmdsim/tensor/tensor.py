@@ -164,9 +164,10 @@ class Tensor:
             WorldError: the mesh does not fit the world.
             LayoutError: the layout is for another number of dims.
         """
-        from spmdsim.tensor.sources import blocks, shards_of
+        from spmdsim.tensor.sources import blocks, check_layout, shards_of
 
-        world = _world(world)
+        check_layout(layout)
+        world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
         return cls(world, meta, shards_of(world, meta, take), requires_grad, name)
@@ -197,7 +198,7 @@ class Tensor:
         from spmdsim.tensor.sources import assemble, check_layout
 
         check_layout(layout)
-        world = _world(world)
+        world = _world(world, layout)
         world.check_mesh(layout.mesh)
         meta, arrays = assemble(shards, layout, world, shape)
         return cls(world, meta, arrays, requires_grad)
@@ -303,9 +304,9 @@ def _move() -> Callable[[Tensor, Layout], Tensor]:
     return move
 
 
-def _world(world: World | None) -> World:
+def _world(world: World | None, layout: Layout) -> World:
     if world is not None:
         return world
     from spmdsim.worlds import world as current
 
-    return current()
+    return current(mesh=layout.mesh)

