@@ -12,15 +12,17 @@ import numpy as np
 
 from spmdsim.cases.inputs import parse_dtype
 from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.pieces import misplaced
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.check import Verdict, check
+from spmdsim.tensor.check import check
+from spmdsim.tensor.verdict import Verdict
 from spmdsim.trace import record
 from spmdsim.trace.events import CollectiveEvent
 from spmdsim.worlds import ShapeOnly
 from spmdsim.worlds.base import World
 
-Block = Callable[[tuple[slice, ...]], np.ndarray]
+Block = Callable[[tuple[slice, ...]], Any]
 
 
 @dataclass(frozen=True)
@@ -30,17 +32,16 @@ class Program:
     Attributes:
         operands: the operands, each rank holding its piece.
         run: computes the result.
-        reference: gives any block of the right result, in one process, with plain numpy.
-        depth: how many terms each element of the result is a sum of.
-        magnitude: a bound on the sum of the terms' absolute values, for the tolerance.
+        reference: gives any block of the right result, in one process, with plain numpy: a function and its operands,
+            or an array where there is nothing to round.
+        depth: 0 where results are copied, and have to be equal.
         ids: gives any block of the ids on which it depends what is received, if it does.
     """
 
     operands: tuple[Tensor, ...]
     run: Callable[[], Tensor]
     reference: Block
-    depth: int
-    magnitude: float | None = None
+    depth: int = 1
     ids: Block | None = None
 
 
@@ -126,6 +127,7 @@ class Outcome:
             "seconds": self.seconds,
             "max_error": self.verdict.max_error if math.isfinite(self.verdict.max_error) else None,
             "tolerance": self.verdict.tolerance,
+            "verdict": self.verdict.word,
             "why": self.verdict.why,
             "ok": self.ok,
         }
@@ -141,7 +143,8 @@ def run_case(case: Case, world: World, verbose: bool = False) -> Outcome:
         result = program.run()
         elapsed = time.perf_counter() - start
     with np.errstate(invalid="ignore", over="ignore"):
-        verdict = check(result, program.reference, depth=program.depth, magnitude=program.magnitude)
+        verdict = check(result, program.reference, depth=program.depth)
+    verdict = next(filter(None, (_lost(operand) for operand in program.operands)), verdict)
     predicted, as_due = predict(case, world.size), all(e.nbytes == e.due for e in trace.collectives)
     mine = [
         (trace.nbytes(rank), trace.sent(rank), as_due and trace.planned(rank) == predicted[rank], elapsed)
@@ -163,6 +166,14 @@ def run_case(case: Case, world: World, verbose: bool = False) -> Outcome:
         max(times),
         verdict,
         slices,
+    )
+
+
+def _lost(operand: Tensor) -> Verdict | None:
+    """The verdict on an operand whose pieces are not where they belong."""
+    problem = misplaced(operand.layout, operand.shape, range(operand.world.size))
+    return (
+        None if problem is None else Verdict("WRONG", math.inf, 0.0, f"an operand is not covered: {problem}")
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from spmdsim.cases.case import Case, Program
 from spmdsim.cases.inputs import Inputs
-from spmdsim.cases.matmul import product_block, wide
+from spmdsim.cases.matmul import Product
 from spmdsim.layout import Layout, Mesh
 from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
 from spmdsim.tensor import Tensor
@@ -44,8 +45,8 @@ def _lookup(
         rows = Tensor.from_global(inputs.table, table, world)
         if owned:
             run = partial(embedding, tokens, rows, out, rows="owned")
-            return Program((tokens, rows), run, _rows(inputs), 1, ids=inputs.ids.__getitem__)
-        return Program((tokens, rows), lambda: embedding(tokens, rows).to(out), _rows(inputs), 1)
+            return Program((tokens, rows), run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
+        return Program((tokens, rows), lambda: embedding(tokens, rows).to(out), _rows(inputs), 0)
 
     return Case("embedding", mesh, label, build)
 
@@ -71,7 +72,7 @@ def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs
         table = Tensor.from_global(
             padded, layout, world, shape=(parts * (rows + 1), width), dtype=inputs.dtype
         )
-        return Program((tokens, table), lambda: padded_embedding(tokens, table).to(out), _rows(inputs), 1)
+        return Program((tokens, table), lambda: padded_embedding(tokens, table).to(out), _rows(inputs), 0)
 
     return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build)
 
@@ -80,7 +81,7 @@ def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
     def block(index: tuple[slice, ...]) -> np.ndarray:
         ids = inputs.ids[(index[0],)]
         table = inputs.table[slice(0, inputs.table.shape[0]), index[1]]
-        return wide(table[ids])
+        return table[ids]
 
     return block
 
@@ -115,12 +116,12 @@ def _linear(
             given = operands[0] if take is None else operands[0].to(take)
             return linear(given, operands[1], operands[2]).to(out)
 
-        product = product_block(inputs.x, inputs.w)
+        product = Product(inputs.x, inputs.w)
 
-        def reference(index: tuple[slice, ...]) -> np.ndarray:
-            return product(index) + wide(inputs.bias[(index[1],)])
+        def reference(index: tuple[slice, ...]) -> Any:
+            return _affine, (*product.operands(index), inputs.bias[(index[1],)])
 
-        return Program(operands, run, reference, inputs.x.shape[1] + 1)
+        return Program(operands, run, reference)
 
     return Case("linear", x.mesh, label, build)
 
@@ -130,9 +131,7 @@ def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
 
     def build(world: World) -> Program:
         operands = (Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world))
-        return Program(
-            operands, lambda: matmul(*operands), product_block(inputs.x, inputs.w), inputs.x.shape[1]
-        )
+        return Program(operands, lambda: matmul(*operands), Product(inputs.x, inputs.w))
 
     return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build)
 
@@ -149,13 +148,25 @@ def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs)
         def run() -> Tensor:
             return linear(relu(linear(a, w1, b1)), w2).to(x)
 
-        product = product_block(inputs.x, inputs.w)
+        product = Product(inputs.x, inputs.w)
         columns = slice(0, inputs.w.shape[1])
 
-        def reference(index: tuple[slice, ...]) -> np.ndarray:
-            hidden = product((index[0], columns)) + wide(inputs.bias[(columns,)])
-            return np.maximum(hidden, 0) @ wide(inputs.w2[columns, index[1]])
+        def reference(index: tuple[slice, ...]) -> Any:
+            operands = (
+                *product.operands((index[0], columns)),
+                inputs.bias[(columns,)],
+                inputs.w2[columns, index[1]],
+            )
+            return _two_layers, operands
 
-        return Program((a, w1, b1, w2), run, reference, inputs.x.shape[1] + inputs.w.shape[1] + 1)
+        return Program((a, w1, b1, w2), run, reference)
 
     return Case("linear", x.mesh, "column -> relu -> row, one all_reduce", build)
+
+
+def _affine(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return x @ w + b
+
+
+def _two_layers(x: np.ndarray, w1: np.ndarray, b1: np.ndarray, w2: np.ndarray) -> np.ndarray:
+    return np.maximum(_affine(x, w1, b1), 0) @ w2

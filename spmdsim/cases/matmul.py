@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def layout_case(x: Layout, w: Layout, out: Layout | None, label: str, inputs: In
             y = matmul(left, right)
             return y.to(y.layout.reduced if out is None else out)
 
-        return Program((left, right), run, product_block(inputs.x, inputs.w), inputs.x.shape[1])
+        return Program((left, right), run, Product(inputs.x, inputs.w))
 
     return Case("matmul", x.mesh, label, build)
 
@@ -75,28 +75,19 @@ def _label(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
     return f"{text} ({split})" if split else text
 
 
-def product_block(x: Source, w: Source) -> _Block:
-    """Any block of x @ w by plain numpy: the rows and columns it needs, nothing else."""
-    return _Block(x, w)
-
-
-class _Block:
-    """``x @ w`` block by block, in double precision for floats."""
+class Product:
+    """``x @ w`` block by block, by plain numpy: the rows and columns that a block needs, nothing else."""
 
     def __init__(self, x: Source, w: Source) -> None:
         self.x, self.w = x, w
 
-    def __call__(self, index: tuple[slice, ...]) -> np.ndarray:
-        rows = wide(self.x[index[0], slice(0, self.x.shape[1])])
-        columns = wide(self.w[slice(0, self.w.shape[0]), index[1]])
-        return rows @ columns
+    def operands(self, index: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of x and columns of w."""
+        return self.x[index[0], slice(0, self.x.shape[1])], self.w[slice(0, self.w.shape[0]), index[1]]
 
-
-def wide(array: np.ndarray) -> np.ndarray:
-    """The values in the widest type of their kind; exact types as they are."""
-    if array.dtype.kind == "c":
-        return array.astype(np.complex128)
-    return array if array.dtype.kind in "iu" else array.astype(np.float64)
+    def __call__(self, index: tuple[slice, ...]) -> tuple[Callable[..., np.ndarray], tuple[np.ndarray, ...]]:
+        """The function that gives the block, and its operands."""
+        return np.matmul, self.operands(index)
 
 
 def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:

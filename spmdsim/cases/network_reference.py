@@ -1,11 +1,23 @@
 """The same training in one process with plain numpy: what the distributed run is compared with.
 
-It shares no code with what it judges but the first values of the parameters.
+It shares no code with what it judges but the first values of the parameters. Two right trainings part: once rounding
+has put a unit on the other side of ReLU's kink, weights differ by a gradient, and more kinks are met. So :class:`Beside`
+compares step by step: each begins with the weights that the ranks have, is taken in float64 and again and again in the
+network's own type, and the changes of all steps are added up. What the ranks' weights have changed by may differ from
+the sum in float64 by a small factor times what those of one process do. A step that is wrong, once or by a hundredth
+of its gradient, stays in the sum.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+from spmdsim.tensor.rounding import Measured, mine, operand, together, wider
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
 
 
 class Reference:
@@ -44,3 +56,40 @@ class Reference:
         for weight, gradient in zip(self.weights, (g1, g2, g3)):
             weight -= self.rate * gradient
         return loss
+
+
+class Beside:
+    """One process beside a distributed training: it takes every step from the weights that the ranks had before it.
+
+    Args:
+        world: its processes share the runs that measure rounding (:mod:`spmdsim.tensor.rounding`).
+        weights: first values of the weights, whole.
+        rate: learning rate.
+    """
+
+    def __init__(self, world: World, weights: list[np.ndarray], rate: float) -> None:
+        self.world, self.rate, self.dtype = world, rate, weights[0].dtype
+        self.first = [wider(weight) for weight in weights]
+        self.losses: dict[int, list[float]] = {number: [] for number in mine(world)}
+        self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
+
+    def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
+        """One step from these weights; the loss of this process's first run (on rank 0 that of the truth)."""
+        for number, losses in self.losses.items():
+            salt = 4 * len(losses)
+            before = [operand(weight, number - 1, salt + k) for k, weight in enumerate(weights)]
+            alone = Reference(before, self.rate)
+            losses.append(alone.step(operand(x, number - 1, salt + 3), labels))
+            for change, old, new in zip(self.changes[number], before, alone.weights):
+                change += new - old
+        return next((losses[-1] for losses in self.losses.values()), float("nan"))
+
+    def measured(self) -> tuple[Measured, list[Measured]]:
+        """All losses and the last weights, as they truly are and how far rounding takes them. All ranks call it."""
+        parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
+        (losses, changes), *own = together(self.world, parts)
+        weights = [
+            Measured.of(first + change, [first + part[1][i] for part in own], first.dtype, self.dtype)
+            for i, (first, change) in enumerate(zip(self.first, changes))
+        ]
+        return Measured.of(losses, [part[0] for part in own], np.float64, self.dtype), weights

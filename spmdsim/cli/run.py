@@ -206,6 +206,9 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
     if args.verbose:
         for outcome in outcomes:
             _show_slices(outcome)
+    for outcome in outcomes:
+        if not outcome.verdict.ok:
+            output.say(f"{outcome.case.op}, {outcome.case.strategy}: {outcome.verdict}")
     if note and any(outcome.case.op == "embedding" for outcome in outcomes):
         output.say(note)
     wrong = sum(not o.ok for o in outcomes)
@@ -233,7 +236,7 @@ def _row(outcome: Outcome) -> list[str]:
         _bytes(outcome.predicted) if outcome.counted != outcome.predicted else "equal",
         f"{outcome.seconds * 1e3:.2f}",
         f"{verdict.max_error:.1e} <= {verdict.tolerance:.1e}",
-        "ok" if outcome.ok else "BYTES DIFFER" if verdict.ok else "WRONG",
+        verdict.word if outcome.ok or not verdict.ok else "BYTES DIFFER",
     ]
 
 

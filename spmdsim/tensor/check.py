@@ -1,156 +1,330 @@
-"""Checking a distributed tensor against a single-process reference, shard by shard."""
+"""Checking a distributed tensor against a single-process reference, piece by piece.
+
+What a verdict says depends on what the reference is:
+
+* **A function and its operands** (``check(y, np.matmul, operands=(a, b))``) is run in one process, in float64 and
+  again and again in the operands' own types (:mod:`spmdsim.tensor.rounding`). The tensor may be further from float64
+  than those runs are by a small factor, no more, element by element. ``ok`` and ``WRONG`` are both proven. If the
+  program's own runs differ by more than rounding one sum explains, the word is ``ill-conditioned here``: as right as
+  the single process, and no more. The function has to be the same program; what another algorithm leaves (an iteration
+  that stops at a residual beside a direct solver) is allowed by ``rtol``.
+* **An array** (or a function that gives a block of one) says nothing about rounding. The tolerance is a formula,
+  ``8 u sqrt(depth) * magnitude``. Beyond it the word is ``unproven`` as long as cancellation could have done it, and for
+  an element that is much further off than the others around it; ``WRONG`` where half of the digits are gone, or where
+  the caller said what is right: ``rtol``, ``atol``.
+
+Not-a-number and infinities have to be where the reference has them, as in ``numpy.testing.assert_allclose``. And the
+pieces must cover the tensor: each rank holds what the layout's definition says, which is derived here a second time,
+element by element (:mod:`spmdsim.layout.pieces`), and is compared at those elements.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spmdsim.errors import InputError, WorldError
+from spmdsim.layout.pieces import Pieces, misplaced
+from spmdsim.tensor.rounding import Measured, difference, is_rounded, measure, unit_roundoff
 from spmdsim.tensor.tensor import Tensor
+from spmdsim.tensor.verdict import Verdict, tolerance
 
-#: Rounding errors add up like a random walk; eight standard deviations leave no honest result outside.
-SAFETY = 8.0
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What all ranks agreed on about one tensor.
-
-    Attributes:
-        ok: every element of every shard is within the tolerance.
-        max_error: largest absolute difference (inf where only one side is nan).
-        tolerance: what was allowed.
-        why: how the tolerance came about.
-        rank: the rank with the largest error.
-        index: the global index of that element, None for an empty tensor.
-        expected: the reference's value there.
-        got: the tensor's value there.
-    """
-
-    ok: bool
-    max_error: float
-    tolerance: float
-    why: str
-    rank: int = 0
-    index: tuple[int, ...] | None = None
-    expected: Any = None
-    got: Any = None
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        if self.ok:
-            return f"ok: max error {self.max_error:.2g} <= {self.tolerance:.2g} ({self.why})"
-        return (
-            f"WRONG on rank {self.rank} at {self.index}: got {self.got}, expected {self.expected}; error "
-            f"{self.max_error:.2g} > {self.tolerance:.2g} ({self.why})"
-        )
+#: An error so many times that of nine tenths of the elements around it stands out, whatever the tolerance.
+OUTLIER = 64.0
+#: One process's own runs that differ by more roundings of the largest value than this are called ill-conditioned.
+LOST = 256.0
 
 
-def unit_roundoff(dtype: Any) -> float:
-    """Half the distance from 1 to the next number of a floating type; 0 for exact types.
-
-    >>> unit_roundoff("float32") == 2.0**-24, unit_roundoff("int32")
-    (True, 0.0)
-    """
-    dtype = np.dtype(dtype)
-    if dtype.name == "bfloat16":
-        return 2.0**-8
-    if dtype.kind not in "fc":
-        return 0.0
-    return float(np.finfo(dtype).eps) / 2
+Reference = Any | Callable[..., Any]
 
 
-def tolerance(dtype: Any, magnitude: float, depth: int) -> tuple[float, str]:
-    """The largest error that rounding explains, and the explanation.
-
-    Args:
-        dtype: element type of the computation.
-        magnitude: size of the terms that are added: the largest ``sum |a_i b_i|``, or the largest result.
-        depth: how many of them are added, over all ranks.
-    """
-    u = unit_roundoff(dtype)
-    if not u:
-        return 0.0, "exact type"
-    value = SAFETY * u * math.sqrt(max(depth, 1)) * magnitude
-    return value, f"{SAFETY:g} u({np.dtype(dtype).name}) sqrt({depth} terms) * {magnitude:.3g}"
-
-
-Reference = Any | Callable[[tuple[slice, ...]], Any]
-
-
-def check(tensor: Tensor, reference: Reference, *, depth: int = 1, magnitude: float | None = None) -> Verdict:
-    """Compare every shard with the reference; all ranks return the same verdict.
+def check(
+    tensor: Tensor,
+    reference: Reference,
+    *,
+    operands: Sequence[Any] | None = None,
+    depth: int = 1,
+    magnitude: float | None = None,
+    rtol: float | None = None,
+    atol: float = 0.0,
+) -> Verdict:
+    """Compare every piece with the reference; all ranks return the same verdict. All must call it.
 
     Args:
         tensor: what was computed; pending reductions are done first.
-        reference: an array of the global shape, or a function of a tuple of slices (so that no rank needs
-            the whole).
-        depth: how many terms each element is a sum of; it widens the tolerance.
+        reference: an array of the global shape (or a :class:`~spmdsim.tensor.rounding.Measured` one); a plain numpy function of ``operands``; or a function of a tuple of
+            slices, so that no process needs the whole: it gives that block as an array, or as a pair of a function
+            and its operands, for which rounding is measured.
+        operands: arrays for the function. It is run in one process (the processes share the runs) with each of them in
+            a wider type, which is the truth, and in its own.
+        depth: how many terms each element is a sum of; it widens the tolerance. 0: nothing but copied.
         magnitude: size of the terms; the reference's largest absolute value if left out.
+        rtol: allow this much of each element's own value (instead of what an array's formula allows), and ``atol`` more.
+        atol: see ``rtol``.
 
     Raises:
-        InputError: a reference of another shape.
+        InputError: a reference of another shape; operands for an array.
         WorldError: the world holds no data.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, matmul
+    >>> mesh, world, a = Mesh((4,), ("x",)), LockStep(4), np.ones((4, 8), np.float32) / 3
+    >>> y = matmul(Tensor.from_global(a, mesh(None, "x"), world), Tensor.from_global(a.T, mesh("x", None), world))
+    >>> check(y, np.matmul, operands=(a, a.T)).word
+    'ok'
     """
     world = tensor.world
     if not world.has_data:
         raise WorldError("a ShapeOnly world holds no data to check")
     tensor = tensor.detach().to(tensor.layout.reduced)
-    found = []
+    expected = _Expected(tensor, reference, operands)
+    limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
+    pieces, found = Pieces(tensor.layout, tensor.shape), []
     for rank, shard in zip(world.ranks, tensor.shards):
-        found.append(_compare(tensor, rank, shard, reference) if rank in tensor.layout.mesh else None)
-    reports = [report for report in world.gather_objects(found) if report is not None]
-    scale = magnitude if magnitude is not None else max((r[4] for r in reports), default=0.0)
-    allowed, why = tolerance(tensor.dtype, scale, depth)
-    worst = max(reports, key=lambda report: report[0])
-    error, rank, index, values, _ = worst
-    return Verdict(error <= allowed, error, allowed, why, rank, index, *values)
+        found.append(_survey(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None)
+    held = [piece for piece in found if isinstance(piece, _Piece)]
+    summaries = world.gather_objects([p.summary if isinstance(p, _Piece) else p for p in found])
+    wrong = next((summary for summary in summaries if isinstance(summary, str)), None)
+    if wrong is not None:
+        return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {wrong}")
+    limits = limits.over([summary for summary in summaries if summary is not None])
+    judged = iter([_judge(piece, limits) for piece in held])
+    mine = [next(judged) if isinstance(piece, _Piece) else None for piece in found]
+    reports = [report for report in world.gather_objects(mine) if report is not None]
+    return _verdict(reports, limits, expected.name)
 
 
-def _compare(tensor: Tensor, rank: int, shard: np.ndarray, reference: Reference) -> tuple[Any, ...]:
-    index = tensor.layout.slices(tensor.shape, rank)
-    expected = reference(index) if callable(reference) else np.asarray(reference)
-    if not callable(reference):
-        if expected.shape != tensor.shape:
-            raise InputError(f"the reference has shape {expected.shape}, but the tensor {tensor.shape}")
-        expected = expected[index]
-    expected = np.asarray(expected)
-    if expected.shape != shard.shape:
-        raise InputError(f"the reference gave a block of shape {expected.shape} for one of {shard.shape}")
-    if not shard.size:
-        return 0.0, rank, None, (None, None), 0.0
-    error = _difference(shard, expected)
-    at = np.unravel_index(int(np.argmax(error)), error.shape)
-    where = tuple(int(i) + part.start for i, part in zip(at, index))
-    sizes = np.abs(_wide(expected))
+class _Summary(NamedTuple):
+    """What all ranks have to know of one piece: its largest finite value, and the error of nine tenths of it."""
+
+    scale: float
+    bulk: float
+    single: float
+    own: str | None
+
+
+class _Piece(NamedTuple):
+    """A shard beside its reference."""
+
+    rank: int
+    start: tuple[int, ...]
+    shard: np.ndarray
+    truth: np.ndarray
+    measured: Measured | None
+    error: np.ndarray
+    summary: _Summary
+
+
+class _Expected:
+    """The reference, asked for blocks; each distinct block is worked out once."""
+
+    def __init__(self, tensor: Tensor, reference: Reference, operands: Sequence[Any] | None) -> None:
+        self.dtype = tensor.dtype
+        self._blocks: dict[Any, np.ndarray | Measured] = {}
+        self.name = "the given array"
+        if operands is not None:
+            if not callable(reference):
+                raise InputError("operands are for a reference that is a function, but it is an array")
+            self.whole: Any = measure(
+                lambda cast: reference(*[cast(np.asarray(x)) for x in operands]), tensor.dtype, tensor.world
+            )
+        else:
+            self.whole = None if callable(reference) else reference
+        self._block = reference if self.whole is None else None
+        if self.whole is not None:
+            if not isinstance(self.whole, Measured):
+                self.whole = np.asarray(self.whole)
+            shape = (self.whole.truth if isinstance(self.whole, Measured) else self.whole).shape
+            if shape != tensor.shape:
+                raise InputError(f"the reference has shape {shape}, but the tensor {tensor.shape}")
+
+    def block(self, bounds: tuple[tuple[int, int], ...]) -> np.ndarray | Measured:
+        """The block at these bounds: an array, or a measured one."""
+        if bounds not in self._blocks:
+            self._blocks[bounds] = self._read(tuple(slice(*pair) for pair in bounds))
+        return self._blocks[bounds]
+
+    def _read(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
+        if self._block is None:
+            return self.whole[index]
+        block = self._block(index)
+        if not isinstance(block, tuple):
+            return np.asarray(block)
+        function, operands = block
+        if is_rounded(self.dtype):
+            return measure(lambda cast: function(*map(cast, operands)), self.dtype)
+        return np.asarray(function(*operands))
+
+
+def _survey(
+    tensor: Tensor, pieces: Pieces, rank: int, shard: np.ndarray, expected: _Expected
+) -> _Piece | str:
+    """A shard beside its reference, or what is wrong with where it lies."""
+    bounds = pieces.bounds(rank)
+    sizes = tuple(stop - start for start, stop in bounds)
+    problem = misplaced(tensor.layout, tensor.shape, [rank], pieces)
+    if problem is None and shard.shape != sizes and (shard.size or math.prod(sizes)):
+        problem = (
+            f"rank {rank} holds a piece of shape {shard.shape}, but by the layout's definition it is {sizes}"
+        )
+    if problem is not None:
+        return problem
+    block = expected.block(bounds)
+    measured = block if isinstance(block, Measured) else None
+    truth = np.asarray(block.truth if isinstance(block, Measured) else block)
+    if truth.shape != sizes:
+        raise InputError(f"the reference gave a block of shape {truth.shape} for one of {sizes}")
+    error = difference(shard.reshape(sizes), truth)
+    values = np.abs(truth)
     # What is not finite must be met exactly and says nothing about the size of rounding errors.
-    scale = sizes.max(initial=0.0, where=np.isfinite(sizes.astype(np.float64)))
-    return float(error[at]), rank, where, (expected[at], shard[at]), float(scale)
+    scale = (
+        values.max(initial=0, where=np.isfinite(values)) if is_rounded(truth.dtype) else values.max(initial=0)
+    )
+    bulk = float(np.quantile(error, 0.9, method="lower")) if error.size else math.nan
+    single = float(measured.spread.max(initial=0.0)) if measured is not None else math.nan
+    own = None if measured is None else measured.own
+    start = tuple(low for low, _ in bounds)
+    return _Piece(
+        rank, start, shard.reshape(sizes), truth, measured, error, _Summary(float(scale), bulk, single, own)
+    )
 
 
-def _difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    a, b = _wide(got), _wide(expected)
-    with np.errstate(invalid="ignore"):
-        error = np.asarray(np.abs(a - b), dtype=np.float64)
-    same = (a == b) | ((a != a) & (b != b))  # nan is the one value that differs from itself
-    error = np.where(same, 0.0, error)
-    return np.where(np.isnan(error), np.inf, error)
+@dataclass(frozen=True)
+class _Limits:
+    """What is allowed; complete once all pieces' summaries are known."""
+
+    dtype: Any
+    depth: int
+    magnitude: float | None
+    rtol: float | None
+    atol: float
+    scale: float = 0.0
+    bulk: float = 0.0
+    single: float = math.nan
+    own: str | None = None
+
+    def over(self, summaries: Sequence[_Summary]) -> _Limits:
+        scale = max((s.scale for s in summaries), default=0.0) if self.magnitude is None else self.magnitude
+        bulks = sorted(s.bulk for s in summaries if not math.isnan(s.bulk))
+        bulk = bulks[(len(bulks) - 1) // 2] if bulks else 0.0
+        single = max((s.single for s in summaries), default=math.nan)
+        own = next((s.own for s in summaries), None)
+        return replace(self, scale=scale, bulk=bulk, single=single, own=own)
+
+    def allowed(self, piece: _Piece) -> np.ndarray:
+        measured = None if piece.measured is None else piece.measured.allowed(self.dtype, self.depth)
+        if self.asked:
+            finite = np.where(np.isfinite(piece.truth), np.abs(piece.truth), 0).astype(np.float64)
+            given = np.asarray(self.atol + (self.rtol or 0.0) * finite)
+            return given if measured is None else np.maximum(given, measured)
+        if measured is not None:
+            return measured
+        return np.broadcast_to(tolerance(self.dtype, self.scale, self.depth)[0], piece.error.shape)
+
+    def usual(self, piece: _Piece) -> np.ndarray:
+        """Errors that do not stand out of those around them by more than the element's own rounding explains."""
+        if piece.measured is not None or self.asked or not is_rounded(self.dtype):
+            return np.full(piece.error.shape, np.inf)
+        own = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
+        around = piece.summary.bulk if piece.error.size >= 16 else self.bulk
+        return np.asarray(np.maximum(own, OUTLIER * around), np.float64)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the caller said how much may differ."""
+        return self.rtol is not None or bool(self.atol)
+
+    @property
+    def expected(self) -> float:
+        """By how much one process's own runs may differ without a word about it."""
+        kind = self.own or self.dtype
+        return max(tolerance(kind, self.scale, self.depth)[0], LOST * unit_roundoff(kind) * self.scale)
+
+    @property
+    def why(self) -> str:
+        if self.asked:
+            return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
+        return tolerance(self.dtype, self.scale, self.depth)[1]
+
+    @property
+    def by_itself(self) -> str:
+        """The rounding of an element without cancellation, in words."""
+        return tolerance(self.dtype, 1.0, self.depth)[1].replace("* 1", "of its own value")
+
+    @property
+    def hopeless(self) -> float:
+        """An error that no rounding explains: half of the digits of the largest value, of float32 at most."""
+        u = unit_roundoff(self.dtype)
+        return math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale if u and self.depth else 0.0
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
-    """The values in a type in which differences are exact enough."""
-    if array.dtype.kind == "c":
-        return array.astype(np.complex128)
-    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
-        return array.astype(object) if _needs_object(array) else array.astype(np.int64)
-    return array.astype(np.float64)
+class _Report(NamedTuple):
+    """The element of one piece that counts: the one furthest beyond its tolerance, else the largest error."""
+
+    beyond: bool
+    outlying: bool
+    ratio: float
+    rank: int
+    place: tuple[int, ...] | None
+    expected: Any
+    got: Any
+    error: float
+    allowed: float
+    how: str | None
 
 
-def _needs_object(array: np.ndarray) -> bool:
-    return bool(array.size) and (int(array.max()) > 2**62 or int(array.min()) < -(2**62))
+def _judge(piece: _Piece, limits: _Limits) -> _Report:
+    error, allowed = piece.error, limits.allowed(piece)
+    how = None if piece.measured is None else piece.measured.how
+    if not error.size:
+        return _Report(False, False, 0.0, piece.rank, None, None, None, 0.0, 0.0, how)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess = np.where(error > allowed, error / allowed, 0.0)
+    usual = limits.usual(piece)
+    beyond, outlying = bool(excess.any()), bool((error > usual).any())
+    if outlying and not beyond:
+        allowed, excess = np.minimum(usual, allowed), np.where(error > usual, error, 0.0)
+    ranking = excess if beyond or outlying else error
+    at = np.unravel_index(int(np.argmax(ranking)), error.shape)
+    index = tuple(int(i) + low for i, low in zip(at, piece.start))
+    return _Report(
+        beyond, outlying and not beyond, float(ranking[at]), piece.rank, index, piece.truth[at], piece.shard[at],
+        float(error[at]), float(allowed[at]), how,
+    )  # fmt: skip
+
+
+def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
+    worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.place is not None))
+    measured, word = worst.how is not None, "ok"
+    why = limits.why if worst.how is None else worst.how + (f", or {limits.why}" if limits.asked else "")
+    if worst.beyond:
+        explained = not (measured or limits.asked) and worst.error <= max(limits.hopeless, worst.allowed)
+        word = "unproven" if explained else "WRONG"
+    elif worst.outlying:
+        word, why = "unproven", f"{OUTLIER:g} x the errors of the elements around it, or {limits.by_itself}"
+    elif measured and limits.single > limits.expected:
+        word = "ill-conditioned here"
+    compared = (
+        f"compared on {len(reports)} rank{'s' * (len(reports) > 1)} with "
+        f"{'the reference run in one process' if measured else name}: {_proves(word, measured, limits)}"
+    )
+    return Verdict(
+        word, worst.error, worst.allowed, why, worst.rank, worst.place, worst.expected, worst.got, compared
+    )
+
+
+def _proves(word: str, measured: bool, limits: _Limits) -> str:
+    if word == "WRONG":
+        return "rounding does not explain it"
+    if word == "unproven":
+        return "cancellation could do so; a reference that is a function of operands= would tell"
+    if word != "ok":
+        return f"as right as one process, whose own runs differ by up to {limits.single:.2g}"
+    if limits.asked:
+        return "equal within what was asked for"
+    if not is_rounded(limits.own or limits.dtype):
+        return "equal"
+    return f"equal as far as {limits.own} can tell" if measured else "equal but for rounding"

@@ -1,0 +1,239 @@
+"""What rounding does to a program, measured on the program itself in one process.
+
+No formula knows how a program's rounding errors grow: a solver multiplies them by the condition of its system, and a
+training goes another way at the first ReLU that sits at its kink. So the program is run, not looked at. In a wider
+type (float64; ``longdouble`` where the program is float64) it gives the **truth**. In its own type it is run
+:data:`RUNS` times: once as it is, and in pairs with every operand moved by up to 1, 2, 4 and 8 units in the last
+place, one of the pair up where the other goes down, so that one of them is on either side of every kink that rounding
+can reach. How far these runs are from the truth, element by element, is the **spread** (root of the mean square).
+
+A distributed run of the same program is one more run in the same type, with sums taken in another order. So its
+difference from the truth is :data:`FACTOR` times the spread at most (an element's runs can be close together by
+chance: with nine of them, and moved by more than a rounding, fewer than one honest element in ten million is further
+off), or a few units in the last place of the value itself. A wrong element, a lost contribution, a wrong scale stand
+out of it; a fault smaller than what the type's own rounding does to that element cannot be seen by anybody.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+T = TypeVar("T")
+Cast = Callable[[np.ndarray], np.ndarray]
+
+#: A distributed run may differ from the truth by so many times what the single process's own runs differ.
+FACTOR = 8.0
+#: By how many units in the last place each pair of runs moves its operands.
+MOVES = (1, 2, 4, 8)
+#: Runs in the program's own type: as it is, and both of each pair.
+RUNS = 1 + 2 * len(MOVES)
+
+_WIDER: dict[str, dict[int, Any]] = {
+    "f": {2: np.float64, 4: np.float64, 8: np.longdouble},
+    "c": {8: np.complex128, 16: np.clongdouble},
+}
+
+
+def is_rounded(dtype: Any) -> bool:
+    """Whether numbers of a type are rounded; integers and truth values are exact."""
+    dtype = np.dtype(dtype)
+    return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
+def unit_roundoff(dtype: Any) -> float:
+    """Half the distance from 1 to the next number of a floating type; 0 for exact types.
+
+    >>> unit_roundoff("float32") == 2.0**-24, unit_roundoff("int32")
+    (True, 0.0)
+    """
+    dtype = np.dtype(dtype)
+    if dtype.name == "bfloat16":
+        return 2.0**-8
+    return float(np.finfo(dtype).eps) / 2 if is_rounded(dtype) else 0.0
+
+
+def wider(array: np.ndarray) -> np.ndarray:
+    """The values in the type that tells what is true: float64, or longdouble for float64."""
+    array = np.asarray(array)
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float64)
+    return array.astype(_WIDER.get(array.dtype.kind, {}).get(array.dtype.itemsize, array.dtype))
+
+
+def moved(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
+    """The operand of one run in the program's own type: as it is for run 0, else moved by units in the last place.
+
+    Integers, zeros and what is not finite stay. Types of sixteen bits are held in float32, as accelerators add them up.
+    Operands of one shape are moved alike unless ``salt`` tells them apart.
+    """
+    array = np.asarray(array)
+    if not is_rounded(array.dtype):
+        return array
+    held = array.astype(np.float32) if array.dtype.kind != "c" and array.dtype.itemsize == 2 else array
+    if run == 0:
+        return held
+    pair, sign = divmod(run - 1, 2)
+    seed = zlib.crc32(f"{array.shape} {array.dtype} {pair} {salt}".encode())
+    bits = np.frombuffer(np.random.default_rng(seed).bytes(-(-held.size // 8)), np.uint8)
+    up = np.unpackbits(bits, count=held.size).reshape(held.shape)
+    far = held.real.dtype.type(MOVES[pair] * (1 - 2 * sign) * 2 * unit_roundoff(array.dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
+        there = held + held * np.where(up, far, -far)
+        if array.dtype != held.dtype:
+            there = there.astype(array.dtype).astype(held.dtype)
+    finite = np.isfinite(there)
+    return there if finite.all() else np.where(finite, there, held)
+
+
+def operand(array: Any, run: int, salt: int = 0) -> np.ndarray:
+    """An operand for run ``-1``, the truth, or for one of the :data:`RUNS` runs in its own type; see :func:`moved`."""
+    array = np.asarray(array)
+    return wider(array) if run < 0 else moved(array, run, salt)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A program's result as it truly is, and how far rounding takes it from there.
+
+    Attributes:
+        truth: the result in the wider type.
+        spread: per element the root of the mean square by which the runs in the program's own type differ from it;
+            inf where one of them is not finite and the truth is.
+        name: the type of the truth.
+        own: the coarsest type that the program computes in.
+    """
+
+    truth: np.ndarray
+    spread: np.ndarray
+    name: str
+    own: str
+
+    @classmethod
+    def of(cls, truth: Any, runs: Sequence[Any], dtype: Any, own: Any = None) -> Measured:
+        """From the truth and the runs; without a truth (None) the run as it is stands for it.
+
+        Args:
+            truth: the result in the wider type.
+            runs: the results in the program's own type.
+            dtype: the type that the program's result is kept in.
+            own: the coarsest type of the operands; ``dtype`` if left out.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            kept = [np.asarray(run).astype(dtype) for run in runs]
+        true = kept[0] if truth is None else np.asarray(truth)
+        squares = sum(difference(run, true) ** 2 for run in kept)
+        return cls(
+            true, np.asarray(np.sqrt(squares / len(kept))), true.dtype.name, np.dtype(own or dtype).name
+        )
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Measured:
+        return Measured(self.truth[index], self.spread[index], self.name, self.own)
+
+    def allowed(self, dtype: Any, terms: int = 1) -> np.ndarray:
+        """The largest difference from the truth that rounding explains, element by element."""
+        coarsest = max(unit_roundoff(dtype), unit_roundoff(self.own))
+        own = 8 * coarsest * np.sqrt(max(terms, 1)) * np.abs(np.asarray(self.truth))
+        own = np.where(np.isfinite(own), own, 0.0).astype(np.float64)
+        return np.maximum(FACTOR * self.spread, own)
+
+    @property
+    def how(self) -> str:
+        """How it was measured, in words."""
+        return f"{FACTOR:g} x what {RUNS} runs in one process differ from {self.name}"
+
+
+def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = None) -> Measured:
+    """Run a program in one process, once in the wider type and :data:`RUNS` times in its own.
+
+    Args:
+        program: computes the result; it passes each of its operands through the function that it is given.
+        dtype: the type that the result is kept in.
+        world: its processes share the runs; all must call it.
+    """
+
+    def attempt(number: int) -> Any:
+        run, types = number - 1, [np.dtype(dtype)]
+
+        def cast(array: np.ndarray) -> np.ndarray:
+            types.append(np.asarray(array).dtype)
+            return operand(array, run, len(types))
+
+        try:
+            with np.errstate(all="ignore"):
+                return np.asarray(program(cast)), max(types, key=unit_roundoff)
+        except TypeError:
+            if run < 0:  # numpy.linalg knows no longdouble
+                return None, None
+            raise
+
+    (truth, _), *runs = shared(world, attempt)
+    return Measured.of(truth, [value for value, _ in runs], dtype, runs[0][1])
+
+
+def mine(world: World | None) -> range:
+    """The numbers of the runs that this process does, the truth being number 0."""
+    if world is None or len(world.ranks) != 1:
+        return range(1 + RUNS)
+    return range(world.ranks[0], 1 + RUNS, world.size)
+
+
+def together(world: World | None, done: dict[int, T]) -> list[T]:
+    """Everybody's runs, in order of their numbers."""
+    if world is not None and len(world.ranks) == 1:
+        done = {number: value for part in world.gather_objects([done]) for number, value in part.items()}
+    return [done[number] for number in range(1 + RUNS)]
+
+
+def shared(world: World | None, run: Callable[[int], T]) -> list[T]:
+    """``run`` of every number, each on one process of the world; an error of one is raised on all."""
+
+    def attempt(number: int) -> tuple[T | None, Exception | None]:
+        try:
+            return run(number), None
+        except Exception as error:
+            return None, error
+
+    found = together(world, {number: attempt(number) for number in mine(world)})
+    for _, error in found:
+        if error is not None:
+            raise error
+    return [value for value, _ in found]  # type: ignore[misc]
+
+
+def difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Absolute differences as float64; not-a-number and infinities as ``numpy.testing.assert_allclose`` takes them.
+
+    0 where both are nan or the same infinity, inf where only one is.
+
+    >>> difference(np.array([np.nan, np.inf, 1.0]), np.array([np.nan, -np.inf, 3.0]))
+    array([ 0., inf,  2.])
+    """
+    a, b = _comparable(got), _comparable(expected)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.asarray(np.abs(a - b), dtype=np.float64)
+    same = (a == b) | ((a != a) & (b != b))  # nan is the one value that differs from itself
+    error = np.where(same, 0.0, error)
+    return np.where(np.isnan(error), np.inf, error)
+
+
+def _comparable(array: np.ndarray) -> np.ndarray:
+    """The values in a type in which differences are exact enough."""
+    if array.dtype in (np.longdouble, np.clongdouble):
+        return array
+    if array.dtype.kind == "c":
+        return array.astype(np.complex128)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        return array.astype(object) if _needs_object(array) else array.astype(np.int64)
+    return array.astype(np.float64)
+
+
+def _needs_object(array: np.ndarray) -> bool:
+    return bool(array.size) and (int(array.max()) > 2**61 or int(array.min()) < -(2**61))
