@@ -74,7 +74,7 @@ class Beside:
         self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
 
     def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
-        """One step from these weights; the loss of this process's first run (on rank 0 that of the truth)."""
+        """One step from these weights; the true loss before it, on all ranks."""
         for number, losses in self.losses.items():
             salt = 4 * len(losses)
             before = [operand(weight, number - 1, salt + k) for k, weight in enumerate(weights)]
@@ -82,7 +82,8 @@ class Beside:
             losses.append(alone.step(operand(x, number - 1, salt + 3), labels))
             for change, old, new in zip(self.changes[number], before, alone.weights):
                 change += new - old
-        return next((losses[-1] for losses in self.losses.values()), float("nan"))
+        told = [losses[-1] for losses in self.losses.values()] or [float("nan")]
+        return float(self.world.gather_objects(told[:1] * len(self.world.ranks))[0])
 
     def measured(self) -> tuple[Measured, list[Measured]]:
         """All losses and the last weights, as they truly are and how far rounding takes them. All ranks call it."""

@@ -208,7 +208,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
             _show_slices(outcome)
     for outcome in outcomes:
         if not outcome.verdict.ok:
-            output.say(f"{outcome.case.op}, {outcome.case.strategy}: {outcome.verdict}")
+            output.say(f"{outcome.case.op}, {outcome.case.strategy}: {outcome.verdict.details}")
     if note and any(outcome.case.op == "embedding" for outcome in outcomes):
         output.say(note)
     wrong = sum(not o.ok for o in outcomes)

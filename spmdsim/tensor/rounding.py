@@ -147,7 +147,7 @@ class Measured:
     @property
     def how(self) -> str:
         """How it was measured, in words."""
-        return f"{FACTOR:g} x what {RUNS} runs in one process differ from {self.name}"
+        return f"{FACTOR:g} x what {RUNS} {self.own} runs in one process differ from {self.name}"
 
 
 def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = None) -> Measured:

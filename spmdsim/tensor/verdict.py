@@ -49,18 +49,21 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.ok
 
-    def __str__(self) -> str:
+    @property
+    def details(self) -> str:
+        """What was found, where, and why it is judged like this: everything but the word."""
         compared = f"; {self.compared}" if self.compared else ""
         if self.ok:
-            return (
-                f"{self.word}: max error {self.max_error:.2g} <= {self.tolerance:.2g} ({self.why}){compared}"
-            )
+            return f"max error {self.max_error:.2g} <= {self.tolerance:.2g} ({self.why}){compared}"
         if self.index is None:
-            return f"{self.word}: {self.why}"
+            return self.why
         return (
-            f"{self.word} on rank {self.rank} at {self.index}: got {self.got}, expected {self.expected}; error "
+            f"on rank {self.rank} at {self.index}: got {self.got}, expected {self.expected}; error "
             f"{self.max_error:.2g} > {self.tolerance:.2g} ({self.why}){compared}"
         )
+
+    def __str__(self) -> str:
+        return f"{self.word}{'' if self.details.startswith('on rank') else ':'} {self.details}"
 
 
 def tolerance(dtype: Any, magnitude: float, depth: int) -> tuple[float, str]:

@@ -1,0 +1,269 @@
+"""Verdicts: rounding is never called WRONG, and what rounding cannot explain always is."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, Tensor, check, matmul, ops
+from spmdsim.errors import InputError
+from spmdsim.layout import Layout
+from spmdsim.tensor.rounding import MOVES, RUNS, measure, moved, wider
+
+
+def product(world, a, b):
+    mesh = Mesh((world.size,), ("x",))
+    return matmul(
+        Tensor.from_global(a, mesh(None, "x"), world), Tensor.from_global(b, mesh("x", None), world)
+    )
+
+
+def whole(world, array):
+    array = np.asarray(array)
+    return Tensor.from_global(array, Layout.replicated(Mesh((world.size,), ("x",)), array.ndim), world)
+
+
+def normal(*shape, dtype="f4", seed=0):
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype)
+
+
+# -- right programs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", ml_dtypes.bfloat16, "c8", "c16", "i4"])
+def test_a_product_is_as_right_as_in_one_process(world, dtype):
+    a, b = (normal(*shape, seed=7) * 3 for shape in ((5, 96), (96, 4)))
+    a, b = a.astype(dtype), b.astype(dtype)
+    y = product(world, a, b)
+    verdict = check(y, np.matmul, operands=(a, b))
+    assert verdict.word == "ok" and verdict, str(verdict)
+    assert f"compared on {world.size} rank" in str(
+        verdict
+    ) and "with the reference run in one process" in str(verdict)
+    blocks = check(y, lambda index: (np.matmul, (a[index[0]], b[:, index[1]])))
+    assert blocks.word == "ok", str(blocks)
+    assert verdict.max_error == pytest.approx(blocks.max_error, rel=1e-6) and np.isfinite(verdict.tolerance)
+
+
+@pytest.mark.ranks(4)
+def test_attention_of_mixed_types(world):
+    """float32 operands, divided by a float64: the result is a float64 with float32's errors."""
+    q, k, v = (normal(2, 4, 8, seed=seed) for seed in range(3))
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    tensors = [Tensor.from_global(array, mesh("dp", None, None), world) for array in (q, k, v)]
+    scores = ops.divide(ops.einsum("bqd,bkd->bqk", tensors[0], tensors[1]), np.sqrt(8))
+    y = ops.einsum("bqk,bkd->bqd", ops.softmax(scores), tensors[2])
+
+    def attention(q, k, v):
+        e = np.exp(np.einsum("bqd,bkd->bqk", q, k) / np.sqrt(8))
+        return np.einsum("bqk,bkd->bqd", e / e.sum(-1, keepdims=True), v)
+
+    verdict = check(y, attention, operands=(q, k, v))
+    assert verdict.word == "ok" and "as far as float32 can tell" in str(verdict)
+    assert check(y, attention(*map(wider, (q, k, v))), depth=8).word != "WRONG"
+
+
+def conjugate_gradients(a, b, product=np.matmul, dot=np.dot):
+    x, r = b * 0, b
+    p, rs = r, dot(r, r)
+    for _ in range(200):
+        if float(rs) ** 0.5 <= 1e-10:
+            break
+        ap = product(a, p)
+        alpha = rs / dot(p, ap)
+        x, r = x + alpha * p, r - alpha * ap
+        new = dot(r, r)
+        p, rs = r + new / rs * p, new
+    return x
+
+
+@pytest.mark.ranks(4)
+def test_conjugate_gradients(world):
+    """The same iteration in one process is the reference; a direct solver leaves another residual."""
+    m, b = normal(32, 32, dtype="f8"), normal(32, dtype="f8", seed=1)
+    a = m @ m.T + 32 * np.eye(32)
+    mesh = Mesh((4,), ("x",))
+    rows, right = Tensor.from_global(a, mesh("x", None), world), Tensor.from_global(b, mesh("x"), world)
+    x = conjugate_gradients(rows, right, matmul, lambda u, v: ops.sum(ops.multiply(u, v)))
+    assert check(x, conjugate_gradients, operands=(a, b)).word in ("ok", "ill-conditioned here")
+    solved = np.linalg.solve(a, b)
+    assert check(x, solved, depth=32).word == "unproven"
+    assert check(x, solved, rtol=1e-7, atol=1e-12).word == "ok"
+    assert check(x, np.linalg.solve, operands=(a, b), rtol=1e-7, atol=1e-12).word == "ok"
+    assert check(x, solved, rtol=1e-16).word == "WRONG"
+
+
+@pytest.mark.ranks(2)
+def test_what_loses_its_digits_is_ill_conditioned(world):
+    x = normal(40)
+
+    def lose(x):
+        return (x + np.float32(1e5)) - np.float32(1e5)
+
+    y = Tensor.from_global(x, Mesh((2,), ("x",))("x"), world)
+    y = ops.subtract(ops.add(y, np.float32(1e5)), np.float32(1e5))
+    verdict = check(y, lose, operands=(x,))
+    assert verdict.word == "ill-conditioned here" and verdict.ok
+    assert "as right as one process, whose own runs differ by up to 0.00" in str(verdict)
+    assert check(ops.add(y, np.float32(1)), lose, operands=(x,)).word == "WRONG"
+
+
+@pytest.mark.ranks(2)
+def test_overflow_in_one_process_too_is_no_fault(world):
+    a, b = np.full((2, 4), 1e30, "f4"), np.full((4, 2), 1e30, "f4")
+    with np.errstate(over="ignore"):
+        verdict = check(product(world, a, b), np.matmul, operands=(a, b))
+    assert verdict.word == "ill-conditioned here"
+    assert check(whole(world, np.full((2, 2), np.nan, "f4")), np.matmul, operands=(a * 0, b)).word == "WRONG"
+
+
+def test_no_honest_element_of_a_million_is_called_wrong():
+    """Sums of few and of many terms, large beside small, cancelled and not, in two orders."""
+    for seed, (m, k, n) in enumerate([(300, 3, 300), (500, 64, 500), (40, 4000, 40), (1000, 17, 700)]):
+        rng = np.random.default_rng(seed)
+        a, b = (normal(*shape, seed=seed) * np.exp(rng.normal(size=shape) * 4) for shape in ((m, k), (k, n)))
+        a, b = a.astype("f4"), b.astype("f4")
+        verdict = check(product(LockStep(8), a, b), np.matmul, operands=(a, b))
+        assert verdict, str(verdict)
+
+
+# -- wrong programs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("sign", [True, False], ids=["signs", "positive"])
+def test_one_wrong_element_in_sums_of_a_million_terms(world, sign):
+    n = 10**6
+    a, b = normal(2, n), normal(n, 3)
+    if not sign:
+        a, b = np.abs(a), np.abs(b)
+    y = product(world, a, b).to(Mesh((4,), ("x",))(None, None))
+    true = a.astype(float) @ b.astype(float)
+    assert check(y, true, depth=n).word == "ok"
+    shards = [np.array(shard) for shard in y.shards]
+    for shard in shards:
+        shard[1, 2] *= np.float32(1.001)
+    wrong = Tensor.from_local(shards, y.layout, world, shape=y.shape)
+    for depth in (1, n):
+        verdict = check(wrong, true, depth=depth)
+        assert not verdict and verdict.index == (1, 2), str(verdict)
+    assert not check(wrong, true, rtol=1e-4)
+
+
+def test_the_wrong_element_is_proven_wrong_by_the_function():
+    a, b = normal(2, 10**5), normal(10**5, 3)
+    y = product(LockStep(2), a, b).to(Mesh((2,), ("x",))(None, None))
+    assert check(y, np.matmul, operands=(a, b)).word == "ok"
+    wrong = np.array(y.full())
+    wrong[0, 1] *= np.float32(1.001)
+    verdict = check(whole(LockStep(2), wrong), np.matmul, operands=(a, b), depth=10**5)
+    assert verdict.word == "WRONG" and verdict.index == (0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("lost", [1, 4])
+def test_lost_contributions_are_found(dtype, lost):
+    rng = np.random.default_rng(0)
+    a, b = (rng.random(shape).astype(dtype) for shape in ((16, 784), (784, 8)))
+    y = product(LockStep(8), a, b)
+    assert check(y, np.matmul, operands=(a, b)).word == "ok"
+    assert check(y, a.astype(float) @ b.astype(float), depth=784).word == "ok"
+    shards = [shard * 0 if k < lost else shard for k, shard in enumerate(y.shards)]
+    broken = Tensor.from_local(shards, y.layout, LockStep(8), shape=y.shape)
+    assert check(broken, np.matmul, operands=(a, b)).word == "WRONG"
+    assert not check(broken, a.astype(float) @ b.astype(float), depth=784)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_large_element_hides_no_small_one(ranks):
+    """Nothing but cancellation could have done it, and an array does not say whether there was any."""
+    x, y = np.array([1e8, 1], "f4"), np.array([1e8, 0], "f4")
+    got = Tensor.from_global(y, Mesh((ranks,), ("x",))("x"), LockStep(ranks))
+    assert check(got, x).word == "unproven"
+    assert check(got, lambda x: x * 1, operands=(x,)).word == "WRONG"
+    assert check(got, x, depth=0).word == "WRONG"
+
+
+def test_a_scale_off_by_a_hundredth():
+    a, b = normal(64, 64), normal(64, 64, seed=1)
+    y = ops.multiply(product(LockStep(2), a, b), np.float32(1.01))
+    assert check(y, np.matmul, operands=(a, b)).word == "WRONG"
+    assert check(y, a.astype(float) @ b, depth=64).word == "WRONG"
+
+
+# -- what is not finite ------------------------------------------------------------------------------
+
+ODD = [1.0, 0.0, -0.0, np.nan, np.inf, -np.inf]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+def test_nan_and_infinities_as_numpy_takes_them(dtype):
+    values = [*ODD, *([complex(np.nan, 1), complex(1, np.inf)] if dtype == "c16" else [])]
+    for got, expected in itertools.product(values, repeat=2):
+        a, b = np.array([1, got, 2], dtype), np.array([1, expected, 2], dtype)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                np.testing.assert_allclose(a, b, rtol=1e-6, equal_nan=True)
+            equal = True
+        except AssertionError:
+            equal = False
+        for options in ({}, {"rtol": 1e-6}):
+            assert check(whole(LockStep(2), a), b, **options).ok == equal, (got, expected, options)
+        assert check(whole(LockStep(2), a), lambda x: x, operands=(b,)).ok == equal, (got, expected)
+
+
+# -- how it is measured ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "f2", ml_dtypes.bfloat16])
+def test_operands_are_moved_in_pairs_by_units_in_the_last_place(dtype):
+    x = np.array([1.0, -1.5, 3.25, 0.0], dtype)
+    step = float(ml_dtypes.finfo(x.real.dtype).eps) * np.abs(x.astype("c16"))
+    np.testing.assert_array_equal(moved(x, 0).astype(dtype), x)
+    for pair, far in enumerate(MOVES):
+        up, down = (moved(x, 1 + 2 * pair + k).astype("c16") - x.astype("c16") for k in (0, 1))
+        np.testing.assert_allclose(up, -down, atol=float(step.max()) * 1.01)
+        np.testing.assert_allclose(np.abs(up), far * step, atol=float(step.max()) * 1.01)
+        assert up[3] == 0 and (up[:3] != 0).all()
+
+
+def test_integers_and_what_is_not_finite_stay():
+    for run in range(RUNS):
+        np.testing.assert_array_equal(moved(np.arange(5), run), np.arange(5))
+        odd = np.array([np.inf, -np.inf, np.nan, np.finfo("f4").max], "f4")
+        np.testing.assert_array_equal(np.isfinite(moved(odd, run)), np.isfinite(odd))
+
+
+def test_one_of_a_pair_is_on_either_side_of_a_kink():
+    """A sum that is zero but for rounding: ReLU's derivative there is 0 in one run and 1 in another."""
+    x = normal(64)
+    x[-1] = -x[:-1].astype(float).sum()
+    slopes = measure(lambda cast: (cast(x).sum() > 0) * np.float32(1), "f4")
+    assert 0.2 < slopes.spread < 0.9
+
+
+def test_truth_without_longdouble_is_the_run_itself():
+    a, b = normal(8, 8, dtype="f8") + 8 * np.eye(8), normal(8, dtype="f8")
+    assert measure(lambda cast: np.linalg.solve(cast(a), cast(b)), "f8").name == "float64"
+    assert measure(lambda cast: cast(a) @ cast(b), "f8").name == np.dtype(np.longdouble).name
+
+
+@pytest.mark.ranks(2)
+def test_mistakes_are_one_line_on_all_ranks(world):
+    y = whole(world, np.ones((2, 3), "f4"))
+    with pytest.raises(
+        InputError, match="operands are for a reference that is a function, but it is an array"
+    ):
+        check(y, np.ones((2, 3)), operands=(1.0,))
+    with pytest.raises(InputError, match=r"the reference has shape \(3, 2\), but the tensor \(2, 3\)"):
+        check(y, np.transpose, operands=(np.ones((2, 3), "f4"),))
+    with pytest.raises(InputError, match=r"gave a block of shape \(2,\) for one of \(2, 3\)"):
+        check(y, lambda index: np.ones(2))
+    with pytest.raises(ZeroDivisionError):
+        check(y, lambda x: 1 // 0, operands=(np.ones((2, 3), "f4"),))
