@@ -101,7 +101,7 @@ def test_the_report_for_programs(capsys):
     assert case["op"] == "matmul" and case["mesh"] == {"dp": 2, "tp": 2}
     assert case["inputs"] == ["S(0)S(1)", "RS(0)"] and case["output"] == "S(0)R"
     (collective,) = case["collectives"]
-    assert list(collective) == ["collective", "axis", "group_size", "nbytes_per_rank"]
+    assert list(collective)[:4] == ["collective", "axis", "group_size", "nbytes_per_rank"]
     assert (collective["collective"], collective["axis"], collective["group_size"]) == ("all_reduce", "tp", 2)
     # 1797 images of 64 pixels, 40 columns: rank 0 holds 899 rows of the sum and receives half of it twice.
     assert collective["nbytes_per_rank"] == 899 * 40 * 4
