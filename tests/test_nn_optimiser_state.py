@@ -151,3 +151,39 @@ def test_a_state_that_is_written_to_is_refused(world):
     weight.value.grad = Tensor.from_global(np.ones(4), mesh(None), world)
     with pytest.raises(ValueError, match="read-only"):
         InPlace([weight], RATE, momentum=0.5).step()
+
+
+def trained(world) -> list[np.ndarray]:
+    """The parameters of a GPT after three steps of one, two and three micro-batches."""
+    mesh, rng = Mesh((2, 2), ("dp", "tp")), np.random.default_rng(0)
+    model = nn.GPT(32, 16, 2, 1, 8, mesh("dp", "tp", None), "tp")
+    model.materialise(world)
+    optimiser = Adam(model.parameters(), 1e-2, state_layout=sharded_over("dp"))
+    for count in (1, 2, 3):
+        model.zero_grad()
+        for _ in range(count):
+            ids, labels = (
+                Tensor.from_global(rng.integers(0, 32, (4, 8)), mesh("dp", None), world) for _ in "ab"
+            )
+            nn.backward(model.loss(ids, labels))
+        nn.clip(model.parameters(), 0.5)
+        optimiser.step()
+    return [parameter.value.full() for parameter in model.parameters()]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("how", ["read only", "shared by nobody"])
+def test_arrays_are_values(world, how, monkeypatch):
+    """Nobody writes into an array that a tensor has, and it does not matter which ranks share one."""
+    expected, usual = trained(world), Tensor.__init__
+
+    def init(tensor, *args, **options):
+        usual(tensor, *args, **options)
+        if how == "shared by nobody" or any(not isinstance(array, np.ndarray) for array in tensor.held):
+            tensor.held = [np.array(array) for array in tensor.held]
+        for array in tensor.held:
+            array.flags.writeable = False
+
+    monkeypatch.setattr(Tensor, "__init__", init)
+    for got, wanted in zip(trained(world), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)

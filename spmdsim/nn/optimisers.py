@@ -98,7 +98,8 @@ class Optimiser:
             if key not in made:
                 made[key] = self.new_value(old, change, before), before
                 for array in before:
-                    array.flags.writeable = False
+                    if isinstance(array, np.ndarray):  # and no number, which nobody writes to
+                        array.flags.writeable = False
         self.state[id(parameter)] = [[made[key][1][k] for key in keys] for k in range(self.slots)]
         shards = [made[key][0] for key in keys]
         if wide:
