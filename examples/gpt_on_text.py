@@ -43,14 +43,14 @@ def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all"):
             shape = (args.batch, args.length)
             return Tensor.from_global(block, mesh("dp", None), here, shape=shape, dtype="int64")
 
-        model.zero_grad()
         with record() as trace:
+            model.zero_grad()
             loss = model.loss(window(0), window(1))
             nn.backward(loss)
+            nn.clip(model.parameters(), 1.0)
+            optimiser.step()
+            losses.append(loss.item())
         counts = trace.counts()
-        nn.clip(model.parameters(), 1.0)
-        optimiser.step()
-        losses.append(loss.item())
     return losses, counts
 
 
@@ -81,7 +81,7 @@ def main():
     options = {"sequence_parallel": args.sequence_parallel, "zero": args.zero}
     losses, counts = train(here, mesh, args, rows="owned" if args.owned_rows else "all", **options)
     if here.ranks[0] == 0:
-        print(f"{mesh}, {counts} per step")
+        print(f"{mesh}, {counts} in a whole step")
         for step, loss in list(enumerate(losses))[:: max(1, args.steps // 5)]:
             print(f"step {step:3d}  loss {loss:.6f}")
     if args.compare and here.ranks[0] == 0:

@@ -145,6 +145,41 @@ def test_merged_gradients_are_one_call_and_the_same_values(world):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("optimiser", [nn.SGD, nn.Adam])
+def test_a_whole_step_shares_messages(world, optimiser):
+    """One all_reduce for the norm of all gradients, one all_gather for what a split optimiser left split."""
+    mesh, rng = Mesh((world.size // 2, 2), ("dp", "tp")), np.random.default_rng(1)
+    columns, rows = mesh(None, "tp"), mesh("tp", None)
+    data = rng.normal(size=(8, 6))
+
+    def run(state):
+        model = nn.Sequential(
+            *(nn.Linear(6, 8, columns, dtype=np.float64), nn.Linear(8, 6, rows, False, dtype=np.float64)),
+            *(nn.Linear(6, 8, columns, False, dtype=np.float64), nn.Linear(8, 6, rows, False, dtype=np.float64)),
+        )
+        model.materialise(world, seed=3)
+        x = Tensor.from_global(data, mesh("dp", None), world)
+        nn.backward(ops.sum(ops.multiply(model(x), model(x))))
+        gradients = [parameter.grad.full() for parameter in model.parameters()]
+        with record() as clipped:
+            norm = nn.clip(model.parameters(), 0.5)
+        with record() as updated:
+            optimiser(model.parameters(), 0.1, state_layout=state).step()
+        return norm, gradients, clipped, updated, [p.value.full() for p in model.parameters()]
+
+    norm, gradients, clipped, updated, whole = run(None)
+    assert norm == pytest.approx(np.sqrt(sum((g * g).sum() for g in gradients)), rel=1e-12)
+    assert clipped.counts() == {"all_reduce": 1} and updated.counts() == {}
+    assert [event.operator for event in clipped.collectives if event.collective == "all_reduce"] == ["norm"]
+    norm, _, clipped, updated, split = run(nn.sharded_over("dp"))
+    assert clipped.counts() == {"all_reduce": 1}
+    # Their first dims are split over dp, in rows after tp: what a rank gathers is alike.
+    assert updated.counts() == ({"all_gather": 1} if world.size == 4 else {}), str(updated)
+    for one, other in zip(whole, split):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_what_training_refuses():
     from spmdsim.errors import InputError, LayoutError
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Parameter
-from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
+from spmdsim.nn.together import brought
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import Pending, added, keep, pull_back, settle
-from spmdsim.trace import recorder
-from spmdsim.worlds.reduce_ops import in_type
 
 
 def backward(loss: Tensor, *, merge: bool = True) -> None:
@@ -40,65 +34,12 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         keep(leaf, settle(pending, leaf.layout.dual()) if total is None else total)
 
 
-Key = tuple[Any, ...]
-
-
 def _bucketed(leaves: Sequence[tuple[Tensor, Pending]]) -> dict[int, Tensor]:
-    waiting: dict[Key, list[tuple[Tensor, Tensor]]] = {}
-    for leaf, pending in leaves:
-        if len({id(gradient.meta) for gradient in pending}) != 1:
-            continue
-        total = added(pending)
-        merge = merge_of(total.layout, leaf.layout.dual(), total.shape)
-        if merge is not None:
-            waiting.setdefault((total.world, merge, total.dtype), []).append((leaf, total))
-    done: dict[int, Tensor] = {}
-    for (_, merge, _), group in waiting.items():
-        for bucket in buckets((pair, _held(pair[1]) * pair[1].meta.held.itemsize) for pair in group):
-            if len(bucket) > 1:
-                done.update(_reduce_together(merge, bucket))
-    return done
-
-
-def _held(gradient: Tensor) -> int:
-    return elements_held(gradient.layout, gradient.shape)
-
-
-def _reduce_together(merge: Merge, bucket: list[tuple[Tensor, Tensor]]) -> dict[int, Tensor]:
-    """One collective over all local pieces, laid end to end."""
-    gradients = [gradient for _, gradient in bucket]
-    world, ranks = gradients[0].world, merge.ranks if merge.dim is not None else 1
-    sizes = [_held(gradient) for gradient in gradients]
-    if world.has_data:
-        joined = [
-            np.concatenate([_rows(g.held[k], merge, ranks) for g in gradients], axis=1).reshape(-1)
-            for k in range(len(world.ranks))
-        ]
-    else:
-        joined = [world.empty((sum(sizes),), gradients[0].meta.held)]
-    with recorder.operator("gradients"):
-        reduced = world.run(merge.step(sum(sizes)), joined)
-    ends = np.cumsum([0, *(size // ranks for size in sizes)])
-    found = {}
-    for (leaf, gradient), start, stop in zip(bucket, ends, ends[1:]):
-        meta = Meta.of(leaf.layout.dual(), gradient.shape, gradient.dtype)
-        if world.has_data:
-            shapes = (meta.layout.local_shape(meta.shape, rank) for rank in world.ranks)
-            pieces = [flat[start:stop].reshape(shape) for flat, shape in zip(reduced, shapes)]
-            shards = in_type(pieces, meta.held)
-        else:
-            shards = [world.empty(meta.layout.local_shape(meta.shape, r), meta.held) for r in world.ranks]
-        found[id(leaf)] = Tensor(world, meta, shards)
-    return found
-
-
-def _rows(shard: np.ndarray, merge: Merge, ranks: int) -> np.ndarray:
-    """A local piece with one row per rank that it is scattered over; one row if all of it is reduced."""
-    if merge.dim is None:
-        return shard.reshape(1, -1)
-    before, size, after = shard.shape[: merge.dim], shard.shape[merge.dim], shard.shape[merge.dim + 1 :]
-    parts = shard.reshape(math.prod(before), ranks, size // ranks, math.prod(after))
-    return parts.swapaxes(0, 1).reshape(ranks, -1)
+    """The gradients that share messages, by the identity of their leaves."""
+    found = [leaf for leaf, pending in leaves if len({id(gradient.meta) for gradient in pending}) == 1]
+    alike = {id(leaf) for leaf in found}
+    totals = [(added(pending), leaf.layout.dual()) for leaf, pending in leaves if id(leaf) in alike]
+    return {id(found[number]): total for number, total in brought(totals, "gradients").items()}
 
 
 def global_norm(parameters: Sequence[Parameter]) -> float:
@@ -106,12 +47,10 @@ def global_norm(parameters: Sequence[Parameter]) -> float:
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import wide
 
-    total = 0.0
-    for parameter in parameters:
-        if parameter.grad is not None:
-            slope = wide(parameter.grad)
-            total += float(ops.sum(ops.multiply(slope, slope)).item())
-    return math.sqrt(total)
+    slopes = [wide(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    squares = [ops.sum(ops.multiply(slope, slope)) for slope in slopes]
+    together = brought([(square, square.layout.reduced) for square in squares], "norm")
+    return math.sqrt(sum(float(together.get(k, square).item()) for k, square in enumerate(squares)))
 
 
 def clip(parameters: Sequence[Parameter], largest: float) -> float:

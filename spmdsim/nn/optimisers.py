@@ -12,6 +12,8 @@ from spmdsim.errors import InputError
 from spmdsim.layout import Layout
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
+from spmdsim.nn.together import brought
+from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
@@ -72,18 +74,20 @@ class Optimiser:
         self.count = 0
 
     def step(self) -> None:
-        """One update of all parameters that have a gradient."""
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                self._update(parameter, parameter.grad)
+        """One update of all parameters that have a gradient; those split further for it are gathered together."""
+        trained = [(p, p.grad) for p in self.parameters if p.grad is not None]
+        updated = [(self._updated(parameter, gradient), parameter.layout) for parameter, gradient in trained]
+        gathered = brought(updated, "parameters", gather_of)
+        for number, ((parameter, _), (value, _)) in enumerate(zip(trained, updated)):
+            parameter.assign(gathered.get(number, value))
 
-    def _update(self, parameter: Parameter, gradient: Tensor) -> None:
+    def _updated(self, parameter: Parameter, gradient: Tensor) -> Tensor:
+        """The parameter's next value, in the layout of its state."""
         layout = self.state_layout(parameter)
         value, slope = parameter.value.detach().to(layout), gradient.to(layout)
         world = value.world
         if not world.has_data:
-            parameter.assign(value)
-            return
+            return value
         # A parameter that had no gradient for some steps begins with its own first one.
         self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1
         kind = accumulator("sum", value.dtype)
@@ -104,7 +108,7 @@ class Optimiser:
         shards = [made[key][0] for key in keys]
         if wide:
             shards = in_type(shards, value.dtype)
-        parameter.assign(Tensor(world, Meta.of(layout, value.shape, value.dtype), shards))
+        return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards)
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """The updated shard.

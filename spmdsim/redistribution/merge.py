@@ -1,8 +1,9 @@
-"""Reductions that go together: which may share one message, and the one collective that they become.
+"""Collectives that go together: which may share one message, and the one collective that they become.
 
 Gradients of parameters wait for the same few reductions. Those that are reduced along the same mesh axes, or
 scattered along them over the same dim, are laid end to end and sent in one call per bucket: the bytes stay, the
-latency is paid once. Training does so, and the strategy search prices it, by what is written here.
+latency is paid once. So are parameters that are gathered alike after a step of a split optimiser. Training does so,
+and the strategy search prices it, by what is written here.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Merge:
-    """What reductions have in common that may share a message.
+    """What collectives have in common that may share a message.
 
     Attributes:
-        collective: ``all_reduce`` or ``reduce_scatter``.
+        collective: ``all_reduce``, ``reduce_scatter`` or ``all_gather``.
         mesh: the mesh.
-        axes: the axes along which it reduces, the major one first.
-        op: the reduction.
-        dim: the dim that is scattered; None for an all_reduce.
+        axes: the axes along which it communicates, the major one first.
+        op: the reduction; None for an all_gather.
+        dim: the dim that is scattered or gathered; None for an all_reduce.
     """
 
     collective: str
     mesh: Mesh
     axes: tuple[str, ...]
-    op: str
+    op: str | None
     dim: int | None = None
 
     @property
@@ -47,11 +48,18 @@ class Merge:
 
     def received(self, elements: float) -> float:
         """Elements that a rank receives when every rank holds so many."""
+        if self.collective == "all_gather":
+            return (self.ranks - 1) * elements
         share = (self.ranks - 1) / self.ranks * elements
         return 2 * share if self.collective == "all_reduce" else share
 
     def step(self, elements: int) -> Step:
         """The one collective, on a flat tensor of so many elements per rank."""
+        if self.op is None:
+            pieces = Layout(self.mesh, (self.axes,))
+            return Step(
+                self.collective, self.axes, pieces, Layout(self.mesh, (None,)), (elements * self.ranks,)
+            )
         flat = Layout(self.mesh, (None,), [(axis, self.op) for axis in self.axes])
         after = flat.reduced if self.dim is None else Layout(self.mesh, (self.axes,))
         return Step(self.collective, self.axes, flat, after, (elements,), self.op)
@@ -69,18 +77,47 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """
     src, dst = src.canonical, dst.canonical
     ops = {op for _, op in src.partial}
-    if len(ops) != 1 or dst.partial or src.mesh != dst.mesh or len(src.dims) != len(dst.dims):
+    if len(ops) != 1 or not _alike(src, dst, shape):
         return None
-    if not (src.reduced.is_even(shape) and dst.is_even(shape)):
-        return None
-    changed = [d for d, (before, after) in enumerate(zip(src.dims, dst.dims)) if before != after]
+    changed = _changed(src, dst)
     if not changed:
         return Merge("all_reduce", src.mesh, src.partial_axes, ops.pop())
-    before, after = src.dims[changed[0]], dst.dims[changed[0]]
-    added = after[len(before) :]
-    if len(changed) > 1 or after[: len(before)] != before or set(added) != set(src.partial_axes):
+    added = _further(src.dims[changed[0]], dst.dims[changed[0]])
+    if len(changed) > 1 or set(added) != set(src.partial_axes):
         return None
     return Merge("reduce_scatter", src.mesh, added, ops.pop(), changed[0])
+
+
+@lru_cache(maxsize=1 << 16)
+def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
+    """How the all_gather of a dim may share a message; None if it is none, or its pieces are not all equal.
+
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> gather_of(mesh("dp", "tp"), mesh(None, "tp"), (8, 8)).axes
+    ('dp',)
+    """
+    src, dst = src.canonical, dst.canonical
+    changed = _changed(src, dst)
+    if src.partial or len(changed) != 1 or not _alike(src, dst, shape):
+        return None
+    gathered = _further(dst.dims[changed[0]], src.dims[changed[0]])
+    return Merge("all_gather", src.mesh, gathered, None, changed[0]) if gathered else None
+
+
+def _alike(src: Layout, dst: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether one collective may lead from one layout to the other, and all pieces are equal."""
+    if dst.partial or src.mesh != dst.mesh or len(src.dims) != len(dst.dims):
+        return False
+    return src.reduced.is_even(shape) and dst.is_even(shape)
+
+
+def _changed(src: Layout, dst: Layout) -> list[int]:
+    return [d for d, (before, after) in enumerate(zip(src.dims, dst.dims)) if before != after]
+
+
+def _further(less: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes by which a dim is split further; none if it is split another way."""
+    return more[len(less) :] if more[: len(less)] == less else ()
 
 
 def elements_held(src: Layout, shape: Sequence[int]) -> int:

@@ -258,8 +258,7 @@ class MPIWorld(World):
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """Counted from the buffers and counts of the calls that were made."""
         tally = self._tally
-        way = "" if algorithm is not None else tally.way()
-        return Moved((tally.data.received,), (tally.data.sent,), way, tally.by_library())
+        return Moved((tally.data.received,), (tally.data.sent,), tally.way(), tally.by_library())
 
     def _moved_rows(
         self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]

@@ -1,0 +1,358 @@
+"""Prove by an independent counter that traces hold what MPI was asked to move, to the byte.
+
+Random programs (redistributions with pending values, subsets, other rank orders and reshapes; operators of all element
+types, forward and backward; lookups; training with clipping and a split optimiser; emulated algorithms; shared memory;
+checkpoints) run under mpirun, with a counter written in C between mpi4py and the MPI library. On every rank, for each
+program: calls, bytes received and bytes sent of the trace, data and control traffic together, are the counter's. So are
+those of the exit.
+
+    python scripts/count_bytes.py                   # 100 programs each on 2, 4 and 8 ranks; a C compiler is needed
+    python scripts/count_bytes.py -n 4 --programs 10 --seed 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import ctypes
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_suffix(".c")
+LIBRARY = "SPMDSIM_COUNTER"
+
+
+def compile_counter(folder: Path) -> Path | None:
+    """The counter as a library to preload, for the MPI that mpi4py loads; None without a compiler or its headers."""
+    find = (
+        "from mpi4py import MPI; print(*{l.split()[-1] for l in open('/proc/self/maps') if '/libmpi' in l})"
+    )
+    loaded = subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=False).stdout
+    target, tries = folder / "counter.so", []
+    for name in ("cc", "gcc", "clang"):
+        for library in map(Path, loaded.split()):
+            include = library.parent.parent / "include"
+            tries.append([name, f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}"])
+    beside = Path(sys.executable).parent / "mpicc"
+    tries.append([str(beside) if beside.exists() else "mpicc"])
+    for compiler, *options in tries:
+        if shutil.which(compiler):
+            command = [compiler, "-shared", "-fPIC", "-o", str(target), str(SOURCE), *options]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                return target
+    return None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Start the jobs and print what was compared; 1 if anything differs, 2 without a compiler."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-n", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
+    parser.add_argument("--programs", type=int, default=100, help="programs on each number of ranks")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    if LIBRARY in os.environ:
+        return compare(options.programs, options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        counter = compile_counter(Path(folder))
+        if counter is None:
+            print("no C compiler with the headers of this MPI was found")
+            return 2
+        codes = []
+        for ranks in options.n:
+            command = [
+                sys.executable,
+                "-m",
+                "spmdsim",
+                "launch",
+                "-n",
+                str(ranks),
+                str(SOURCE.with_suffix(".py")),
+            ]
+            command += ["--programs", str(options.programs), "--seed", str(options.seed)]
+            environment = {**os.environ, LIBRARY: str(counter), "SPMDSIM_RANKS": str(ranks)}
+            codes.append(subprocess.run(command, env=environment, check=False).returncode)
+    return int(any(codes))
+
+
+# -- on every rank ------------------------------------------------------------------------------------------
+
+
+def compare(programs: int, seed: int) -> int:
+    """Run random programs and compare the trace of each with the counter."""
+    library = os.environ[LIBRARY]
+    if os.environ.get("LD_PRELOAD") != library:
+        os.environ["LD_PRELOAD"] = library
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    leaves: dict[str, Any] = {}
+    atexit.register(lambda: _compare_exit(leaves))  # after what the world does at the end
+    from spmdsim import record, world
+
+    counter, here = _counter(library), world()
+    wrong, kinds, total = [], Counter[str](), [0, 0, 0]
+    for number in range(programs):
+        rng = random.Random(f"{seed} {number} {here.size}")
+        program = rng.choice(PROGRAMS)
+        before = counter()
+        with record() as trace:
+            program(here, rng)
+        truth = [b - a for a, b in zip(before, counter())]
+        events = trace.collectives
+        control = [sum(asked[k] for asked in trace.control.values()) for k in range(3)]
+        traced = [sum(_calls(event.way) for event in events), trace.nbytes(), trace.sent()]
+        if [a + b for a, b in zip(traced, control)] != truth:
+            wrong.append(
+                f"{number} {program.__name__}: trace {traced} + control {control}, counter {truth}\n{trace}"
+            )
+        if any(event.nbytes != event.due for event in events if event.algorithm is None):
+            wrong.append(f"{number} {program.__name__}: not what the ways move\n{trace}")
+        kinds[program.__name__] += 1
+        total = [a + b for a, b in zip(total, truth)]
+    everyone = here.gather_objects([wrong])
+    if here.ranks[0] == 0:
+        names = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
+        for rank, found in enumerate(everyone):
+            for text in found[:3]:
+                print(f"rank {rank}: {text}")
+        verdict = "DIFFER" if any(everyone) else "all equal"
+        print(f"{programs} programs on {here.size} ranks of {here.vendor}: {verdict} ({names});")
+        print(f"  rank 0: {total[0]:,} calls, {total[1]:,} bytes received, {total[2]:,} sent", flush=True)
+    leaves.update(world=here, counter=counter, before=counter(), control=here.control)
+    return int(any(everyone))
+
+
+def _calls(way: str) -> int:
+    """How many calls a way names: ``"2 x Irecv, Isend"`` three."""
+    parts = [part for part in way.partition(" (")[0].split(", ") if part and part != "shared memory"]
+    return sum(int(part.split(" x ")[0]) if " x " in part else 1 for part in parts)
+
+
+def _counter(library: str) -> Callable[[], tuple[int, int, int]]:
+    loaded = ctypes.CDLL(library)
+    functions = [getattr(loaded, f"count_{name}") for name in ("calls", "received", "sent")]
+    for function in functions:
+        function.restype = ctypes.c_longlong
+    return lambda: (functions[0](), functions[1](), functions[2]())
+
+
+def _compare_exit(leaves: dict[str, Any]) -> None:
+    if not leaves:
+        return
+    truth = [b - a for a, b in zip(leaves["before"], leaves["counter"]())]
+    before, after = leaves["control"], leaves["world"].control
+    told = [
+        sum(asked[k] for asked in after.values()) - sum(asked[k] for asked in before.values())
+        for k in range(3)
+    ]
+    if told != truth or told[1] + told[2] == 0:
+        print(f"rank {leaves['world'].rank} at the exit: control {told}, counter {truth}", flush=True)
+        os._exit(1)
+
+
+# -- the programs --------------------------------------------------------------------------------------------
+
+TYPES = ("f8", "f4", "f2", "bfloat16", "i8", "i4", "i2", "i1", "?", "c16")
+
+
+def _mesh(world: Any, rng: random.Random, whole: bool = False) -> Any:
+    from spmdsim import Mesh
+
+    size = world.size if whole else rng.choice([k for k in (1, 2, 3, 4, 6, 8) if k <= world.size])
+    shapes = [(size,)] + [(a, size // a) for a in (2, 3, 4) if size % a == 0 and size > a]
+    shapes += [(2, 2, 2)] if size == 8 else []
+    shape = rng.choice(shapes)
+    ranks = rng.sample(range(world.size), size) if rng.random() < 0.4 or size < world.size else None
+    return Mesh(shape, tuple("abc"[: len(shape)]), ranks)
+
+
+def _layout(mesh: Any, dims: int, rng: random.Random, pending: bool = False) -> Any:
+    from spmdsim import Layout
+
+    entries: list[list[str]] = [[] for _ in range(dims)]
+    partial = []
+    for axis in rng.sample(mesh.axes, len(mesh.axes)):
+        choice = rng.randrange(-1, dims + (1 if pending else 0))
+        if choice == dims:
+            partial.append((axis, "sum"))
+        elif choice >= 0:
+            entries[choice].append(axis)
+    return Layout(mesh, [tuple(entry) for entry in entries], partial)
+
+
+def _numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+    import numpy as np
+
+    from spmdsim.layout.element_type import element_type
+
+    return np.random.default_rng(seed).integers(0, 5, shape).astype(element_type(dtype))
+
+
+def _tensor(world: Any, rng: random.Random, mesh: Any, dims: int = 2, dtype: str | None = None) -> Any:
+    from spmdsim import Tensor
+
+    shape = tuple(rng.choice((1, 5, 8, 16, 33)) for _ in range(dims))
+    kind = dtype or rng.choice(TYPES)
+    return Tensor.from_global(_numbers(shape, kind, 1), _layout(mesh, dims, rng), world)
+
+
+def redistribution(world: Any, rng: random.Random) -> None:
+    """From any layout to any other, perhaps on other ranks or in another shape."""
+    from spmdsim.redistribution import plan
+
+    mesh, dims = _mesh(world, rng), rng.choice((1, 2, 3))
+    src = _layout(mesh, dims, rng, pending=True)
+    shape = tuple(rng.choice((1, 5, 8, 16, 33)) for _ in range(dims))
+    to_shape = (
+        (1, *shape) if rng.random() < 0.2 else (*shape[:-2], shape[-2] * shape[-1]) if dims > 1 else None
+    )
+    to_shape = to_shape if rng.random() < 0.4 and not src.partial else None
+    other = mesh if src.partial or rng.random() < 0.6 else _mesh(world, rng)
+    dst = _layout(other, dims if to_shape is None else len(to_shape), rng)
+    shards = [
+        _numbers(src.local_shape(shape, r) if r in mesh else (0,) * dims, rng.choice(TYPES[:5]), 1)
+        for r in world.ranks
+    ]
+    for step in plan(src, dst, shape, shards[0].dtype, to_shape=to_shape).steps:
+        shards = world.run(step, shards)
+
+
+def reduction(world: Any, rng: random.Random) -> None:
+    """Every reduction of every element type."""
+    import spmdsim.ops as ops
+
+    mesh = _mesh(world, rng, whole=True)
+    dtype = rng.choice(TYPES)
+    x = _tensor(world, rng, mesh, dtype=dtype)
+    names = (
+        ["any", "all"]
+        if dtype == "?"
+        else ["sum", "mean"]
+        if dtype == "c16"
+        else ["sum", "max", "min", "mean", "prod"]
+    )
+    y = getattr(ops, rng.choice(names))(x, rng.choice((0, 1)))
+    y.to(_layout(mesh, 1, rng)).full()
+
+
+def large_reduction(world: Any, rng: random.Random) -> None:
+    """Reductions in chunks, also of sizes that leave a rest."""
+    import spmdsim.ops as ops
+    from spmdsim import Tensor
+
+    mesh = _mesh(world, rng, whole=True)
+    count = rng.choice((1 << 16, (1 << 17) + 3, 70_001))
+    x = Tensor.from_global(
+        _numbers((mesh.shape[0], count), rng.choice(("f4", "f2", "i2")), 1), mesh("a", None), world
+    )
+    getattr(ops, rng.choice(("sum", "max")))(x, 0).to(mesh(rng.choice(("a", None))))
+
+
+def product(world: Any, rng: random.Random) -> None:
+    """A product and its gradients."""
+    import spmdsim.ops as ops
+    from spmdsim import Tensor, nn
+
+    mesh = _mesh(world, rng, whole=True)
+    m, k, n = (rng.choice((4, 9, 16)) for _ in range(3))
+    x = Tensor.from_global(_numbers((m, k), "f4", 1), _layout(mesh, 2, rng), world, requires_grad=True)
+    w = Tensor.from_global(_numbers((k, n), "f4", 2), _layout(mesh, 2, rng), world, requires_grad=True)
+    nn.backward(ops.sum(ops.softmax(x @ w) if rng.random() < 0.5 else x @ w))
+
+
+def lookup(world: Any, rng: random.Random) -> None:
+    """Rows of a split table, by a reduction or only those asked for, and their gradients."""
+    import numpy as np
+
+    import spmdsim.ops as ops
+    from spmdsim import Mesh, Tensor, nn
+
+    mesh = Mesh((world.size,), ("a",))
+    table = Tensor.from_global(_numbers((32, 6), "f4", 1), mesh("a", None), world, requires_grad=True)
+    ids = np.random.default_rng(rng.randrange(99)).integers(0, 32, (8, 4))
+    x = Tensor.from_global(ids, mesh(rng.choice(("a", None)) if rng.random() < 0.5 else None, None), world)
+    rows = rng.choice(("owned", "all"))
+    replicated = rng.choice(("own", "shared"))
+    with world.use(replicated=replicated):
+        y = ops.embedding(x, table, mesh(rng.choice(("a", None)), None, None), rows=rows)
+        nn.backward(ops.sum(ops.multiply(y, y)))
+
+
+def training(world: Any, rng: random.Random) -> None:
+    """A step of training, whole."""
+    from spmdsim import nn
+
+    mesh = _mesh(world, rng, whole=True)
+    model = nn.Sequential(nn.Linear(8, 16, mesh(None, "a")), nn.Linear(16, 4, mesh("a", None)))
+    model.materialise(world, seed=1)
+    state = nn.sharded_over(mesh.axes[-1]) if rng.random() < 0.6 else None
+    optimiser = rng.choice((nn.SGD, nn.Adam))(model.parameters(), 0.1, state_layout=state)
+    x = _tensor(world, rng, mesh, dtype="f4")
+    import spmdsim.ops as ops
+    from spmdsim import Tensor
+
+    x = Tensor.from_global(
+        _numbers((16, 8), "f4", 1), mesh(mesh.axes[-1] if len(mesh.axes) > 1 else None, None), world
+    )
+    loss = ops.mean(ops.multiply(model(x), model(x)))
+    nn.backward(loss)
+    nn.clip(model.parameters(), 0.5)
+    optimiser.step()
+    loss.item()
+
+
+def emulated(world: Any, rng: random.Random) -> None:
+    """Collectives by schedules, message by message."""
+    mesh = _mesh(world, rng, whole=True)
+    x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "i8")))
+    with world.use(
+        all_reduce=rng.choice(("ring", "recursive_doubling")), all_gather=rng.choice(("ring", "bruck"))
+    ):
+        x.to(mesh(None, None)).to(mesh("a", None)).sum(0).to(mesh(None))
+
+
+def shared(world: Any, rng: random.Random) -> None:
+    """Results that the ranks of a node share."""
+    mesh = _mesh(world, rng, whole=True)
+    with world.use(replicated="shared"):
+        x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "f2", "i8")))
+        x.to(mesh(None, None))
+        x.sum(0).to(mesh(None))
+
+
+def checkpoint(world: Any, rng: random.Random) -> None:
+    """Written and read again."""
+    from spmdsim.tensor.checkpoint import load, save
+
+    mesh = _mesh(world, rng, whole=True)
+    x = _tensor(world, rng, mesh, dtype="f4")
+    folder = world.gather_objects([tempfile.mkdtemp() if world.rank == 0 else ""])[0]
+    save(folder, {"x": x})
+    load(folder, world, {"x": _layout(mesh, 2, rng)})
+    world.barrier()
+    if world.rank == 0:
+        shutil.rmtree(folder)
+
+
+PROGRAMS: tuple[Callable[[Any, random.Random], None], ...] = (
+    redistribution,
+    redistribution,
+    redistribution,
+    reduction,
+    large_reduction,
+    product,
+    lookup,
+    training,
+    emulated,
+    shared,
+    checkpoint,
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

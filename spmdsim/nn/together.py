@@ -1,0 +1,107 @@
+"""Tensors that need the same collective to come into their layouts share its messages: gradients, norms, parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.layout import Layout
+from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.meta import Meta
+from spmdsim.trace import recorder
+from spmdsim.worlds.reduce_ops import in_type
+
+#: A tensor's number among those given, the tensor, and the layout that it is wanted in.
+Wanted = tuple[int, Tensor, Layout]
+
+
+def brought(
+    items: Sequence[tuple[Tensor, Layout]],
+    operator: str,
+    merging: Callable[[Layout, Layout, tuple[int, ...]], Merge | None] = merge_of,
+) -> dict[int, Tensor]:
+    """The tensors that share messages on their way into the layouts wanted, by their numbers; others are left out.
+
+    Each group of tensors that are reduced, scattered or gathered alike is laid end to end and takes one call per
+    bucket; the values are those of one call per tensor.
+
+    Args:
+        items: tensors, and the layout that each is wanted in.
+        operator: whose name the calls have in traces.
+        merging: which collectives may share messages: reductions, or all_gathers (``gather_of``).
+    """
+    waiting: dict[tuple[Any, ...], list[Wanted]] = {}
+    for number, (tensor, layout) in enumerate(items):
+        merge = merging(tensor.layout, layout, tensor.shape)
+        if merge is not None:
+            waiting.setdefault((tensor.world, merge, tensor.dtype), []).append((number, tensor, layout))
+    done: dict[int, Tensor] = {}
+    for (_, merge, _), group in waiting.items():
+        for bucket in buckets((one, _held(one[1]) * one[1].meta.held.itemsize) for one in group):
+            if len(bucket) > 1:
+                with recorder.operator(operator):
+                    done.update(_together(merge, bucket))
+    return done
+
+
+def _held(tensor: Tensor) -> int:
+    return elements_held(tensor.layout, tensor.shape)
+
+
+def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
+    """One collective over all local pieces, laid end to end."""
+    tensors = [tensor for _, tensor, _ in bucket]
+    world, sizes = tensors[0].world, [_held(tensor) for tensor in tensors]
+    if world.has_data:
+        joined = _joined(merge, tensors)
+    else:
+        joined = [world.empty((sum(sizes),), tensors[0].meta.held)]
+    after = world.run(merge.step(sum(sizes)), joined)
+    parts = merge.ranks if merge.collective == "reduce_scatter" else 1
+    ends = np.cumsum([0, *(size // parts for size in sizes)])
+    found = {}
+    for (number, tensor, layout), start, stop in zip(bucket, ends, ends[1:]):
+        meta = Meta.of(layout, tensor.shape, tensor.dtype)
+        if not world.has_data:
+            shards = [world.empty(layout.local_shape(meta.shape, r), meta.held) for r in world.ranks]
+        else:
+            pieces: dict[int, np.ndarray] = {}  # ranks that share the result share its pieces
+            for flat, rank in zip(after, world.ranks):
+                if id(flat) not in pieces:
+                    pieces[id(flat)] = _piece(merge, flat, start, stop, layout.local_shape(meta.shape, rank))
+            shards = in_type([pieces[id(flat)] for flat in after], meta.held)
+        found[number] = Tensor(world, meta, shards)
+    return found
+
+
+def _joined(merge: Merge, tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    made: dict[tuple[int, ...], np.ndarray] = {}
+    keys = [tuple(map(id, pieces)) for pieces in zip(*(tensor.held for tensor in tensors))]
+    for k, key in enumerate(keys):
+        if key not in made:
+            rows = [_rows(tensor.held[k], merge) for tensor in tensors]
+            made[key] = np.concatenate(rows, axis=1).reshape(-1)
+    return [made[key] for key in keys]
+
+
+def _rows(shard: np.ndarray, merge: Merge) -> np.ndarray:
+    """A local piece with one row per rank that it is scattered over; else one row."""
+    if merge.dim is None or merge.collective == "all_gather":
+        return shard.reshape(1, -1)
+    before, size, after = shard.shape[: merge.dim], shard.shape[merge.dim], shard.shape[merge.dim + 1 :]
+    parts = shard.reshape(math.prod(before), merge.ranks, size // merge.ranks, math.prod(after))
+    return parts.swapaxes(0, 1).reshape(merge.ranks, -1)
+
+
+def _piece(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor's piece of what came: one part of it, or one of every rank's put together along the gathered dim."""
+    if merge.collective != "all_gather" or merge.dim is None:
+        return flat[start:stop].reshape(shape)
+    before, size, after = shape[: merge.dim], shape[merge.dim], shape[merge.dim + 1 :]
+    parts = flat.reshape(merge.ranks, -1)[:, start:stop]
+    parts = parts.reshape(merge.ranks, math.prod(before), size // merge.ranks, math.prod(after))
+    return np.ascontiguousarray(parts.swapaxes(0, 1)).reshape(shape)
