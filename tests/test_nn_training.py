@@ -156,7 +156,10 @@ def test_a_whole_step_shares_messages(world, optimiser):
     def run(state):
         model = nn.Sequential(
             *(nn.Linear(6, 8, columns, dtype=np.float64), nn.Linear(8, 6, rows, False, dtype=np.float64)),
-            *(nn.Linear(6, 8, columns, False, dtype=np.float64), nn.Linear(8, 6, rows, False, dtype=np.float64)),
+            *(
+                nn.Linear(6, 8, columns, False, dtype=np.float64),
+                nn.Linear(8, 6, rows, False, dtype=np.float64),
+            ),
         )
         model.materialise(world, seed=3)
         x = Tensor.from_global(data, mesh("dp", None), world)
