@@ -146,6 +146,7 @@ SAMPLES = [
         "any", ops.any, ops.any.op, (_ids(9, 8, 5) > 7,), lambda x: x.any(1), {"dims": (1,), "keepdims": False},
         differentiable=False,
     ),
+    Sample("mean", ops.mean, ops.mean.op, (_normal(4, 6, 5),), lambda x: x.mean(1), {"dims": (1,), "keepdims": False, "count": 6}),
     Sample("softmax", ops.softmax, ops.softmax.op, (A,), lambda x: _softmax(x, 1), {"dim": 1}),
     Sample("softmax_0", ops.softmax, ops.softmax.op, (A,), lambda x: _softmax(x, 0), {"dim": 0}),
     Sample("log_softmax", ops.log_softmax, ops.log_softmax.op, (A,), lambda x: np.log(_softmax(x, 1)), {"dim": 1}),
@@ -303,3 +304,38 @@ SAMPLES = [
         {"depth": 9, "dtype": np.dtype("f8")}, differentiable=False,
     ),
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A public function that is made of several operators."""
+
+    name: str
+    call: Callable[..., Any]
+    operands: tuple[np.ndarray, ...]
+    reference: Callable[..., Any]
+
+
+COMPOSED = [
+    Composed("flatten", ops.flatten, (_normal(4, 3, 2),), lambda x: x.reshape(4, 6)),
+    Composed("linear", ops.linear, (A, B, _normal(6)), lambda x, w, b: x @ w + b),
+    Composed("split", lambda x: ops.split(x, 3, 1)[1], (_normal(8, 6),), lambda x: x[:, 2:4]),
+    Composed("std", lambda x: ops.std(x, 1), (_normal(8, 7),), lambda x: np.sqrt(((x - x.mean(1)[:, None]) ** 2).mean(1))),
+    Composed("var", lambda x: ops.var(x, 0), (_normal(8, 7),), lambda x: (x * x).mean(0) - x.mean(0) ** 2),
+]  # fmt: skip
+
+
+def padded_sample(parts: int) -> Sample:
+    """The one operator whose operand depends on how it is split: every part of the table ends in a row of zeros."""
+    rows, table = 3, _normal(3 * parts, 2)
+    padded = np.zeros((parts * (rows + 1), 2))
+    real = np.array([k for k in range(len(padded)) if k % (rows + 1) != rows])
+    padded[real] = table
+    ids = np.concatenate([np.arange(3 * parts), _ids(3 * parts, 5)])
+    return Sample(
+        "padded_embedding",
+        ops.padded_embedding,
+        ops.padded_embedding.op,
+        (ids, padded),
+        lambda i, t: t[real][i],
+    )

@@ -263,3 +263,17 @@ def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
             ask()
         assert nearest in str(said.value) and "\n" not in str(said.value)
     assert not hasattr(module, name)
+
+
+def test_transforms_of_images_by_hand():
+    """Numbers worked out on paper: (10 - 2) / 4, 10 * 0.5 - 1 and where a channel goes."""
+    image = np.array([[[[10, 20], [30, 40], [50, 60]]]], np.uint8)  # one image, 1 x 3 pixels, 2 channels
+    normalised = ds.vision.Normalize(mean=[2, 10], std=[4, 5])(image)
+    np.testing.assert_array_equal(normalised, [[[[2, 2], [7, 6], [12, 10]]]])
+    np.testing.assert_array_equal(ds.vision.Rescale(0.5, -1)(image), [[[[4, 9], [14, 19], [24, 29]]]])
+    first = ds.vision.HWC2CHW()(image)
+    np.testing.assert_array_equal(first, [[[[10, 30, 50]], [[20, 40, 60]]]])
+    np.testing.assert_array_equal(
+        ds.vision.Normalize(mean=[2, 10], std=[4, 5], is_hwc=False)(first), [[[[2, 7, 12]], [[2, 6, 10]]]]
+    )
+    assert normalised.dtype == np.float32

@@ -1,0 +1,66 @@
+"""Every public operator is compared with something: none is added without a sample."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from operators import COMPOSED, SAMPLES, Composed, padded_sample
+
+import spmdsim.ops as ops
+from spmdsim import Mesh, Tensor
+from spmdsim.layout import Layout, Replicate, Shard
+
+
+def test_every_public_operator_has_a_sample():
+    sampled = {id(sample.op) for sample in [*SAMPLES, padded_sample(2)]}
+    missing = {name for name in ops.__all__ if id(getattr(getattr(ops, name), "op", None)) not in sampled}
+    assert missing == {sample.name for sample in COMPOSED}
+
+
+@pytest.mark.parametrize("sample", COMPOSED, ids=lambda sample: sample.name)
+@pytest.mark.ranks(4)
+def test_functions_made_of_several_operators(sample: Composed, world):
+    mesh = Mesh((4,), ("x",))
+    expected, rng = sample.reference(*sample.operands), np.random.default_rng(0)
+    choices = [[Replicate(), *map(Shard, range(x.ndim))] for x in sample.operands]
+    for placements in itertools.product(*choices):
+        layouts = [Layout.from_placements(mesh, [p], x.ndim) for p, x in zip(placements, sample.operands)]
+        tensors = [
+            Tensor.from_global(x, layout, world, requires_grad=True)
+            for x, layout in zip(sample.operands, layouts)
+        ]
+        y = sample.call(*tensors)
+        np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
+        dy = rng.normal(size=expected.shape)
+        ops.sum(ops.multiply(y, Tensor.from_global(dy, Layout.replicated(mesh, dy.ndim), world))).backward()
+        for k, tensor in enumerate(tensors):
+            along = rng.normal(size=tensor.shape)
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = [x + step * along if i == k else x for i, x in enumerate(sample.operands)]
+                ends.append(float((dy * sample.reference(*moved)).sum()))
+            slope = (ends[0] - ends[1]) / 2e-6
+            assert float((tensor.grad.full() * along).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_table_with_padding_rows(parts, world):
+    """The rows looked up, and their gradients added up one by one; a padding row has none, whoever looks there."""
+    sample = padded_sample(parts)
+    ids, padded = sample.operands
+    mesh = Mesh((parts, 4 // parts), ("tp", "dp"))
+    places = [mesh(None), mesh("dp")] if len(ids) % (4 // parts) == 0 else [mesh(None)]
+    for place in places:
+        table = Tensor.from_global(padded, mesh("tp", None), world, requires_grad=True)
+        y = ops.padded_embedding(Tensor.from_global(ids, place, world), table)
+        np.testing.assert_array_equal(y.full(), sample.reference(ids, padded))
+        dy = np.random.default_rng(1).normal(size=y.shape)
+        y.backward(Tensor.from_global(dy, mesh(None, None), world))
+        expected = np.zeros_like(padded)
+        for number, row in zip(ids, dy):
+            expected[number + number // 3] += row
+        np.testing.assert_allclose(table.grad.full(), expected, rtol=1e-12, atol=1e-12)
+        assert (table.grad.full()[3::4] == 0).all()

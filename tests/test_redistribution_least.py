@@ -1,0 +1,62 @@
+"""The lower bound beside sets of elements: what a rank wants and does not have, one element at a time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from spmdsim import Mesh, plan
+from spmdsim.layout import Layout, Partial, Replicate, Shard
+from spmdsim.redistribution.bound import lower_bound, lower_bound_elements
+
+
+def share(indices: list[int], parts: int, place: int) -> list[int]:
+    """A block of a list dealt out in blocks, the longer ones first."""
+    lengths = [len(range(k, len(indices), parts)) for k in range(parts)]
+    start = sum(lengths[:place])
+    return indices[start : start + lengths[place]]
+
+
+def elements(layout: Layout, shape: tuple[int, ...], coordinates: dict[str, int]) -> set[tuple[int, ...]]:
+    kept = [list(range(n)) for n in shape]
+    for dim, entry in enumerate(layout.dims):
+        for axis in entry:
+            kept[dim] = share(
+                kept[dim], dict(zip(layout.mesh.axes, layout.mesh.shape))[axis], coordinates[axis]
+            )
+    return set(itertools.product(*kept))
+
+
+def placed(mesh: Mesh, choices: list) -> list[Layout]:
+    return [
+        Layout.from_placements(mesh, list(p), 2) for p in itertools.product(choices, repeat=len(mesh.axes))
+    ]
+
+
+@pytest.mark.parametrize("sizes", [(4,), (3,), (2, 2), (2, 3)])
+@pytest.mark.parametrize("shape", [(4, 6), (5, 3)])
+def test_what_moves_is_what_is_missing(sizes, shape):
+    mesh = Mesh(sizes, ("a", "b")[: len(sizes)])
+    layouts = placed(mesh, [Replicate(), Shard(0), Shard(1)])
+    places = [dict(zip(mesh.axes, p)) for p in itertools.product(*map(range, sizes))]
+    for src, dst in itertools.product(layouts, repeat=2):
+        missing = [len(elements(dst, shape, at) - elements(src, shape, at)) for at in places]
+        assert [lower_bound_elements(src, dst, shape, rank) for rank in range(mesh.size)] == missing
+        assert lower_bound(src, dst, shape)[:2] == (max(missing), sum(missing))
+        assert [plan(src, dst, shape, "f8").lower_bound(rank) for rank in range(mesh.size)] == [
+            8 * m for m in missing
+        ]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_sums_on_paper(ranks):
+    """``n`` contributions per element for ``N`` holders: ``(n - 1) + (N - 1)`` receptions, shared evenly."""
+    mesh = Mesh((ranks,), ("a",))
+    pending, shape = Layout.from_placements(mesh, [Partial()], 1), (30,)
+    everywhere, split = mesh(None), mesh("a")
+    assert lower_bound(pending, everywhere, shape)[:2] == (60 * (ranks - 1) // ranks, 60 * (ranks - 1))
+    assert lower_bound(pending, split, shape)[:2] == (30 * (ranks - 1) // ranks, 30 * (ranks - 1))
+    assert [lower_bound_elements(pending, split, shape, r) for r in range(ranks)] == [
+        30 * (ranks - 1) // ranks
+    ] * ranks
