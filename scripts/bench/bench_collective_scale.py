@@ -1,4 +1,4 @@
-"""How long pricing and simulating collectives takes: seconds and events per second, printed as a table.
+"""How long verifying, pricing and simulating collectives takes: seconds and events per second, printed as a table.
 
 Run it from the repository: ``python scripts/bench/bench_collective_scale.py``.
 """
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from spmdsim.collectives import schedule_of
+from spmdsim.collectives.verification import verify
 from spmdsim.cost import (
     LogGOPS,
     Machine,
@@ -30,6 +31,16 @@ def seconds(work: Callable[[], object]) -> float:
         work()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def verifying() -> None:
+    """Every message of every rank is followed."""
+    print(f"{'verification of all_reduce':<34}{'seconds':>10}")
+    for name, ranks in (("ring", 64), ("ring", 256), ("recursive_doubling", 1024)):
+        schedule = schedule_of("all_reduce", name, ranks)
+        took = seconds(lambda s=schedule: verify(s))
+        print(f"{f'{name}, {ranks} ranks':<34}{took:>10.3f}")
+    print()
 
 
 def pricing() -> None:
@@ -88,6 +99,7 @@ def tables() -> None:
 
 
 if __name__ == "__main__":
+    verifying()
     pricing()
     topologies()
     events()

@@ -20,6 +20,8 @@ from paired import paired
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, world
+from spmdsim.redistribution.step import Step
+from spmdsim.worlds import ShapeArray, ShapeOnly
 
 NUMPY = """
 import sys, time, numpy as np
@@ -157,6 +159,10 @@ def slices() -> None:
     everyone = time.perf_counter() - start
     one = repeated(lambda: layout.bounds((1 << 20, 1 << 20), 777_777))
     print(f"slices of {mesh.size:,} ranks: {everyone:.3f} s; of one rank: {one:.1f} us")
+    row = Mesh((1024, 1024), ("a", "b"))
+    step = Step("all_gather", ("b",), row(("a", "b"), None), row("a", None), (1 << 21, 8))
+    here, shard = ShapeOnly(row.size), ShapeArray((2, 8), np.dtype("float32"))
+    print(f"a step of {row.size:,} ranks without data: {repeated(lambda: here.run(step, [shard])):.1f} us")
 
 
 if __name__ == "__main__":
