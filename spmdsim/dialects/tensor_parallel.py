@@ -6,7 +6,7 @@ tensor is before and after, and what its gradient looks like when it arrives. Bo
 the first layout to the second, backward from the arriving one to the dual of the first.
 
 >>> from spmdsim.layout import Mesh
->>> mesh = Mesh((2, 4), ("dp", "tp"))
+>>> mesh = Mesh((4,), ("tp",))
 >>> f = MAPPINGS["copy_to_region"]
 >>> f.collectives(mesh, "tp", (8, 16))
 ((), ('all_reduce',))
