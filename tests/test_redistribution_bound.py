@@ -9,11 +9,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import spmdsim.ops as ops
 from scripts.least_receptions import Kind, corners, every_schedule, kinds, optimum
+from spmdsim import Tensor, nn
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound import lower_bound, lower_bound_elements
 from spmdsim.redistribution.every import every_layout, every_mesh
+from spmdsim.trace import record
+from spmdsim.worlds.lockstep import LockStep
 
 APART = [
     Mesh((4,), ("x",), ranks=[0, 1, 2, 3]),
@@ -153,3 +157,25 @@ def test_a_mesh_of_many_ranks_is_bounded_at_once() -> None:
     assert bound.total == (1 << 20) * (255 + 255)
     assert bound.busiest == -(-bound.total // (1 << 16))
     assert np.all(bound.ranks == bound.busiest)
+
+
+def test_gradients_of_a_bucket_are_reduced_with_the_help_of_copies() -> None:
+    mesh, world = Mesh((4, 2), ("dp", "tp")), LockStep(8)
+    gradients: list[list[np.ndarray]] = []
+    for merge, collectives in (
+        (True, ["reduce_scatter", "all_gather"]),
+        (False, 2 * ["reduce_scatter", "all_gather"]),
+    ):
+        layers = [nn.Linear(64, 64, mesh(None, None), bias=False) for _ in range(2)]
+        for seed, layer in enumerate(layers):
+            layer.materialise(world, seed=seed)
+        x = Tensor.from_global(np.arange(32 * 64, dtype="f4").reshape(32, 64) % 7, mesh("dp", None), world)
+        loss = ops.sum(layers[1](layers[0](x)))
+        with record() as trace:
+            nn.backward(loss, merge=merge)
+        received = sum(event.nbytes[0] for event in trace.collectives if event.axes != ())
+        assert received == 2 * 64 * 64 * 4 * (3 + 7) // 8
+        assert [event.collective for event in trace.collectives] == collectives
+        gradients.append([p.grad.full() for layer in layers for p in layer.parameters()])
+    for one, other in zip(*gradients):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

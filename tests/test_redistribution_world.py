@@ -12,6 +12,7 @@ from scripts import redistribution_proof as proof
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.every import every_layout, every_mesh
+from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 
 SHAPES = [(16, 8), (7, 5), (1, 3), (12,), (4, 6, 5), (0, 3), ()]
@@ -74,3 +75,34 @@ def test_any_layout_reaches_any_layout(world: Any) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(given, kept))
         assert [trace.planned(rank) for rank in world.ranks] == [found.nbytes(rank) for rank in world.ranks]
         assert all(event.nbytes == event.due for event in trace.events), str(trace)
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.parametrize("rows", [8, 520, 4096], ids=["small", "medium", "composed"])
+def test_reductions_into_parts_of_what_ranks_hold(world: Any, rows: int) -> None:
+    """Blocks that are not all of the source, not in its order, the same for several ranks, or on another mesh."""
+    mesh, other = Mesh((2, world.size // 2), ("a", "b")), Mesh((world.size // 2, 2), ("c", "d"))
+    src, shape = mesh(None, None, partial="a"), (rows, 24)
+    pieces, whole = proof.contributions(src, shape, rows)
+    targets = [
+        mesh("b", "a"),
+        mesh(("a", "b"), None),
+        mesh(None, ("b", "a")),
+        mesh("a", None),
+        other("c", "d"),
+    ]
+    for dtype in (np.int64, np.float32, np.int16):
+        given = [pieces[proof.contribution(src, rank)].astype(dtype) for rank in world.ranks]
+        for dst in targets:
+            step = Step("reduce_scatter", ("a",), src, dst, shape, "sum")
+            for algorithm in (None, "pairwise"):
+                with record() as trace:
+                    after = world.run(step, given, algorithm)
+                for array, rank in zip(after, world.ranks):
+                    assert np.array_equal(array, whole[dst.slices(shape, rank)].astype(dtype)), (
+                        dst,
+                        algorithm,
+                    )
+                assert [trace.planned(rank) for rank in world.ranks] == [
+                    step.nbytes(rank, np.dtype(dtype).itemsize) for rank in world.ranks
+                ]

@@ -2,6 +2,7 @@
 
 Run: python scripts/bench/bench_training.py                   the tutorial's network on one rank
      mpirun -n 2 python scripts/bench/bench_training.py       a column -> row MLP, and both again
+     python scripts/bench/bench_training.py --bytes           bytes of one training step on dp x tp ranks, no times
 All ways run interleaved in one job; the ratio to the hand-written way is what counts.
 """
 
@@ -22,6 +23,7 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, MPIWorld, Tensor, nn, world
 from spmdsim.cases.network import WIDTHS, Network
 from spmdsim.cases.network_reference import Reference
+from spmdsim.trace import record
 from spmdsim.worlds.base import World
 
 Ways = dict[str, Callable[[], object]]
@@ -132,6 +134,42 @@ def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
     return {"hand": hand, "ours": ours}
 
 
+def training_bytes(mesh: Mesh, split: bool, merge: bool, width: int = 512) -> int:
+    """Bytes that the busiest rank receives in a step of two layers, their weights split over tp or copied along it."""
+    here = LockStep(mesh.size)
+    layers = [
+        nn.Linear(width, width, mesh(None, "tp" if split else None)),
+        nn.Linear(width, width, mesh("tp" if split else None, None)),
+    ]
+    for seed, layer in enumerate(layers):
+        layer.materialise(here, seed=seed)
+    x = Tensor.from_global(np.ones((8 * mesh.size, width), np.float32), mesh("dp", None), here)
+    optimiser = nn.SGD([p for layer in layers for p in layer.parameters()], 1e-2)
+    with record() as trace:
+        y = layers[1](ops.relu(layers[0](x))).to(mesh("dp", None))
+        nn.backward(ops.sum(ops.multiply(y, y)), merge=merge)
+        optimiser.step()
+    received = np.zeros(mesh.size, np.int64)
+    for event in trace.collectives:
+        received += np.array(event.nbytes)
+    return int(received.max())
+
+
+def print_bytes() -> None:
+    """The table of :func:`training_bytes`."""
+    print("bytes received by the busiest rank, one step of 512 -> 512 -> 512 in float32")
+    print(
+        f"{'dp x tp':10s}{'weights copied':>16s}{'one by one':>14s}{'weights split':>16s}{'one by one':>14s}"
+    )
+    for shape in ((2, 2), (2, 4), (4, 2), (8, 1), (4, 4), (8, 2), (2, 8), (8, 8)):
+        mesh = Mesh(shape, ("dp", "tp"))
+        row = [training_bytes(mesh, split, merge) for split in (False, True) for merge in (True, False)]
+        print(
+            f"{f'{shape[0]} x {shape[1]}':10s}"
+            + "".join(f"{n:>{w},d}" for n, w in zip(row, (16, 14, 16, 14)))
+        )
+
+
 def main() -> None:
     """Print steps per second and ratios."""
     parser = argparse.ArgumentParser(
@@ -139,7 +177,10 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=1024, help="rows of the MLP's input")
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--bytes", action="store_true", help="print bytes of a training step, and no times")
     args = parser.parse_args()
+    if args.bytes:
+        return print_bytes()
     comm = MPI.COMM_WORLD
     speaks = comm.Get_rank() == 0
     alone: dict[str, World] = {"LockStep(1)": LockStep(1), "MPIWorld of one rank": MPIWorld(MPI.COMM_SELF)}

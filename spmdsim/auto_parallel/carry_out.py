@@ -213,7 +213,7 @@ def predicted_bytes(found: Found, rank: int) -> Counter[str]:
     for move in found.evaluation.alone:
         total[_owner(found, move)] += move.times * _nbytes(found, move, rank)
     for message in found.evaluation.messages:
-        total[TOGETHER] += message.step.nbytes(rank, message.itemsize)
+        total[TOGETHER] += message.nbytes(rank)
     return total
 
 

@@ -18,6 +18,7 @@ from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.step import LOCAL_STEPS
 from spmdsim.rules import Strategy
 
 FORMAT = "spmdsim strategy 1"
@@ -81,7 +82,7 @@ class Found:
     def nbytes(self) -> int:
         """Bytes the first rank receives in one step."""
         rank = self.mesh.rank_at(0)
-        together = sum(m.step.nbytes(rank, m.itemsize) for m in self.evaluation.messages)
+        together = sum(m.nbytes(rank) for m in self.evaluation.messages)
         return together + sum(move.times * self.pricer(move).nbytes for move in self.evaluation.alone)
 
     @cached_property
@@ -92,7 +93,9 @@ class Found:
             for name in self.pricer(move).collectives:
                 found[name] = found.get(name, 0) + move.times
         for message in self.evaluation.messages:
-            found[message.merge.collective] = found.get(message.merge.collective, 0) + 1
+            for step in message.steps:
+                if step.collective not in LOCAL_STEPS:
+                    found[step.collective] = found.get(step.collective, 0) + 1
         return found
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.layout import Layout
-from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of
+from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
 from spmdsim.trace import recorder
@@ -53,14 +53,17 @@ def _held(tensor: Tensor) -> int:
 
 
 def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
-    """One collective over all local pieces, laid end to end."""
+    """One collective over all local pieces, laid end to end, or those in which ranks with copies help."""
     tensors = [tensor for _, tensor, _ in bucket]
     world, sizes = tensors[0].world, [_held(tensor) for tensor in tensors]
     if world.has_data:
         joined = _joined(merge, tensors)
     else:
         joined = [world.empty((sum(sizes),), tensors[0].meta.held)]
-    after = world.run(merge.step(sum(sizes)), joined)
+    copies = shared_copies(tensor.layout for tensor in tensors)
+    after = joined
+    for step in merge.steps(sum(sizes), copies, tensors[0].meta.held.itemsize, world.machine):
+        after = world.run(step, after)
     parts = merge.ranks if merge.collective == "reduce_scatter" else 1
     ends = np.cumsum([0, *(size // parts for size in sizes)])
     found = {}

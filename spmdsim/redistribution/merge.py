@@ -12,9 +12,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.step import Step
 
 #: What one rank holds of the tensors of one bucket, at most, unless a single tensor is larger.
@@ -63,6 +65,29 @@ class Merge:
         flat = Layout(self.mesh, (None,), [(axis, self.op) for axis in self.axes])
         after = flat.reduced if self.dim is None else Layout(self.mesh, (self.axes,))
         return Step(self.collective, self.axes, flat, after, (elements,), self.op)
+
+    def steps(
+        self, elements: int, copies: Sequence[str] = (), itemsize: int = 4, machine: CostModel | None = None
+    ) -> tuple[Step, ...]:
+        """The one collective, or for a reduction those of the plan in which ranks that hold copies help.
+
+        Args:
+            elements: that every rank holds.
+            copies: axes along which every rank holds the same of all tensors.
+            itemsize: bytes per element.
+            machine: the cost model that plans.
+
+        >>> [str(step) for step in Merge("all_reduce", Mesh((4, 2), ("dp", "tp")), ("dp",), "sum").steps(64, ["tp"])]
+        ['reduce_scatter over dp: P(sum)R -> S(0)S(0)', 'all_gather over dp,tp: S(0)S(0) -> RR']
+        """
+        if not copies or self.op is None:
+            return (self.step(elements),)
+        apart = tuple(axis for axis in self.mesh.axes if axis not in (*self.axes, *copies))
+        pending: Any = [(axis, self.op) for axis in self.axes]
+        flat = Layout(self.mesh, (apart,), pending).canonical
+        after = flat.reduced if self.dim is None else Layout(self.mesh, ((*apart, *self.axes),)).canonical
+        model: Any = machine
+        return cheapest(flat, after, (self.mesh.axis_size(*apart) * elements,), itemsize, model).steps
 
 
 @lru_cache(maxsize=1 << 16)
@@ -118,6 +143,12 @@ def _changed(src: Layout, dst: Layout) -> list[int]:
 def _further(less: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     """The axes by which a dim is split further; none if it is split another way."""
     return more[len(less) :] if more[: len(less)] == less else ()
+
+
+def shared_copies(layouts: Iterable[Layout]) -> tuple[str, ...]:
+    """The axes longer than 1 along which tensors of all these layouts, on one mesh, are copied."""
+    found = [layout.canonical.replicated_axes for layout in layouts]
+    return tuple(axis for axis in found[0] if all(axis in some for some in found))
 
 
 def elements_held(src: Layout, shape: Sequence[int]) -> int:

@@ -19,8 +19,10 @@ from spmdsim.auto_parallel.costs.moves import Moves, moved_itemsize
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
+from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout
-from spmdsim.redistribution.merge import Merge, buckets, elements_held
+from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
+from spmdsim.redistribution.price import price_step
 from spmdsim.redistribution.step import Step
 
 #: Why a tensor moves.
@@ -55,10 +57,12 @@ class Message:
     Attributes:
         merge: what they have in common.
         moves: their reductions, in the order in which the gradients arrive.
+        machine: the cost model that plans them.
     """
 
     merge: Merge
     moves: tuple[Move, ...]
+    machine: CostModel | None = None
 
     @cached_property
     def elements(self) -> tuple[int, ...]:
@@ -70,10 +74,16 @@ class Message:
         """Bytes per element."""
         return moved_itemsize(self.moves[0].src, self.moves[0].value.itemsize)
 
-    @property
-    def step(self) -> Step:
-        """The one collective."""
-        return self.merge.step(sum(self.elements))
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The one collective, or those in which ranks with copies help; published models know only the one."""
+        machine = self.machine if isinstance(self.machine, Machine) else None
+        copies = shared_copies(move.src for move in self.moves) if machine is not None else ()
+        return self.merge.steps(sum(self.elements), copies, self.itemsize, machine)
+
+    def nbytes(self, rank: int) -> int:
+        """Bytes that a rank receives."""
+        return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
 
 class Prices(Protocol):
@@ -103,6 +113,8 @@ class QuickPrices:
 
     def together(self, message: Message) -> float:
         """Of one message that gradients share."""
+        if isinstance(message.machine, Machine):
+            return sum(price_step(step, message.itemsize, message.machine)[1] for step in message.steps)
         merge = message.merge
         nbytes = message.itemsize * merge.received(sum(message.elements))
         return self.moves.collective(merge.collective, merge.axes, merge.ranks, nbytes)
@@ -170,7 +182,7 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
             held = size * elements_held(alike[0].src, alike[0].value.shape)
             waiting.setdefault((merge, size), []).append((alike[0], held))
     return tuple(
-        Message(merge, tuple(bucket))
+        Message(merge, tuple(bucket), settings.machine)
         for (merge, _), group in waiting.items()
         for bucket in buckets(group)
         if len(bucket) > 1

@@ -11,7 +11,6 @@ from spmdsim.auto_parallel.costs.settings import Settings, machine_on
 from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.price import price_step
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,7 @@ class Pricer:
 
     def together(self, message: Message) -> float:
         """Modelled time of a message that gradients share."""
-        if not isinstance(self.settings.machine, Machine):
-            return QuickPrices(self._terms).together(message)
-        return price_step(message.step, message.itemsize, self.settings.machine)[1]
+        return QuickPrices(self._terms).together(message)
 
     def _price(
         self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, result: bool
