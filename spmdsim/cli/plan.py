@@ -166,6 +166,9 @@ def _list(found: Plan, rank: int) -> None:
 
     if rank not in found.dst.mesh and rank not in found.src.mesh:
         raise InputError(f"rank {rank} is in neither mesh of {found.src} -> {found.dst}")
-    say("", f"rank {rank}: receives {found.nbytes(rank)} bytes, must receive {found.lower_bound(rank)}")
+    least = (
+        "must receive" if found.src.partial == found.dst.partial else "its share of what must be received is"
+    )
+    say("", f"rank {rank}: receives {found.nbytes(rank)} bytes, {least} {found.lower_bound(rank)}")
     if found.src.partial == found.dst.partial and found.to_shape is None:
         say(*transfers_list(found.src, found.dst, found.shape, rank))

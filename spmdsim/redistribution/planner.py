@@ -2,7 +2,7 @@
 
 Two kinds of plan compete, and the cheaper one under the machine's costs wins: a shortest path of collective steps,
 and the direct exchange in which every rank receives exactly what it does not hold. Pending values are reduced
-first, into the target's split where there is one. Planning is pure and cached by value.
+first, with the help of all ranks that hold copies. Planning is pure and cached by value.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class Plan:
         return sum(step.nbytes(rank, self.itemsize) for step in self.steps if rank in step.dst.mesh)
 
     def lower_bound(self, rank: int) -> int:
-        """Bytes that ``rank`` must receive whatever the algorithm, see :mod:`spmdsim.redistribution.bound`."""
+        """Bytes that ``rank`` must receive; where values are reduced, its share: no algorithm keeps all ranks below.
+
+        See :mod:`spmdsim.redistribution.bound`.
+        """
         if rank not in self.dst.mesh:
             return 0
         return self.itemsize * int(self._bound.ranks[self.dst.mesh.position(rank)])

@@ -185,8 +185,9 @@ def _verdict(plan: Plan) -> str:
     if busiest == bound:
         least = "nothing is received" if not busiest else f"{bytes_text(busiest)} = the lower bound"
         return f"busiest rank: {least}; {total}; {seconds_text(plan.seconds)}{_model(plan)}"
+    ratio = f", ratio {max(plan.ratio, 1.001):.4g}" if bound else ""  # never "ratio 1" above the bound
     return (
-        f"busiest rank: {bytes_text(busiest)}, lower bound {bytes_text(bound)}, ratio {plan.ratio:.3g}; {total}; "
+        f"busiest rank: {bytes_text(busiest)}, lower bound {bytes_text(bound)}{ratio}; {total}; "
         f"{seconds_text(plan.seconds)}{_model(plan)}"
     )
 
