@@ -112,13 +112,6 @@ class Counted(MPI.Intracomm):
             self._reduced("Allreduce", self._balanced(recvbuf.size), recvbuf.itemsize)
         super().Allreduce(sendbuf, recvbuf, op)
 
-    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Counted as everybody's part of a block sent to its owner."""
-        if recorder.open_traces:
-            counts = [recvbuf.size] * self.rank_size[1]
-            self._reduced("Reduce_scatter_block", counts, recvbuf.itemsize)
-        super().Reduce_scatter_block(sendbuf, recvbuf, op)
-
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:

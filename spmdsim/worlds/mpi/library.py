@@ -14,11 +14,7 @@ from spmdsim.errors import InputError, ScheduleError
 #: The tables' names of the libraries that have one.
 TABLES = {"Open MPI": "openmpi", "MPICH": "mpich"}
 #: The collective behind each of MPI's functions.
-_COLLECTIVES = {
-    "Allreduce": "all_reduce",
-    "Reduce_scatter": "reduce_scatter",
-    "Reduce_scatter_block": "reduce_scatter",
-}
+_COLLECTIVES = {"Allreduce": "all_reduce", "Reduce_scatter": "reduce_scatter"}
 
 
 class LibraryMoves(NamedTuple):
@@ -47,7 +43,7 @@ def library_moves(
     """
     size, name = len(counts), _COLLECTIVES[function]
     try:
-        equal = function != "Reduce_scatter" or len(set(counts)) == 1
+        equal = name == "all_reduce" or len(set(counts)) == 1
         chosen = choose(
             TABLES[vendor], name, size, sum(counts) * itemsize, True, itemsize, equal_blocks=equal
         )

@@ -223,21 +223,19 @@ def _pack(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray
 
 
 def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype: np.dtype) -> Run:
+    """Reduce_scatter, also of equal blocks: Open MPI's Reduce_scatter_block moves up to twice as many bytes."""
     comm, counts, equal = group.comm, layout.counts, len(set(layout.counts)) == 1
     fresh = allocator(layout.target, dtype)
 
     def whole(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        comm.Reduce_scatter_block(array, out, native)
+        comm.Reduce_scatter(array, out, counts, native)
         return out
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
         give, take = number_view(_pack(layout, array, always=True)), number_view(out)
-        if equal:
-            comm.Reduce_scatter_block(give, take, native)
-        else:
-            comm.Reduce_scatter(give, take, counts, native)
+        comm.Reduce_scatter(give, take, counts, native)
         if op == "avg":
             out /= group.size
         return out
