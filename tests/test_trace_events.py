@@ -146,6 +146,7 @@ def test_what_a_librarys_algorithms_move():
     library = pytest.importorskip("spmdsim.worlds.mpi.library", exc_type=ImportError)
     moves = library.library_moves
     assert moves("Open MPI", "Allreduce", (1, 0, 0), 0, 8) == ("recursive_doubling", 8, 8)
+    assert moves("Open MPI", "Allreduce", (1, 0, 0, 0), 3, 8) == ("recursive_doubling", 16, 16)
     assert moves("Open MPI", "Allreduce", (1, 1, 1, 0), 0, 8).sent == 48
     assert moves("Open MPI", "Allreduce", (334, 333, 333), 0, 8).sent == 10_672
     assert moves("Open MPI", "Reduce_scatter", (1000, 1000, 1003), 0, 8).sent == 16_024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from spmdsim.collectives import make_schedule
+from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.program import compile_program
 from spmdsim.collectives.selection import choose
@@ -47,7 +47,10 @@ def library_moves(
         chosen = choose(
             TABLES[vendor], name, size, sum(counts) * itemsize, True, itemsize, equal_blocks=equal
         )
-        schedule = make_schedule(chosen.algorithm, size)
+        found = chosen.algorithm
+        if vendor == "Open MPI" and name == "all_reduce" and "ring" in chosen.name and sum(counts) < size:
+            found = algorithm(name, "recursive_doubling")  # its rings want an element per rank
+        schedule = make_schedule(found, size)
     except (KeyError, InputError, ScheduleError):
         return None
     if name == "all_reduce":
@@ -56,4 +59,4 @@ def library_moves(
         each = schedule.chunk_count // size
         sizes = tuple(part for block in counts for part in cut(block, each))
     program = compile_program(schedule, rank, sizes)
-    return LibraryMoves(chosen.algorithm.name, program.received * itemsize, program.sent * itemsize)
+    return LibraryMoves(found.name, program.received * itemsize, program.sent * itemsize)
