@@ -2,7 +2,8 @@
 
 Each rank receives every element of its target box once, and none that it already holds, so the bytes received
 equal the lower bound for every pair of layouts: one mesh or two, any order and subset of ranks, uneven and empty
-pieces. Where several ranks hold the same piece, the ranks that need it are shared out evenly among them.
+pieces. Where several ranks hold the same piece, what others need of it is shared out evenly among them: to the
+element among few ranks (:mod:`~spmdsim.redistribution.exchange.shares`), by whole boxes in larger meshes.
 
 A rank's own overlap is in its list too, with itself as the peer. Any two ranks exchange at most one box.
 """
@@ -16,7 +17,8 @@ import numpy as np
 
 from spmdsim.errors import PlanError
 from spmdsim.layout import Layout
-from spmdsim.redistribution.exchange.grid import Cuts, Grid, grids
+from spmdsim.redistribution.exchange.grid import Cuts, Ends, Grid, grids
+from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exchange.transfers import Transfers
 from spmdsim.redistribution.step import Transfer
 
@@ -69,11 +71,19 @@ def check_exchange(src: Layout, dst: Layout) -> None:
 
 @lru_cache(maxsize=8192)
 def _few_receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+    check_exchange(src, dst)
+    shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+    if shared is not None:
+        return shared.receives(rank)
     return tuple(_receives(src, dst, shape, rank))
 
 
 @lru_cache(maxsize=8192)
 def _few_sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+    check_exchange(src, dst)
+    shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+    if shared is not None:
+        return shared.sends(rank)
     return tuple(_sends(src, dst, shape, rank))
 
 

@@ -15,9 +15,7 @@ from typing import NamedTuple
 from spmdsim.layout import Mesh
 from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of
-
-#: Up to so many ranks per mesh this is faster than arrays.
-FEW_RANKS = 32
+from spmdsim.redistribution.exchange.shares import FEW_RANKS, shares
 
 
 class FewTraffic:
@@ -35,6 +33,9 @@ class FewTraffic:
     @cached_property
     def most_messages(self) -> int:
         """The most messages one rank receives."""
+        shared = shares(self._ends)
+        if shared is not None:
+            return shared.most_messages
         have, src, want, dst, shape = self._ends
         columns = []
         for size, before, after in zip(shape, src, dst):
@@ -47,20 +48,22 @@ class FewTraffic:
 
     @cached_property
     def most_sent(self) -> int:
-        """The most elements one rank sends, equal pieces being shared out evenly among their holders."""
+        """The most elements one rank sends."""
+        shared = shares(self._ends)
+        if shared is not None:
+            return shared.most_sent
+        # No two ranks hold the same: a rank sends what all others want of its piece.
         have, src, want, dst, _ = self._ends
         split, needed = ([axis for entry in dims for axis in entry] for dims in (src, dst))
         apart: list[str] = []
         if have == want:
             apart = [axis for axis in have.axes if axis not in split and axis not in needed]
         copies = want.size // prod([want.size_of[axis] for axis in (*needed, *apart)])
-        piece = piece_numbers(have, (*split, *apart)).tolist()
-        demand = dict(zip(piece, _product([copies] * have.size, [dim.given for dim in self._dims])))
+        sent = _product([copies] * have.size, [dim.given for dim in self._dims])
         for position, own in zip(self._held, self._own):
             if own:
-                demand[piece[position]] -= own
-        holders = have.size // prod([have.size_of[axis] for axis in (*split, *apart)])
-        return -(-max(demand.values()) // holders)
+                sent[position] -= own
+        return max(sent)
 
 
 def _product(start: list[int], columns: list[list[int]]) -> list[int]:

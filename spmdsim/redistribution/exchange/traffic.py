@@ -13,12 +13,14 @@ import numpy as np
 from spmdsim.layout import Layout
 from spmdsim.redistribution.exchange.few import FEW_RANKS, FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, grids
+from spmdsim.redistribution.exchange.shares import shares
 
 
 class Traffic:
     """Elements and messages of the direct exchange from ``src`` to ``dst``; counted when asked for."""
 
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
+        self._ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)
         self._have, self._want, _ = grids(src, dst, shape)
         one_mesh = src.mesh == dst.mesh
         self._held = None if one_mesh else self._have.ranks.positions(self._want.ranks.rank)
@@ -52,6 +54,10 @@ class Traffic:
     @cached_property
     def messages(self) -> np.ndarray:
         """Per position of the target mesh, from how many other ranks."""
+        shared = shares(self._ends)
+        if shared is not None:
+            ranks = self._want.ranks.rank.tolist()
+            return np.array([sum(t.peer != rank for t in shared.receives(rank)) for rank in ranks], np.int64)
         pieces = np.ones(self._want.mesh.size, np.int64)
         for mine, theirs, piece in zip(self._want.cuts, self._have.cuts, self._want.pieces):
             first, last = theirs.overlaps(mine.start, np.maximum(mine.stop, mine.start + 1))
@@ -74,6 +80,9 @@ class Traffic:
 
         A piece's demand is what all its receivers need, less what its holders hold themselves.
         """
+        shared = shares(self._ends)
+        if shared is not None:
+            return shared.most_sent
         have, held = self._have, self._held
         shape = [cut.count for cut in have.cuts]
         if not all(shape):
