@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 
@@ -19,10 +20,10 @@ from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends
-from spmdsim.redistribution.exchange.traffic import exchange_traffic
+from spmdsim.redistribution.exchange.traffic import busiest, exchange_traffic
 from spmdsim.redistribution.exchange.transfers import Transfers
-from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange
-from spmdsim.redistribution.step import overlap
+from spmdsim.redistribution.price import Prices, least_exchange, machine_on, most_sent, price_exchange
+from spmdsim.redistribution.step import Step, overlap
 from spmdsim.worlds.lockstep import LockStep
 
 #: Meshes with other sizes, orders and subsets of eight ranks.
@@ -220,6 +221,49 @@ def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:
     src, dst = mesh("a", None), Mesh((4,), ("x",), ranks=[8, 9, 10, 11])(None, None)
     served = Counter(t.peer for rank in (8, 9, 10, 11) for t in receives(src, dst, (8, 8), rank))
     assert served == dict.fromkeys(range(8), 1)
+
+
+def least_sent(src: Layout, dst: Layout, shape: tuple[int, ...], ranks: int) -> float:
+    """The least the busiest sender can send: what others need of a piece, shared by those who hold it."""
+    holders: dict[object, set[int]] = {}
+    for rank in set(range(ranks)) & set(src.mesh.rank_list):
+        holders.setdefault(src.bounds(shape, rank), set()).add(rank)
+    worst = 0.0
+    for piece, held in holders.items():
+        boxes = [
+            overlap(piece, dst.bounds(shape, r)) for r in range(ranks) if r in dst.mesh and r not in held
+        ]
+        needed = sum(math.prod(stop - start for start, stop in box) for box in boxes if box)
+        worst = max(worst, needed / len(held))
+    return worst
+
+
+@pytest.mark.parametrize("size", [6, 8])
+def test_copies_of_a_piece_send_equally_much(size: int) -> None:
+    choose = random.Random(size)
+    layouts = [layout for mesh in every_mesh(size) for layout in every_layout(mesh, 2)]
+    shape, ratios = (64, 60), []
+    for _ in range(400):
+        src, dst = choose.choice(layouts), choose.choice(layouts)
+        sent = [sum(t.count for t in sends(src, dst, shape, r) if t.peer != r) for r in range(size)]
+        least = least_sent(src, dst, shape, size)
+        assert max(sent) >= least - 1e-9
+        ratios.append(max(sent) / least if least else 1.0)
+        step = Step("exchange", (), src, dst, shape)
+        assert [step.sent_nbytes(r, 4) for r in range(size)] == [4 * count for count in sent]
+        assert most_sent(step) == max(sent)
+        if any(sent):
+            assert busiest(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)).most_sent == max(sent)
+    assert sum(ratio <= 1.05 for ratio in ratios) >= 0.99 * len(ratios)
+    assert max(ratios) < 1.2
+
+
+def test_a_piece_that_few_need_is_sent_by_all_who_hold_it() -> None:
+    """Half the columns on four ranks each, wanted in eighths: no rank sends more than a sixteenth."""
+    src, dst = Mesh((4, 2), ("a", "b"))(None, "b"), Mesh((8,), ("x",))(None, "x")
+    found = plan(src, dst, (64, 64))
+    assert (found.max_nbytes, found.max_sent_nbytes) == (4 * 64 * 8, 4 * 64 * 4)
+    assert "sent" in str(found) and "busiest sender: 1 KiB" in str(found)
 
 
 def test_a_wrong_step_is_noticed() -> None:

@@ -23,7 +23,7 @@ from spmdsim.redistribution.bound import Bound, lower_bound
 from spmdsim.redistribution.candidates import Candidate, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
 from spmdsim.redistribution.exchange.grid import ranks_of
-from spmdsim.redistribution.price import BYTES_ONLY, price_step, received_elements
+from spmdsim.redistribution.price import BYTES_ONLY, LISTED, most_sent, price_step, received_elements
 from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step import Step
 
@@ -85,6 +85,16 @@ class Plan:
     def total_nbytes(self) -> int:
         """Bytes all ranks receive together."""
         return int(self._received.sum()) * self.itemsize
+
+    @cached_property
+    def max_sent_nbytes(self) -> int:
+        """Bytes the busiest sender sends; on more than 1,024 ranks, what its steps' busiest senders do together."""
+        meshes = [step.src.mesh for step in self.steps]
+        if any(mesh.size > LISTED for mesh in meshes):
+            return self.itemsize * sum(most_sent(step) for step in self.steps)
+        ranks = {rank for mesh in meshes for rank in mesh.rank_list}
+        each = (sum(step.sent_nbytes(rank, self.itemsize) for step in self.steps) for rank in ranks)
+        return max(each, default=0)
 
     @cached_property
     def max_lower_bound(self) -> int:

@@ -24,6 +24,8 @@ from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_t
 from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, reduction_elements
 
+#: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.
+LISTED = 1024
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
 
@@ -222,6 +224,20 @@ def busiest_received(steps: Sequence[Step]) -> int:
     for step, some in zip(sending, ranks):
         total[some] += received_elements(step)
     return int(total.max())
+
+
+def most_sent(step: Step) -> int:
+    """Elements that the busiest rank sends in a step; beyond :data:`LISTED` ranks, what even shares would be."""
+    if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
+        return max(step.sent_nbytes(rank, 1) for rank in step.src.mesh.rank_list)
+    if step.collective in LOCAL_STEPS:
+        return 0
+    if step.collective == "exchange":
+        return _busiest(step).most_sent if step.to_shape is None else _flat(step)[0]
+    members, held = step.src.mesh.axis_size(*step.axes), largest(step.src, step.shape)
+    if step.collective == "all_gather":
+        return (members - 1) * held
+    return most_received(step) if step.collective == "all_reduce" else held - held // members
 
 
 def received_elements(step: Step) -> np.ndarray:

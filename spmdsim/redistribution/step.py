@@ -143,6 +143,28 @@ class Step:
         own = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))
         return itemsize * (mine - (0 if own is None else Transfer(rank, own).count))
 
+    def sent_nbytes(self, rank: int, itemsize: int) -> int:
+        """Bytes ``rank`` sends to others; reductions count as in :meth:`nbytes`, the blocks going the other way."""
+        if self.collective in LOCAL_STEPS or rank not in self.src.mesh:
+            return 0
+        if self.to_shape is not None:
+            from spmdsim.redistribution.reshape.flat import flat_sends
+
+            flat = flat_sends(self.src, self.dst, self.shape, self.to_shape, rank)
+            return itemsize * sum(len(places) for peer, places in flat if peer != rank)
+        if self.collective == "exchange":
+            from spmdsim.redistribution.exchange.direct import sends
+
+            parts = sends(self.src, self.dst, self.shape, rank)
+            return itemsize * sum(part.count for part in parts if part.peer != rank)
+        if self.collective == "all_reduce":
+            return self.nbytes(rank, itemsize)
+        held = math.prod(self.src.local_shape(self.shape, rank))
+        if self.collective == "all_gather":
+            return itemsize * (self.src.mesh.axis_size(*self.axes) - 1) * held
+        own = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))
+        return itemsize * (held - (0 if own is None else Transfer(rank, own).count))
+
     def __str__(self) -> str:
         over = f" over {','.join(self.axes)}" if self.axes else ""
         return f"{self.collective}{over}: {self.src.short()} -> {self.dst.short()}"

@@ -9,7 +9,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.layout import Layout
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.candidates import Candidate
-from spmdsim.redistribution.price import largest, received_elements, step_messages
+from spmdsim.redistribution.price import largest, most_sent, received_elements, step_messages
 from spmdsim.redistribution.step import Step
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ _HEAD = (
     "collective",
     "over",
     "local shape",
-    "bytes/rank",
-    "bytes total",
+    "received",
+    "sent",
+    "in all",
     "messages",
     "seconds",
     "buffer",
@@ -108,6 +109,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "trace": plan.trace,
         "steps": [_step_dict(plan, number) for number in range(len(plan.steps))],
         "max_nbytes": plan.max_nbytes,
+        "max_sent_nbytes": plan.max_sent_nbytes,
         "total_nbytes": plan.total_nbytes,
         "max_lower_bound": plan.max_lower_bound,
         "total_lower_bound": plan.total_lower_bound,
@@ -139,6 +141,7 @@ def _row(plan: Plan, number: int) -> tuple[str, ...]:
         _over(step),
         f"{_x(before)} -> {_x(after)}",
         bytes_text(received * plan.itemsize),
+        bytes_text(most_sent(step) * plan.itemsize),
         bytes_text(total * plan.itemsize),
         str(step_messages(step)),
         seconds_text(seconds),
@@ -161,6 +164,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
             list(largest_shape(step.dst, step.shape_after)),
         ],
         "max_nbytes": received * plan.itemsize,
+        "max_sent_nbytes": most_sent(step) * plan.itemsize,
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,
         "messages": step_messages(step),
         "seconds": seconds,
@@ -182,6 +186,8 @@ def _layout_dict(layout: Layout) -> dict[str, Any]:
 def _verdict(plan: Plan) -> str:
     busiest, bound = plan.max_nbytes, plan.max_lower_bound
     total = f"in all {bytes_text(plan.total_nbytes)}, at least {bytes_text(plan.total_lower_bound)}"
+    if plan.max_nbytes:
+        total += f"; busiest sender: {bytes_text(plan.max_sent_nbytes)}"
     if busiest == bound:
         least = "nothing is received" if not busiest else f"{bytes_text(busiest)} = the lower bound"
         return f"busiest rank: {least}; {total}; {seconds_text(plan.seconds)}{_model(plan)}"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from spmdsim.layout.element_type import element_type
-from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
+from spmdsim.redistribution.step import Step
 
 #: How the way begins of results that ranks share in memory.
 SHARED_MEMORY = "shared memory"
@@ -155,28 +155,7 @@ def received_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
     """Elements each of the ranks sends to others in a step, 0 for ranks outside its meshes."""
-    return tuple(_sent(step, rank) if rank in step.src.mesh else 0 for rank in ranks)
-
-
-def _sent(step: Step, rank: int) -> int:
-    if step.collective in LOCAL_STEPS:
-        return 0
-    if step.to_shape is not None:
-        from spmdsim.redistribution.reshape.flat import flat_sends
-
-        flat = flat_sends(step.src, step.dst, step.shape, step.to_shape, rank)
-        return sum(len(places) for peer, places in flat if peer != rank)
-    if step.collective == "exchange":
-        from spmdsim.redistribution.exchange.direct import sends
-
-        return sum(t.count for t in sends(step.src, step.dst, step.shape, rank) if t.peer != rank)
-    if step.collective == "all_reduce":
-        return step.nbytes(rank, 1)  # the same blocks, the other way
-    held, size = math.prod(step.src.local_shape(step.shape, rank)), step.src.mesh.axis_size(*step.axes)
-    if step.collective == "all_gather":
-        return (size - 1) * held
-    own = overlap(step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank))
-    return held - (0 if own is None else math.prod(stop - start for start, stop in own))
+    return tuple(step.sent_nbytes(rank, 1) for rank in ranks)
 
 
 def group_size(step: Step) -> int:

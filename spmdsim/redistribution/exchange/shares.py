@@ -75,7 +75,9 @@ class Shares:
 
 
 def _most(transfers: dict[int, list[Transfer]], weight: Callable[[Transfer], int]) -> int:
-    return max((sum(weight(t) for t in mine if t.peer != rank) for rank, mine in transfers.items()), default=0)
+    return max(
+        (sum(weight(t) for t in mine if t.peer != rank) for rank, mine in transfers.items()), default=0
+    )
 
 
 def portions(line: Sequence[tuple[int, Bounds]], holders: Sequence[int]) -> Iterable[tuple[int, int, Bounds]]:
@@ -131,7 +133,9 @@ def _members(
     for slice_, piece in sorted(places):
         blocks = [blocks[number] for blocks, number in zip(dims, piece)]
         if all(length for _, length in blocks):
-            found[slice_, tuple([(start, start + length) for start, length in blocks])] = places[slice_, piece]
+            found[slice_, tuple([(start, start + length) for start, length in blocks])] = places[
+                slice_, piece
+            ]
     return found
 
 
