@@ -15,7 +15,7 @@ from typing import NamedTuple
 from spmdsim.layout import Mesh
 from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of
-from spmdsim.redistribution.exchange.shares import FEW_RANKS, shares
+from spmdsim.redistribution.exchange.shares import shares
 
 
 class FewTraffic:

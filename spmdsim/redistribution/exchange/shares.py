@@ -29,7 +29,7 @@ class Shares:
     def __init__(self, ends: Ends) -> None:
         self._received: dict[int, list[Transfer]] = {}
         self._sent: dict[int, list[Transfer]] = {}
-        have, src, want, dst, shape = ends
+        have, src, want, dst, _ = ends
         apart = _apart(ends)
         sources = _members(ends, have, src, apart)
         targets = _members(ends, want, dst, apart)

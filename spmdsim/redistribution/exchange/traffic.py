@@ -11,9 +11,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from spmdsim.layout import Layout
-from spmdsim.redistribution.exchange.few import FEW_RANKS, FewTraffic
+from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, grids
-from spmdsim.redistribution.exchange.shares import shares
+from spmdsim.redistribution.exchange.shares import FEW_RANKS, shares
 
 
 class Traffic:
