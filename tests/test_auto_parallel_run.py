@@ -361,6 +361,22 @@ def test_the_proof_of_a_run(world, case):
     assert not replace(proof, error=1.0).holds
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
+    """Bytes as predicted, and a hundredth too much in what one rank gives."""
+    program, inputs, parameters = CASES[case]
+    found = search(program, 4, inputs=inputs, parameters=parameters)
+    right = LockStep._run
+
+    def wrong(self, step, shards, *more):
+        return right(self, step, [shard * (1.01 if k == 1 else 1) for k, shard in enumerate(shards)], *more)
+
+    monkeypatch.setattr(LockStep, "_run", wrong)
+    proof = prove(program, found, LockStep(4), arguments({**inputs, **parameters}))
+    assert all(row.predicted == row.counted for row in proof.rows)
+    assert not proof.holds and "WRONG" in str(proof) and "rounding does not explain it" in str(proof)
+
+
 def odd(x, w, v, b):
     """Concat, transpose and reshape over dims that are no powers of two."""
     h = ops.matmul(x, w)

@@ -10,6 +10,9 @@ from spmdsim.auto_parallel.carry_out import Bytes, compare_bytes, run
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.programs.record import shape_and_dtype
 from spmdsim.auto_parallel.report import size_text, text_table
+from spmdsim.errors import SpmdError
+from spmdsim.tensor.check import check
+from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import record
 
@@ -29,8 +32,9 @@ class Proof:
         world: where it ran.
         rows: predicted and counted bytes of every operator, on the rank whose counts differ, or the first one.
         rank: that rank.
-        error: largest difference from one rank's result and gradients, relative to their largest value.
-        tolerance: the largest difference that rounding explains.
+        error: largest difference of a result or gradient from the same program on one rank in a wider type.
+        tolerance: what rounding explains there, measured on one rank.
+        verdict: which one it is, and how it is judged.
     """
 
     world: str
@@ -38,6 +42,7 @@ class Proof:
     rank: int
     error: float
     tolerance: float
+    verdict: str
 
     @property
     def holds(self) -> bool:
@@ -64,8 +69,9 @@ class Proof:
             [
                 f"run in {self.world}: bytes received by rank {self.rank}",
                 text_table(["operator", "predicted", "counted", ""], rows, right=(1, 2)),
-                f"result and gradients differ from one rank's by {self.error:.1e} of their largest value "
-                f"(rounding allows {self.tolerance:.0e}): {verdict}",
+                self.verdict,
+                f"result and gradients differ from one rank's by {self.error:.1e} at most (rounding allows "
+                f"{self.tolerance:.0e}): {verdict}",
             ]
         )
 
@@ -99,21 +105,20 @@ def prove(program: Callable[..., Any], found: Found, world: World, arrays: Mappi
         world: a world with as many ranks and data.
         arrays: the arguments, equal on all processes.
     """
-    from spmdsim.worlds import LockStep
-
     with record() as trace:
         result, tensors = run(program, found, world, arrays, backward=_scalar(found))
-    alone, references = _alone(program, found, LockStep(1), arrays)
-    error = max(
-        _difference(got, wanted)
-        for got, wanted in zip(_numbers(result, tensors), _numbers(alone, references))
-    )
+    references = _alone(program, found, world, arrays)
+    verdicts = {
+        name: check(tensor, Measured.of(*reference, tensor.dtype, _coarsest(arrays)))
+        for (name, tensor), reference in zip(_tensors(result, tensors).items(), references)
+    }
+    name, worst = max(verdicts.items(), key=lambda item: (not item[1].ok, item[1].max_error))
     compared = {rank: tuple(compare_bytes(found, trace, rank)) for rank in world.ranks}
     wrong = [rank for rank, rows in compared.items() if not all(row.agree for row in rows)]
     rank = min(wrong, default=world.ranks[0])
     gathered = world.gather_objects([(bool(wrong), rank, compared[rank])] * len(world.ranks))
     _, rank, rows = next((entry for entry in gathered if entry[0]), gathered[0])
-    return Proof(str(world), rows, rank, error, 1e-3 if _narrow(arrays) else 1e-9)
+    return Proof(str(world), rows, rank, worst.max_error, worst.tolerance, f"{name}: {worst}")
 
 
 class Unconfigured(Watcher):
@@ -131,7 +136,26 @@ def _scalar(found: Found) -> bool:
     return found.graph.training and len(results) == 1 and found.graph.values[results[0]].shape == ()
 
 
-def _alone(program: Callable[..., Any], found: Found, world: World, arrays: Mapping[str, Any]) -> Any:
+def _alone(
+    program: Callable[..., Any], found: Found, world: World, arrays: Mapping[str, Any]
+) -> list[tuple[Any, list[Any]]]:
+    """Per result and gradient what one rank has in a wider type (None if that cannot be had), and its own runs."""
+    from spmdsim.worlds import LockStep
+
+    def attempt(number: int) -> list[np.ndarray] | None:
+        moved = {name: operand(array, number - 1, k) for k, (name, array) in enumerate(arrays.items())}
+        try:
+            return [tensor.full() for tensor in _tensors(*_once(program, found, LockStep(1), moved)).values()]
+        except (TypeError, SpmdError):
+            if number:
+                raise
+            return None
+
+    truth, *own = shared(world, attempt)
+    return [(truth and truth[k], [values[k] for values in own]) for k in range(len(own[0]))]  # type: ignore[index,arg-type]
+
+
+def _once(program: Callable[..., Any], found: Found, world: World, arrays: Mapping[str, Any]) -> Any:
     from spmdsim.layout import Layout, Mesh
     from spmdsim.tensor import Tensor
 
@@ -147,18 +171,12 @@ def _alone(program: Callable[..., Any], found: Found, world: World, arrays: Mapp
     return result, tensors
 
 
-def _numbers(result: Any, tensors: Mapping[str, Any]) -> list[np.ndarray]:
+def _tensors(result: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Results and gradients by name."""
     results = result if isinstance(result, tuple | list) else [result]
-    gradients = [tensor.grad for tensor in tensors.values() if tensor.grad is not None]
-    return [tensor.full() for tensor in (*results, *gradients)]
+    named = {"result" if len(results) == 1 else f"result {k}": tensor for k, tensor in enumerate(results)}
+    return named | {f"gradient of {n}": t.grad for n, t in tensors.items() if t.grad is not None}
 
 
-def _difference(got: np.ndarray, wanted: np.ndarray) -> float:
-    import numpy as np
-
-    largest = float(np.abs(wanted).max(initial=0.0)) or 1.0
-    return float(np.abs(got - wanted).max(initial=0.0)) / largest
-
-
-def _narrow(arrays: Mapping[str, Any]) -> bool:
-    return any(array.dtype.kind in "fcV" and array.dtype.itemsize < 8 for array in arrays.values())
+def _coarsest(arrays: Mapping[str, np.ndarray]) -> np.dtype:
+    return max((array.dtype for array in arrays.values()), key=unit_roundoff)
