@@ -94,6 +94,16 @@ def test_gradients_of_inputs_and_weights(world):
             ms.value_and_grad(loss, None)
 
 
+@pytest.mark.ranks(2)
+def test_whole_numbers_are_inputs_and_parameters_without_gradients(world):
+    with use_world(world):
+        step = ms.Parameter(ms.Tensor(np.arange(4)), name="step")
+        assert (step + 1).full().tolist() == [1, 2, 3, 4]
+        given = ms.Tensor(np.arange(4)), ms.Tensor(np.ones(4, "f4"))
+        _, (of_ids, of_rows) = ms.value_and_grad(lambda ids, rows: ops.mul(ids, rows), (0, 1))(*given)
+        assert of_ids is None and of_rows.full().tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("cuts", [(4, 1), (1, 4), (2, 2)])
 def test_reductions_have_gradients_in_every_strategy(world, cuts):

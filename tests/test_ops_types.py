@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operator_types import MESH, ROWS, TYPES, Row, expected, rounding, values
+from operator_types import BF16, MESH, ROWS, TYPES, Row, expected, rounding, values
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, ShapeOnly, Tensor
 from spmdsim.errors import RuleError
+from spmdsim.rules import Rule
+from spmdsim.tensor import Op
 
 WORLDS = LockStep(4), ShapeOnly(4)
 
@@ -70,3 +72,32 @@ def test_two_operands(name):
             check(name, ROWS[name], (a, b), split=0)
         for dtype, split in itertools.product(TYPES, (None, 1)):
             check(name, ROWS[name], (dtype, np.dtype("f4")), split)
+
+
+@pytest.mark.ranks(4)
+def test_ranks_outside_of_a_mesh_know_the_types(world):
+    """They never see what the local function gives, and take part in what follows."""
+    x = Tensor.from_global(np.array([[3 + 4j, 1j, 1], [0, 2, -5j]]), MESH("a", None), world)
+    moduli = ops.absolute(x)
+    assert {shard.dtype for shard in moduli.shards} == {moduli.dtype} == {np.dtype("f8")}
+    assert moduli.full().tolist() == [[5, 1, 1], [0, 2, 5]]
+    whole = Tensor.from_global(np.array([[1, 2, 3], [4, 5, 6]], "i1"), MESH("a", None), world)
+    assert ops.rint(whole).full().dtype == np.rint(whole.full()).dtype
+
+
+def test_local_functions_are_held_to_what_is_declared():
+    x = Tensor.from_global(np.array([[1, 4, 9]]), MESH(None, None), WORLDS[0])
+    rule = Rule.parse("... -> ...")
+    with pytest.raises(RuleError, match="of root gave elements of float64, but the operator declares int64"):
+        Op("root", rule, np.sqrt)(x)
+    narrow = Op("root", rule, np.sqrt, dtype=lambda _: np.dtype("f4"))(x)
+    assert narrow.dtype == "f4" and narrow.full().dtype == "f4" and narrow.full().tolist() == [[1, 2, 3]]
+
+
+def test_numbers_and_lists_beside_tensors():
+    x = Tensor.from_global(np.array([1, 2], BF16), MESH(None), WORLDS[0])
+    assert [(x + value).dtype.name for value in (1, 2.5, 1j)] == ["bfloat16", "bfloat16", "complex64"]
+    assert (x + np.array([1, 2], "i4")).dtype == BF16 and (np.array([1, 2], "f2") + x).dtype == "f4"
+    assert (2**x).full().tolist() == [2, 4]
+    assert (x == [1, 3]).full().tolist() == [True, False] and (x != (1, 3)).full().tolist() == [False, True]
+    assert (x == "one") is False and (x != None) is True  # noqa: E711

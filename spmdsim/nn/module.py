@@ -12,6 +12,7 @@ import numpy as np
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout import Layout
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.element_types import has_gradient
 from spmdsim.tensor.random import normal_block, uniform_block
 
 if TYPE_CHECKING:
@@ -118,14 +119,15 @@ class Parameter:
             world,
             shape=self.shape,
             dtype=self.dtype,
-            requires_grad=True,
+            requires_grad=has_gradient(self.dtype),
             name=self.name,
         )
 
     def assign(self, tensor: Tensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
         fresh = tensor.detach().to(self.layout)
-        self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, requires_grad=True, name=self.name)
+        tracked = has_gradient(fresh.dtype)
+        self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, requires_grad=tracked, name=self.name)
 
 
 class Module:

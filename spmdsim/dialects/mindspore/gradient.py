@@ -12,6 +12,7 @@ from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.element_types import has_gradient
 
 
 def value_and_grad(
@@ -87,10 +88,11 @@ def _shaped(of_inputs: tuple[Any, ...], of_weights: tuple[Any, ...], position: A
 
 
 def _leaf(operand: Any) -> Tensor:
-    """An input that gathers a gradient."""
+    """An input that gathers a gradient, if its numbers have one."""
     if isinstance(operand, Tensor):
-        return Tensor(operand.world, operand.meta, operand.held, requires_grad=True, name=operand.name)
+        tracked = has_gradient(operand.dtype)
+        return Tensor(operand.world, operand.meta, operand.held, requires_grad=tracked, name=operand.name)
     world = current_world()
     array = whole(operand, world)
     layout = Layout.replicated(Mesh((world.size,), ("rank",)), array.ndim)
-    return Tensor.from_global(array, layout, world, requires_grad=True)
+    return Tensor.from_global(array, layout, world, requires_grad=has_gradient(array.dtype))

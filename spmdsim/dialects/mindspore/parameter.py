@@ -16,6 +16,7 @@ from spmdsim.layout import Layout, Mesh
 from spmdsim.nn import Normal, Uniform, ones, zeros
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.element_types import has_gradient
 
 _seed = [0, 0]
 
@@ -135,7 +136,7 @@ class Parameter(CoreParameter):
         if not self._placed:
             self.layout, self._placed = layout, True
             self.materialise(current_world(), self._seed)
-        self.value.requires_grad = self.requires_grad
+        self.value.requires_grad = self.requires_grad and has_gradient(self.value.dtype)
         return self.value
 
     def as_operand(self, like: Tensor) -> Tensor:

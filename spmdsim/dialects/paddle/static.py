@@ -12,6 +12,7 @@ from spmdsim.dialects.host import HostTensor, host, install, whole
 from spmdsim.dialects.session import current_world
 from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.element_types import has_gradient
 
 install()
 _seed = [0]
@@ -118,4 +119,4 @@ def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False)
     world = current_world()
     array = whole(x, world)
     layout = Layout.replicated(mesh or Mesh((world.size,), ("rank",)), array.ndim)
-    return Tensor.from_global(array, layout, world, requires_grad=requires_grad)
+    return Tensor.from_global(array, layout, world, requires_grad=requires_grad and has_gradient(array.dtype))
