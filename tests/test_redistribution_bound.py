@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import spmdsim.ops as ops
+from scripts import redistribution_proof as proof
 from scripts.least_receptions import Kind, corners, every_schedule, kinds, optimum
 from spmdsim import Tensor, nn
 from spmdsim.layout import Layout, Mesh
@@ -105,6 +106,24 @@ def test_pending_targets_share_what_their_lines_receive() -> None:
             assert found.max_nbytes >= bound.busiest and found.total_nbytes >= bound.total
             checked += 1
     assert checked > 20
+
+
+def test_values_that_become_pending_come_once_to_every_line() -> None:
+    mesh, world = Mesh((2, 2), ("a", "b")), LockStep(4)
+    for src in every_layout(mesh, 2, partial=True):
+        for dst in every_layout(mesh, 2, partial=True):
+            pieces, whole = proof.contributions(src, (4, 6), 5)
+            if {*dst.partial} & {*src.partial}:
+                continue
+            shards = [pieces[proof.contribution(src, rank)][src.slices((4, 6), rank)] for rank in range(4)]
+            found = plan(src, dst, (4, 6), np.int64, partial_target=True)
+            after = proof.run(world, found, shards)
+            for line in mesh.groups(*dst.partial_axes):
+                part = sum(after[rank] for rank in line)
+                assert np.array_equal(part, whole[dst.slices((4, 6), line[0])]), (src, dst)
+    src, dst = mesh(None, None, partial="a"), mesh(None, None, partial="b")
+    found = plan(src, dst, (64, 64), "int8", partial_target=True)
+    assert found.max_nbytes == found.max_lower_bound == 2048  # half of what a copy for every rank takes
 
 
 def test_between_disjoint_ranks_every_contribution_travels() -> None:

@@ -21,7 +21,7 @@ from itertools import product
 
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import Layout, Mesh, refine
-from spmdsim.redistribution import bound, candidates, plan, planner, price
+from spmdsim.redistribution import bound, candidates, plan, planner, price, uneven
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange import direct, few, grid, traffic
 from spmdsim.redistribution.reshape import flat
@@ -49,10 +49,20 @@ MACHINES: dict[str, CostModel | None] = {
 
 def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     """How to forget what is known of layouts and pairs, and what is known of meshes."""
-    of_meshes = {"ranks_of", "_digits", "_offsets", "piece_numbers", "common_mesh", "_on_mesh", "_held"}
+    of_meshes = {
+        "ranks_of",
+        "_digits",
+        "_offsets",
+        "piece_numbers",
+        "common_mesh",
+        "_on_mesh",
+        "_held",
+        "_layouts",
+        "_meshes",
+    }
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}
-    for module in (bound, candidates, direct, few, flat, grid, planner, price, refine, traffic):
+    for module in (bound, candidates, direct, few, flat, grid, planner, price, refine, traffic, uneven):
         for name, function in vars(module).items():
             if hasattr(function, "cache_clear"):
                 (meshes if name in of_meshes else pairs)[id(function)] = function.cache_clear

@@ -124,8 +124,8 @@ def priced(
 def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
     """The layout from which a target with new pending values is made without communication.
 
-    Along a new pending axis the values stay as the source has them (split or copied), as far as they can; coming
-    from another mesh they are split over it, because that moves the least.
+    Along a new pending axis the values stay as the source has them (split or copied), as far as they can. Those that come
+    from another mesh, or come at all along an axis that copied them, are split over it, because that moves the least.
     """
     same = src.mesh == dst.mesh
     new = [(axis, op) for axis, op in dst.partial if not (same and (axis, op) in src.partial)]
@@ -139,7 +139,16 @@ def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
         for dim, entry in enumerate(src.dims if same else ()):
             if axis in entry:
                 dims[dim].append(axis)
-    return Layout(dst.mesh, dims, [item for item in dst.partial if item not in new])
+    left = [item for item in dst.partial if item not in new]
+    base = Layout(dst.mesh, dims, left)
+    copied = [axis for axis, _ in new if same and axis in src.replicated_axes]
+    if copied and dims:
+        sizes = largest_sizes(dst.mesh, base.dims, shape)
+        dims[sizes.index(max(sizes))] += copied
+        spread = Layout(dst.mesh, dims, left)
+        if lower_bound(src, spread, shape).busiest < lower_bound(src, base, shape).busiest:
+            return spread
+    return base
 
 
 class Arrival(NamedTuple):
