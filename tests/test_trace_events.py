@@ -113,7 +113,7 @@ def test_small_reductions_that_mpi_does_not_know_are_counted_as_they_went(world,
     else:
         assert event.nbytes == event.sent == event.due == event.planned
     if in_processes and not gathers:
-        assert event.way.startswith("Allreduce (") and event.library.received >= event.nbytes[0] * 8 // 9
+        assert event.way.startswith("Allreduce (") and 0 < event.library.received <= 3 * 10 * size
 
 
 @pytest.mark.ranks(4)
@@ -138,6 +138,8 @@ def test_shared_results_and_control_traffic_have_their_own_counts(world):
     assert objects.calls == 2 and objects.received == objects.sent > 3 * 8
     assert agreement.calls >= 2 and agreement.received > 0 and trace.control["barriers"].calls >= 3
     assert lines[-1].startswith("control") and "2 objects" in lines[-1]
+    told = timeline([trace])["otherData"]["control traffic"][f"rank {world.rank}"]
+    assert told["objects"] == {"calls": 2, "received": objects.received, "sent": objects.sent}
     assert world.control["groups"].calls >= 1  # since the world was made
 
 

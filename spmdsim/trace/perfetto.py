@@ -25,7 +25,8 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
 
     Returns:
         ``{"traceEvents": [...]}`` with times in microseconds since the first event. Clocks of processes on one
-        machine agree; those of several machines may be shifted against each other.
+        machine agree; those of several machines may be shifted against each other. Control traffic is in no slice
+        but under ``otherData``.
     """
     first = min((event.start for trace in traces for event in trace), default=0.0)
     slices: dict[tuple[int, int], tuple[Event, float]] = {}
@@ -43,7 +44,15 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
         for rank in sorted(ranks)
     ]
-    return {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
+    control = {
+        f"rank {next((e.ranks[0] for e in trace.collectives), 0)}": {
+            purpose: asked._asdict() for purpose, asked in sorted(trace.control.items())
+        }
+        for trace in traces
+        if trace.control
+    }
+    found: dict[str, Any] = {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
+    return {**found, "otherData": {"control traffic": control}} if control else found
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
