@@ -50,7 +50,7 @@ def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective,
     assert found.layout("matmul.w").parts == out[0] and not found.layout("matmul.w").partial
     assert found.strategy("matmul.w").parts("k") == 2
     moved = [m for m, _ in found.evaluation.moves if m.value.name == "matmul.w" and m.src.partial]
-    assert found.pricer(moved[0]).collectives == (collective,)
+    assert found.collectives_of(moved[0]) == (collective,)
     proof = prove(program, found, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows, str(proof)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.auto_parallel.costs.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.model import Model
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs import rules
@@ -187,7 +187,7 @@ def test_the_model_prices_what_the_program_does(
     settings = Settings(machine=machine, partial=True, sharded_parameters=sharded)
     model = Model(build(name), mesh, settings)
     found = eliminate(model.problem)
-    total = evaluate(model.choice(found.states), settings, QuickPrices(model.moves))
+    total = evaluate(model.choice(found.states), settings, model.moves)
     assert total.seconds == pytest.approx(found.seconds, rel=1e-7)
 
 
@@ -287,3 +287,41 @@ def test_configured_network_of_the_tutorial() -> None:
     assert cuts["relu1"] == [(4, 1)]
     assert cuts["matmul2"] == [(1, 8), (8, 1)]
     assert cuts["relu2"] == [(8, 1)]
+
+
+def abandoned(sizes: tuple[int, int, int]) -> Graph:
+    """A result with two readers, of which one's result is read by nobody; its weight gets no gradient."""
+    a, b, c = sizes
+    build = GraphBuilder("abandoned")
+    x = product(build, build.input("x", (a, b)), c, "first")
+    product(build, product(build, x, b, "idle"), a, "idle too")
+    return build.graph(product(build, x, a, "last"))
+
+
+@pytest.mark.parametrize("mesh", [Mesh((4,), ("a",)), Mesh((2, 2), ("a", "b")), Mesh((3,), ("a",))], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 1024, 64), (4096, 16, 32), (4, 8, 5), (30, 7, 9)])
+def test_operators_that_nobody_reads_get_no_gradients(mesh: Mesh, sizes: tuple[int, int, int]) -> None:
+    """What the search adds up is what its report says, uneven sizes or not, and no choice has a cheaper report."""
+    graph = abandoned(sizes)
+    settings = Settings(even=all(size % 4 == 0 for size in sizes) and mesh.size == 4)
+    model = Model(graph, mesh, settings)
+    found = search_mesh(graph, mesh, settings)
+    # Messages that gradients share are rounded to whole elements once, not for each of them.
+    assert eliminate(model.problem).seconds == pytest.approx(found.seconds, rel=1e-6)
+    assert graph.reached == {0, 3}
+    idle = [
+        move for move, _ in found.evaluation.moves if move.phase != "forward" and "idle" in move.value.name
+    ]
+    assert not idle
+    rng = random.Random(str(sizes))
+    for _ in range(200):
+        states = [rng.randrange(count) for count in model.problem.sizes]
+        choice = model.choice(states)
+        assert evaluate(choice, settings, model.moves).seconds >= found.seconds * (1 - 1e-6)
+
+
+def test_ranks_that_divide_nothing_get_uneven_pieces() -> None:
+    found = search(chain((8, 4, 8), 4, training=True), 3, machine=Machine("slow", 1e-9, 1e-12, flops=1e3))
+    assert any(strategy.splits for strategy in found.choice.strategies)
+    with pytest.raises(InputError, match="7 ranks"):
+        search(chain((4, 4), 4), 7)

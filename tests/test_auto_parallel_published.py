@@ -175,7 +175,7 @@ def counted(found: Found) -> dict[str, int]:
     """Merged collectives, without those of single numbers."""
     counts = dict(found.merged_collectives)
     for move, _ in found.evaluation.moves:
-        for name in found.pricer(move).collectives:
+        for name in found.collectives_of(move):
             counts[name] -= move.times * (move.value.shape == ())
     return counts
 

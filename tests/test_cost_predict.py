@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.cli.collective.predict import growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
@@ -17,6 +19,8 @@ from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import price
 from spmdsim.draw.prediction import prediction_plot
 from spmdsim.errors import InputError
+from spmdsim.layout import Mesh
+from spmdsim.redistribution import plan
 
 MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)
 
@@ -175,3 +179,27 @@ def test_wrong_arguments_are_one_line(arguments, words, capsys) -> None:
     assert stopped.value.code == 2
     error = capsys.readouterr().err.strip()
     assert words in error and "\n" not in error
+
+
+@pytest.mark.parametrize("machine", [Machine.laptop(), Machine.cluster(), Machine.accelerators()], ids=str)
+@pytest.mark.parametrize("ranks", [2, 3, 6, 8, 64])
+def test_what_plans_count_is_shown(machine: Machine, ranks: int) -> None:
+    """The same call costs the same in a prediction, in a plan and in a search."""
+    mesh = Mesh((ranks,), ("x",))
+    shape = (ranks * ranks * 32, 48)
+    nbytes = 4 * shape[0] * shape[1]
+    split, whole = mesh("x", None), mesh(None, None)
+    moves = Moves(Settings(machine=machine))
+    for collective, src, dst, size in (
+        ("all_gather", split, whole, nbytes),
+        ("reduce_scatter", mesh(None, None, partial="x"), split, nbytes),
+        ("all_reduce", mesh(None, None, partial="x"), whole, nbytes),
+    ):
+        found = plan(src, dst, shape, "float32", machine)
+        point = predict(collective, machine, [ranks], [size], ["ring"]).points[0]
+        if [step.collective for step in found.steps] == [collective]:
+            assert found.seconds == pytest.approx(point.plans)
+        assert found.seconds <= point.plans * (1 + 1e-9)
+        assert moves.seconds(src, dst, shape, 4) == pytest.approx(found.seconds)
+    text = predict("all_gather", machine, [ranks], [nbytes]).to_dict()["points"][0]
+    assert text["plans"] > 0

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.auto_parallel.costs.evaluate import Move
-from spmdsim.auto_parallel.costs.moves import element_type
-from spmdsim.auto_parallel.costs.settings import Settings, machine_on
+from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.programs.record import record_call
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
 from spmdsim.nn.gradients import backward as backward_pass
-from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op, ShardedOp
 from spmdsim.tensor.watch import Watcher, watching
@@ -211,7 +209,7 @@ def predicted_bytes(found: Found, rank: int) -> Counter[str]:
     """Bytes that a rank receives, by operator."""
     total: Counter[str] = Counter()
     for move in found.evaluation.alone:
-        total[_owner(found, move)] += move.times * _nbytes(found, move, rank)
+        total[_owner(found, move)] += move.times * found.moves.plan(*move.priced).nbytes(rank)
     for message in found.evaluation.messages:
         total[TOGETHER] += message.nbytes(rank)
     return total
@@ -228,12 +226,6 @@ def _owner(found: Found, move: Move) -> str:
     producer = graph.operators[value.producer or 0]
     single = alone and len(producer.outputs) == 1 and producer.out is None
     return graph.operators[(value.producer if single else move.operator) or 0].name
-
-
-def _nbytes(found: Found, move: Move, rank: int) -> int:
-    machine = machine_on(found.settings.machine, move.src.mesh)
-    steps = plan(move.src, move.dst, move.value.shape, element_type(move.value.itemsize), machine)
-    return int(steps.nbytes(rank))
 
 
 def compare_bytes(found: Found, trace: Trace, rank: int) -> list[Bytes]:

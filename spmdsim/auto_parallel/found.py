@@ -10,9 +10,9 @@ from typing import Any
 
 from spmdsim.auto_parallel.baselines import baselines
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.costs.evaluate import Evaluation, evaluate
+from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
 from spmdsim.auto_parallel.costs.memory import Memory, peak_memory
-from spmdsim.auto_parallel.costs.pricing import Pricer
+from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.cost.machine import Machine
@@ -59,14 +59,19 @@ class Found:
         return self.choice.mesh
 
     @cached_property
-    def pricer(self) -> Pricer:
-        """Prices of redistributions, by their plans."""
-        return Pricer(self.settings)
+    def moves(self) -> Moves:
+        """Prices of redistributions, and their plans."""
+        return Moves(self.settings)
+
+    def collectives_of(self, move: Move) -> tuple[str, ...]:
+        """The names of a redistribution's collectives that communicate, in order."""
+        steps = self.moves.plan(*move.priced).steps
+        return tuple(step.collective for step in steps if step.collective not in LOCAL_STEPS)
 
     @cached_property
     def evaluation(self) -> Evaluation:
         """Seconds of every operator and redistribution, by their plans."""
-        return evaluate(self.choice, self.settings, self.pricer)
+        return evaluate(self.choice, self.settings, self.moves)
 
     @property
     def seconds(self) -> float:
@@ -83,14 +88,16 @@ class Found:
         """Bytes the first rank receives in one step."""
         rank = self.mesh.rank_at(0)
         together = sum(m.nbytes(rank) for m in self.evaluation.messages)
-        return together + sum(move.times * self.pricer(move).nbytes for move in self.evaluation.alone)
+        return together + sum(
+            move.times * self.moves.plan(*move.priced).nbytes(rank) for move in self.evaluation.alone
+        )
 
     @cached_property
     def collectives(self) -> dict[str, int]:
         """How many collectives of each kind one step runs; gradients that share a message count once."""
         found: dict[str, int] = {}
         for move in self.evaluation.alone:
-            for name in self.pricer(move).collectives:
+            for name in self.collectives_of(move):
                 found[name] = found.get(name, 0) + move.times
         for message in self.evaluation.messages:
             for step in message.steps:
@@ -112,7 +119,7 @@ class Found:
             moving = frozenset(pending or set(move.src.split_axes) - set(move.dst.split_axes))
             dims = (move.dst if pending else move.src).dims
             where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))
-            for name in self.pricer(move).collectives:
+            for name in self.collectives_of(move):
                 key = (name, moving, where)
                 if move.value.kind != "parameter" or key not in seen:
                     found[name] = found.get(name, 0) + move.times

@@ -36,7 +36,7 @@ class Keeper:
         if fixed is not None:
             base: tuple[Layout, ...] = (fixed,)
         elif (len(value.shape) + 1) ** len(self.mesh.axes) <= MOST_LAYOUTS:
-            base = simple_layouts(self.mesh, value.shape, self.settings.nested)
+            base = simple_layouts(self.mesh, value.shape, self.settings.nested, self.settings.even)
         else:
             base = self._seen_layouts(value)
         if self.graph.recorded and fixed is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.auto_parallel.costs.moves import piece_elements
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.cost.machine import Machine
+from spmdsim.redistribution.price import largest
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.evaluate import Move
@@ -52,7 +52,7 @@ def operator_rows(found: Found) -> list[dict[str, Any]]:
 def _result_bytes(found: Found, operator: Operator) -> int:
     values = [found.graph.values[result] for result in operator.outputs]
     layouts = found.choice.layouts
-    return sum(value.itemsize * piece_elements(layouts[value.index], value.shape) for value in values)
+    return sum(value.itemsize * largest(layouts[value.index], value.shape) for value in values)
 
 
 def _head(found: Found) -> str:
@@ -134,14 +134,13 @@ def _redistributions(found: Found) -> str:
     merged: dict[tuple[object, ...], list[float]] = {}
     alone = {id(move) for move in found.evaluation.alone}
     for move, seconds in found.evaluation.moves:
-        price = found.pricer(move)
-        what = ", ".join(price.collectives) or "local copy"
+        what = ", ".join(found.collectives_of(move)) or "local copy"
         what += "" if id(move) in alone else ", shared"
         where = _generic_name(found, move)
         shorts = f"{move.src.short() or '-'} -> {move.dst.short() or '-'}"
         entry = merged.setdefault((move.phase, where, shorts, what), [0, 0, 0.0])
         entry[0] += move.times
-        entry[1] += move.times * price.nbytes
+        entry[1] += move.times * found.moves.plan(*move.priced).nbytes(found.mesh.rank_at(0))
         entry[2] += seconds
     rows = [
         [*map(str, key), str(count), size_text(nbytes), _number(seconds * scale)]

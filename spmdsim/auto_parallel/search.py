@@ -160,8 +160,7 @@ def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> Found:
     """The optimum on one mesh: by elimination, or as an integer programme where memory is limited."""
-    model = Model(graph, mesh, settings)
-    _check_usable(model)
+    model = _model(graph, mesh, settings)
     solution = solve(model, memory)
     choice = model.choice(solution.states)
     return Found(choice, settings, solution.method, optimal=solution.optimal, limit=memory)
@@ -228,16 +227,32 @@ def _eliminate(model: Model) -> Solution | None:
         return None
 
 
+def _model(graph: Graph, mesh: Mesh, settings: Settings) -> Model:
+    """The choices on a mesh; with uneven pieces where no operator has even ones.
+
+    Raises:
+        InputError: no operator can use the mesh.
+    """
+    model = Model(graph, mesh, settings)
+    if settings.even and not _is_used(model):
+        model = Model(graph, mesh, replace(settings, even=False))
+    _check_usable(model)
+    return model
+
+
+def _is_used(model: Model) -> bool:
+    small = model.mesh.size == 1 or not model.graph.operators
+    return small or any(strategy.splits for states in model.states for strategy in states.strategies)
+
+
 def _check_usable(model: Model) -> None:
     """Refuse a mesh that no operator can use."""
-    if model.mesh.size == 1 or not model.graph.operators:
-        return
-    if any(strategy.splits for states in model.states for strategy in states.strategies):
+    if _is_used(model):
         return
     operator = max(model.graph.operators, key=lambda o: o.flops)
     sizes = ", ".join(f"{factor}={size}" for factor, size in operator.bound.sizes.items())
     raise InputError(
-        f"no operator can use {model.mesh.size} ranks as {model.mesh}: nothing divides, as in the largest operator "
+        f"no operator can use {model.mesh.size} ranks as {model.mesh}: every dim has fewer elements than ranks, or must stay whole, as in the largest operator "
         f"with {sizes}",
         operator=operator.name,
         **({"at": operator.where} if operator.where else {}),
@@ -250,8 +265,7 @@ def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory:
     problem: SpmdError | None = None
     for mesh in meshes:
         try:
-            model = Model(graph, mesh, settings)
-            _check_usable(model)
+            model = _model(graph, mesh, settings)
             solution = solve(model, memory)
         except DoesNotFitError as error:
             if not isinstance(problem, DoesNotFitError) or error.least < problem.least:

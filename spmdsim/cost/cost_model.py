@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 
 class CostModel(Protocol):
@@ -27,3 +29,50 @@ class CostModel(Protocol):
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
         """Time (or cost) of one local operator."""
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A cost model on which some collectives must not be used: they take forever.
+
+    Attributes:
+        model: the cost model.
+        without: the collectives.
+
+    >>> from spmdsim.cost import Machine
+    >>> model = Restricted(Machine.laptop(), frozenset({"all_to_all"}))
+    >>> model.seconds("all_to_all", 4, 100), model.seconds("all_gather", 1, 0)
+    (inf, 0.0)
+    """
+
+    model: CostModel
+    without: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.model.name
+
+    def on_mesh(self, mesh: Any) -> Restricted:
+        """The restriction of the model on a mesh."""
+        on_mesh = getattr(self.model, "on_mesh", None)
+        return self if on_mesh is None else replace(self, model=on_mesh(mesh))
+
+    def seconds(
+        self,
+        collective: str,
+        group_size: int,
+        nbytes: float,
+        axes: Iterable[str] | None = None,
+        *,
+        messages: int | None = None,
+        copied: float = 0.0,
+    ) -> float:
+        """Time of one collective; infinite if it must not be used."""
+        if collective in self.without:
+            return math.inf
+        return self.model.seconds(collective, group_size, nbytes, axes, messages=messages, copied=copied)
+
+    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
+        """Time of one local operator."""
+        return self.model.compute_seconds(flops, nbytes)

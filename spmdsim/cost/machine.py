@@ -178,11 +178,13 @@ class Machine:
         """This machine with one link per axis of a mesh: an axis inside a node gets the node's link.
 
         Args:
-            mesh: a mesh with ``axes``, ``shape`` and ``groups(axis)``.
+            mesh: a mesh with ``axes``, ``shape`` and ``rank_list``.
         """
         if self.intra is None or not self.ranks_per_node:
             return self
         given = dict(self.axis_links)
+        if all(axis in given for axis in mesh.axes):
+            return self
         links = tuple((axis, given.get(axis) or _axis_link(self, mesh, axis)) for axis in mesh.axes)
         return replace(self, axis_links=links)
 
@@ -322,8 +324,10 @@ class Machine:
 
 def _axis_link(machine: Machine, mesh: Any, axis: str) -> Link:
     """The link of one mesh axis: the node's if every group along it stays inside a node."""
-    per_node = machine.ranks_per_node
-    inside = all(len({rank // per_node for rank in group}) == 1 for group in mesh.groups(axis))
+    import numpy as np
+
+    nodes = np.reshape(mesh.rank_list, mesh.shape) // machine.ranks_per_node
+    inside = not np.ptp(nodes, axis=mesh.axis_index(axis)).any()
     return machine.intra if inside and machine.intra else Link(machine.alpha, machine.beta)
 
 

@@ -18,6 +18,7 @@ from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
 from spmdsim.cost.networks.traffic import compressed_rounds, symmetry_of
 from spmdsim.cost.pricing import price
+from spmdsim.cost.volumes import received_per_message
 from spmdsim.errors import InputError
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
@@ -35,12 +36,14 @@ class Point:
         nbytes: message size as the collective counts it.
         seconds: by algorithm; those that do not run at this rank count are missing.
         bound: no algorithm can be faster than this on a flat network.
+        plans: what plans and searches count for this collective over neighbouring ranks.
     """
 
     ranks: int
     nbytes: int
     seconds: dict[str, float]
     bound: float
+    plans: float
 
     @property
     def best(self) -> str:
@@ -101,7 +104,14 @@ class Prediction:
             "topology": self.topology or "machine",
             "interval": self.machine.interval,
             "points": [
-                {"ranks": p.ranks, "nbytes": p.nbytes, "best": p.best, "bound": p.bound, "seconds": p.seconds}
+                {
+                    "ranks": p.ranks,
+                    "nbytes": p.nbytes,
+                    "best": p.best,
+                    "bound": p.bound,
+                    "plans": p.plans,
+                    "seconds": p.seconds,
+                }
                 for p in self.points
             ],
             "crossovers": [vars(one) for one in self.crossovers],
@@ -173,6 +183,7 @@ def predict(
                 size,
                 {name: pricer(size) for name, pricer in pricers.items()},
                 bound.seconds(size, alpha, beta, machine.gamma),
+                machine.seconds(collective, n, size * received_per_message(collective, n)),
             )
             for size in sizes
         ]

@@ -48,6 +48,7 @@ def prediction_tables(found: Prediction, libraries: bool) -> Iterator[tuple[list
             heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
             rows = [[name, *(_cell(p, name) for p in part)] for name in found.algorithms]
             rows.append(["(bound)", *(microseconds(p.bound) + " " for p in part)])
+            rows.append(["(plans)", *(microseconds(p.plans) + " " for p in part)])
             if libraries:
                 for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
                     rows.append(

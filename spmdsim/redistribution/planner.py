@@ -284,7 +284,12 @@ def cheapest(
 
     Whoever compares layouts asks here: plans, the choice of an operator's strategy, searches and their reports.
     """
-    return _candidates(src, dst, shape, to_shape, itemsize, machine, False)[0]
+    best = _candidates(src, dst, shape, to_shape, itemsize, machine, False)[0]
+    if best.seconds == float("inf"):  # a restricted model allows nothing that keeps to the memory
+        return min(
+            _candidates(src, dst, shape, to_shape, itemsize, machine, True), key=lambda one: one.order[1:]
+        )
+    return best
 
 
 def _candidates(

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.layout import Layout, Mesh
 from spmdsim.layout.blocks import largest_block
+from spmdsim.redistribution.exchange.even import EvenTraffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
@@ -34,13 +36,13 @@ def machine_on(machine: CostModel | None, mesh: Mesh) -> CostModel:
     """The cost model of a mesh: a machine of nodes prices each axis by the links it crosses."""
     if machine is None:
         return BYTES_ONLY
-    if isinstance(machine, Machine) and machine.intra is not None:
+    if isinstance(machine, Restricted) or (isinstance(machine, Machine) and machine.intra is not None):
         return _on_mesh(machine, mesh)
     return machine
 
 
-@lru_cache(maxsize=256)
-def _on_mesh(machine: Machine, mesh: Mesh) -> Machine:
+@lru_cache(maxsize=4096)
+def _on_mesh(machine: Machine | Restricted, mesh: Mesh) -> CostModel:
     return machine.on_mesh(mesh)
 
 
@@ -206,7 +208,7 @@ def most_received(step: Step) -> int:
     return _busiest(step).most_received
 
 
-def _busiest(step: Step) -> Traffic | FewTraffic:
+def _busiest(step: Step) -> Traffic | FewTraffic | EvenTraffic:
     return busiest(_ends(step))
 
 

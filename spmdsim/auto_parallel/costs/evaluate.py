@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from spmdsim.auto_parallel.choice import Choice
 from spmdsim.auto_parallel.costs.messages import shared
@@ -49,6 +48,11 @@ class Move:
     dst: Layout
     times: int = 1
 
+    @property
+    def priced(self) -> tuple[Layout, Layout, tuple[int, ...], int, bool]:
+        """What its price depends on, as :class:`~spmdsim.auto_parallel.costs.moves.Moves` asks for it."""
+        return self.src, self.dst, self.value.shape, self.value.itemsize, self.value.kind == "result"
+
 
 @dataclass(frozen=True)
 class Message:
@@ -71,7 +75,7 @@ class Message:
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes per element of what is reduced."""
         return moved_itemsize(self.moves[0].src, self.moves[0].value.itemsize)
 
     @cached_property
@@ -85,39 +89,11 @@ class Message:
         """Bytes that a rank receives."""
         return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
-
-class Prices(Protocol):
-    """Whoever knows what redistributions and shared messages cost, in seconds."""
-
-    def seconds(self, move: Move) -> float:
-        """Of one redistribution, done once."""
-
-    def together(self, message: Message) -> float:
-        """Of one message that gradients share."""
-
-
-class QuickPrices:
-    """The prices that searches use.
-
-    Args:
-        moves: prices of layouts.
-    """
-
-    def __init__(self, moves: Moves) -> None:
-        self.moves = moves
-
-    def seconds(self, move: Move) -> float:
-        """Of one redistribution, done once."""
-        value = move.value
-        return self.moves.seconds(move.src, move.dst, value.shape, value.itemsize, value.kind == "result")
-
-    def together(self, message: Message) -> float:
-        """Of one message that gradients share."""
-        if isinstance(message.machine, Machine):
-            return sum(price_step(step, message.itemsize, message.machine)[1] for step in message.steps)
-        merge = message.merge
-        nbytes = message.itemsize * merge.received(sum(message.elements))
-        return self.moves.collective(merge.collective, merge.axes, merge.ranks, nbytes)
+    def seconds(self, prices: Moves) -> float:
+        """Modelled time."""
+        if isinstance(self.machine, Machine):
+            return sum(price_step(step, self.itemsize, self.machine)[1] for step in self.steps)
+        return prices.together(self.merge, self.itemsize * sum(self.elements))
 
 
 def moves_of(choice: Choice, settings: Settings) -> tuple[Move, ...]:
@@ -144,7 +120,7 @@ def _forward(choice: Choice, settings: Settings) -> Iterator[Move]:
 
 def _backward(choice: Choice) -> Iterator[Move]:
     graph = choice.graph
-    reached = _reached(graph)
+    reached = graph.reached
     for operator in reversed(graph.operators):
         if operator.index not in reached:
             continue
@@ -159,7 +135,7 @@ def _backward(choice: Choice) -> Iterator[Move]:
                 yield Move("gradient", value, None, src, choice.layouts[value.index].dual())
 
 
-def _arriving(graph: Graph, reached: set[int]) -> list[Value]:
+def _arriving(graph: Graph, reached: frozenset[int]) -> list[Value]:
     """Parameters in the order in which the backward pass reaches their last readers."""
     found: dict[int, None] = {}
     for operator in reversed(graph.operators):
@@ -189,18 +165,7 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
     )
 
 
-def _reached(graph: Graph) -> set[int]:
-    """Operators that a gradient passes through: those the last results depend on."""
-    wanted = set(graph.results)
-    found: set[int] = set()
-    for operator in reversed(graph.operators):
-        if any(r in wanted for r in operator.outputs) and graph.values[operator.outputs[0]].needs_gradient:
-            found.add(operator.index)
-            wanted.update(operator.inputs)
-    return found
-
-
-def _gradients(choice: Choice, value: int, reached: set[int]) -> list[Layout]:
+def _gradients(choice: Choice, value: int, reached: frozenset[int]) -> list[Layout]:
     """The distinct layouts in which the gradients of a tensor arrive from its readers."""
     graph = choice.graph
     if not graph.values[value].needs_gradient:
@@ -254,14 +219,14 @@ class Evaluation:
         return sum(cost.seconds for cost in self.operators)
 
 
-def evaluate(choice: Choice, settings: Settings, prices: Prices) -> Evaluation:
+def evaluate(choice: Choice, settings: Settings, prices: Moves) -> Evaluation:
     """Seconds of every operator and redistribution."""
     graph = choice.graph
     machine = settings.machine
     costs = []
     for operator in graph.operators:
         inputs = [graph.values[i] for i in operator.inputs]
-        gradients = [graph.training and v.needs_gradient for v in inputs]
+        gradients = [graph.brings_gradient(v, operator.index) for v in inputs]
         sizes = [v.itemsize for v in inputs]
         strategy = choice.strategies[operator.index]
         seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
@@ -270,11 +235,11 @@ def evaluate(choice: Choice, settings: Settings, prices: Prices) -> Evaluation:
     messages = messages_of(moves, settings)
     parts: dict[int, float] = {}
     for message in messages:
-        total, held = prices.together(message), sum(message.elements)
+        total, held = message.seconds(prices), sum(message.elements)
         parts |= {id(m): total * n / held for m, n in zip(message.moves, message.elements)}
     priced = []
     for move in moves:
-        seconds = parts[id(move)] if id(move) in parts else move.times * prices.seconds(move)
+        seconds = parts[id(move)] if id(move) in parts else move.times * prices.seconds(*move.priced)
         if move.phase == "gradient":
             seconds *= 1.0 - settings.overlap
         owner = move.operator if move.operator is not None else graph.consumers[move.value.index][0][0]

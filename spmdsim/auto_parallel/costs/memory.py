@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.costs.moves import piece_elements
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import saves
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.redistribution.price import largest
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ Kept = dict[tuple[int, int | None], int]
 
 def _bytes(choice: Choice, value: int) -> int:
     found = choice.graph.values[value]
-    return found.itemsize * piece_elements(choice.layouts[value], found.shape)
+    return found.itemsize * largest(choice.layouts[value], found.shape)
 
 
 def _kept(choice: Choice, settings: Settings) -> Kept:
@@ -81,7 +81,7 @@ def _kept(choice: Choice, settings: Settings) -> Kept:
             copied_parameter = copied_parameter and not settings.recompute
             if copied_parameter or saves(graph, operator, value, settings.recompute):
                 key = (operand, None if same else operator.index)
-                kept[key] = value.itemsize * piece_elements(layout, value.shape)
+                kept[key] = value.itemsize * largest(layout, value.shape)
     return kept
 
 
@@ -98,11 +98,11 @@ def _working_set(choice: Choice, operator: Operator) -> int:
     for operand, layout in zip(operator.inputs, operator.bound.input_layouts(strategy)):
         if layout.canonical != choice.layouts[operand].canonical:
             value = choice.graph.values[operand]
-            total += value.itemsize * piece_elements(layout, value.shape)
+            total += value.itemsize * largest(layout, value.shape)
     for result, layout in zip(operator.outputs, operator.bound.output_layouts(strategy)):
         if layout.canonical != choice.layouts[result].canonical:
             value = choice.graph.values[result]
-            total += value.itemsize * piece_elements(layout, value.shape)
+            total += value.itemsize * largest(layout, value.shape)
     return total
 
 

@@ -10,6 +10,7 @@ line's start is paid once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,12 +97,13 @@ class SharedMessages:
                 alone[k] = self.moves.seconds(src, dst, value.shape, value.itemsize)
         self.problem.seconds[variable] = self.problem.seconds[variable] + exposed * alone
         for merge in dict.fromkeys(m for m in merges if m is not None):
-            hub, known = self._hub(merge, value.itemsize)
+            hub, known = self._hub(merge, moved_itemsize(sources[merges.index(merge)], value.itemsize))
             prices = np.zeros((len(merges), 1 + len(known)))
             for k, src in enumerate(sources):
                 if merges[k] == merge:
                     held = moved_itemsize(src, value.itemsize) * elements_held(src, value.shape)
-                    prices[k] = exposed * np.array(self._prices(merge, known, held))
+                    own = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
+                    prices[k] = exposed * np.array([own, *self._along(known, held)])
             self.problem.add_pair(variable, hub, prices)
 
     def _find(
@@ -115,16 +117,12 @@ class SharedMessages:
     def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[Line]]:
         found = self._hubs.get((merge, itemsize))
         if found is None:
-            known = lines(
-                lambda nbytes: self.moves.collective(merge.collective, merge.axes, merge.ranks, nbytes)
-            )
+            known = lines(partial(self.moves.together, merge))
             starts = (1.0 - self.settings.overlap) * np.array([0.0, *(start for start, _ in known)])
             found = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
         return found
 
-    def _prices(self, merge: Merge, known: list[Line], held: int) -> list[float]:
-        """Of one gradient: on its own, and along each line, with its part of the bucket's message."""
-        received = merge.received(held)
+    def _along(self, known: list[Line], held: int) -> list[float]:
+        """Of one gradient: its price along each line, with its part of the bucket's message."""
         messages = min(1.0, held / BUCKET_BYTES) if self.many else 0.0
-        own = self.moves.collective(merge.collective, merge.axes, merge.ranks, received)
-        return [own, *(slope * received + start * messages for start, slope in known)]
+        return [slope * held + start * messages for start, slope in known]

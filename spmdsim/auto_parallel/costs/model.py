@@ -23,7 +23,7 @@ from spmdsim.auto_parallel.batch import batch_factors, splitting_batch
 from spmdsim.auto_parallel.candidates import configured_strategy, mesh_strategies
 from spmdsim.auto_parallel.choice import Choice, Kept, States, states_of
 from spmdsim.auto_parallel.costs.messages import SharedMessages
-from spmdsim.auto_parallel.costs.moves import Moves, piece_elements
+from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import kept_when_recomputing, saves, work_seconds
 from spmdsim.auto_parallel.keeper import Keeper
@@ -31,6 +31,7 @@ from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE, Problem
 from spmdsim.errors import RuleError
 from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution.price import largest
 from spmdsim.rules import Strategy
 
 
@@ -53,7 +54,7 @@ class Model:
         moves: Moves | None = None,
     ) -> None:
         self.graph, self.mesh, self.settings = graph, mesh, settings
-        self.moves = moves or Moves.under(settings, mesh)
+        self.moves = moves or Moves(settings)
         self._allowed = allowed
         self._tables: dict[tuple[Any, ...], np.ndarray] = {}
         self._works: dict[tuple[object, ...], np.ndarray] = {}
@@ -113,7 +114,12 @@ class Model:
         for operator, states in zip(self.graph.operators, self.states):
             same = self._tied_to(operator.index)
             inputs = [self.graph.values[i] for i in operator.inputs]
-            key = (same, *((self._has_variable(v), v.kind, self._saved(operator, v)) for v in inputs))
+            backward = operator.index in self.graph.reached
+            key = (
+                same,
+                backward,
+                *((self._has_variable(v), v.kind, self._saved(operator, v)) for v in inputs),
+            )
             if key not in known:
                 known[key] = self._work(operator, states)
             seconds, memory = known[key]
@@ -165,7 +171,7 @@ class Model:
         else:
             variable = shared[tied] = self.problem.add_variable(seconds, memory)
         self.value_variable[value.index] = variable
-        if value.kind == "parameter" and self.graph.training and value.needs_gradient:
+        if value.kind == "parameter" and self.graph.brings_gradient(value, *self.graph.readers(value)):
             self.messages.add(variable, kept.sums, kept.layouts, value, count)
         if value.producer is not None:
             self._add_result(value, kept, variable, count)
@@ -189,12 +195,12 @@ class Model:
             if value.layout is not None:
                 row = self._table((value.layout.canonical,), states.inputs[operand], value)[0]
                 self.problem.seconds[variable] = self.problem.seconds[variable] + count * row
-            if value.kind == "parameter" and self.graph.training and value.needs_gradient:
+            if value.kind == "parameter" and self.graph.brings_gradient(value, reader):
                 sums, wanted = states.gradients[operand], states.inputs[operand]
                 self.messages.add(variable, sums, wanted, value, count)
             return
         made = self.states[value.producer].outputs[value.output]
-        forward, backward = self._times(value)
+        forward, backward = self._times(value, reader)
         prices = forward * self._table(made, states.inputs[operand], value)
         if backward:
             duals = tuple(layout.dual() for layout in made)
@@ -204,7 +210,7 @@ class Model:
     def _add_result(self, value: Value, kept: Kept, variable: int, count: int) -> None:
         assert value.producer is not None
         made = self.states[value.producer].outputs[value.output]
-        forward, backward = self._times(value)
+        forward, backward = self._times(value, *self.graph.readers(value))
         prices = forward * self._table(made, kept.layouts, value)
         if backward:
             prices = prices + self._table(kept.sums, tuple(m.dual() for m in made), value).T
@@ -215,7 +221,7 @@ class Model:
     ) -> None:
         states = self.states[reader]
         wanted = states.inputs[operand]
-        forward, backward = self._times(value)
+        forward, backward = self._times(value, reader)
         prices = forward * self._table(kept.layouts, wanted, value)
         if backward:
             own = self._table(states.gradients[operand], kept.layouts, value).T
@@ -231,10 +237,10 @@ class Model:
         copies = None if memory is None else count * memory
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
-    def _times(self, value: Value) -> tuple[int, bool]:
-        """How often a tensor goes forward, and whether its gradient comes back."""
+    def _times(self, value: Value, *readers: int) -> tuple[int, bool]:
+        """How often a tensor goes forward, and whether its gradient comes back from one of these readers."""
         again = self.settings.recompute and self.graph.training and value.kind != "input"
-        return (2 if again else 1), self.graph.training and value.needs_gradient
+        return (2 if again else 1), self.graph.brings_gradient(value, *readers)
 
     # -- prices -------------------------------------------------------------------------------------
 
@@ -248,7 +254,7 @@ class Model:
     def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
         graph, settings = self.graph, self.settings
         inputs = [graph.values[i] for i in operator.inputs]
-        gradients = tuple(graph.training and v.needs_gradient for v in inputs)
+        gradients = tuple(graph.brings_gradient(v, operator.index) for v in inputs)
         sizes = tuple(v.itemsize for v in inputs)
         key = (operator.bound, states.strategies, gradients, sizes)
         seconds = self._works.get(key)
@@ -265,11 +271,11 @@ class Model:
             counted = value.kind != "parameter" and not self._has_variable(value)
             if counted and self._saved(operator, value):
                 memory = memory + value.itemsize * np.array(
-                    [piece_elements(layout, value.shape) for layout in states.inputs[operand]]
+                    [largest(layout, value.shape) for layout in states.inputs[operand]]
                 )
             if value.kind == "parameter" and not self._has_variable(value):
                 memory = memory + self._trained_bytes(value) * np.array(
-                    [piece_elements(layout, value.shape) for layout in states.inputs[operand]]
+                    [largest(layout, value.shape) for layout in states.inputs[operand]]
                 )
         return seconds, memory
 
@@ -284,9 +290,7 @@ class Model:
     def _keep(self, value: Value, kept: Kept) -> tuple[np.ndarray, np.ndarray]:
         """Price and memory of keeping a tensor in each of its states; a parameter's gradient is priced apart."""
         seconds = np.zeros(len(kept.layouts))
-        pieces = value.itemsize * np.array(
-            [piece_elements(layout, value.shape) for layout in kept.layouts], float
-        )
+        pieces = value.itemsize * np.array([largest(layout, value.shape) for layout in kept.layouts], float)
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
         if value.kind == "parameter":
             return seconds, self._trained_bytes(value) / value.itemsize * pieces
@@ -304,7 +308,7 @@ class Model:
             holds = not self.settings.recompute
         if not holds or not self.graph.training:
             return None
-        pieces = value.itemsize * np.array([piece_elements(layout, value.shape) for layout in wanted], float)
+        pieces = value.itemsize * np.array([largest(layout, value.shape) for layout in wanted], float)
         differs = np.array([[own != other for other in wanted] for own in kept.layouts])
         return differs * pieces[None, :]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from spmdsim.cost.machine import CostModel, Link, Machine
+from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.cost.published import AlpaModel
 from spmdsim.errors import InputError
-from spmdsim.layout import Mesh
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,8 @@ class Settings:
         machine: the cost model.
         partial: whether sums may stay pending through operators that are linear in all operands.
         full: operators that sum products must use every mesh axis (no repeated computation), as Alpa demands.
-        even: only strategies whose pieces are all equal, where there are such.
+        even: only strategies whose pieces are all equal, if any operator has such; a search of a mesh that divides
+            nothing offers uneven ones.
         sharded_parameters: parameters may be stored more finely split than they are used (ZeRO, FSDP).
         recompute: activations inside a layer are computed again in the backward pass: their memory is saved,
             their forward computation and communication is paid twice; parameters that are gathered for use are
@@ -82,19 +82,3 @@ class Settings:
             raise InputError(f"overlap is {self.overlap}; it is a share between 0 and 1")
         if self.optimizer_words < 0:
             raise InputError(f"optimizer_words is {self.optimizer_words}; it has to be >= 0")
-
-
-def machine_on(machine: CostModel, mesh: Mesh) -> CostModel:
-    """The machine with one link per mesh axis: an axis whose groups stay inside a node gets the node's link."""
-    if not isinstance(machine, Machine) or machine.intra is None:
-        return machine
-    if mesh.ranks is not None:
-        return machine.on_mesh(mesh)
-    given = dict(machine.axis_links)
-    links, stride = [], 1
-    for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
-        inside = machine.ranks_per_node % (stride * size) == 0
-        link = machine.intra if inside else Link(machine.alpha, machine.beta)
-        links.append((axis, given.get(axis, link)))
-        stride *= size
-    return replace(machine, axis_links=tuple(reversed(links)))

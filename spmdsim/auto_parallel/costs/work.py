@@ -80,7 +80,7 @@ def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = Fals
     """
     if not graph.training or operator.linear or value.kind == "parameter":
         return False
-    if not any(graph.values[i].needs_gradient for i in operator.inputs):
+    if not any(graph.brings_gradient(graph.values[i], operator.index) for i in operator.inputs):
         return False
     return not recompute or kept_when_recomputing(graph, value)
 

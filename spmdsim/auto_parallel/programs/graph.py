@@ -136,6 +136,25 @@ class Graph:
         return tuple(tuple(readers) for readers in found)
 
     @cached_property
+    def reached(self) -> frozenset[int]:
+        """The operators that a gradient passes through: those that the last results depend on, in training."""
+        wanted = set(self.results)
+        found: set[int] = set()
+        for operator in reversed(self.operators if self.training else ()):
+            if any(r in wanted for r in operator.outputs) and self.values[operator.outputs[0]].needs_gradient:
+                found.add(operator.index)
+                wanted.update(operator.inputs)
+        return frozenset(found)
+
+    def brings_gradient(self, value: Value, *readers: int) -> bool:
+        """Whether a gradient of a tensor comes back from one of these readers of it."""
+        return value.needs_gradient and not self.reached.isdisjoint(readers)
+
+    def readers(self, value: Value) -> list[int]:
+        """The operators that read a tensor, in order."""
+        return [reader for reader, _ in self.consumers[value.index]]
+
+    @cached_property
     def parameters(self) -> tuple[Value, ...]:
         """What is trained."""
         return tuple(value for value in self.values if value.kind == "parameter")

@@ -12,7 +12,7 @@ from spmdsim.auto_parallel.candidates import (
     device_matrices,
     searched_axes,
 )
-from spmdsim.auto_parallel.costs.evaluate import QuickPrices, evaluate
+from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.model import Model
 from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.auto_parallel.costs.settings import Settings
@@ -108,8 +108,7 @@ def _improved(found: Found, mesh: Mesh, strategies: Sequence[Strategy]) -> tuple
 
 def _seconds(found: Found) -> float:
     """Modelled time by the prices that searches use."""
-    prices = QuickPrices(Moves.under(found.settings, found.mesh))
-    return evaluate(found.choice, found.settings, prices).seconds
+    return evaluate(found.choice, found.settings, Moves(found.settings)).seconds
 
 
 def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from spmdsim.auto_parallel.candidates import configured_result, configured_strategy
 from spmdsim.auto_parallel.choice import States, states_of
 from spmdsim.auto_parallel.costs.model import candidates
-from spmdsim.auto_parallel.costs.moves import Moves, path
+from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.errors import InputError
@@ -63,7 +63,7 @@ def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Pro
 class _Spread:
     def __init__(self, graph: Graph, mesh: Mesh, settings: Settings) -> None:
         self.graph, self.mesh, self.settings = graph, mesh, settings
-        self.moves = Moves.under(settings, mesh)
+        self.moves = Moves(settings)
         self.chosen: dict[int, tuple[States, int]] = {}
         self.order: list[int] = []
         self.remarks: list[str] = []
@@ -178,14 +178,12 @@ class _Spread:
         found = self._edges.get(key)
         if found is None:
             ways = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
-            moving = [w for w in ways if w[0].mesh != w[1].mesh or self._communicates(*w)]
-            moved = sum(self.moves.seconds(a, b, value.shape, value.itemsize) for a, b in moving)
-            total = sum(self.moves.seconds(a, b, value.shape, value.itemsize) for a, b in ways)
+            what = (value.shape, value.itemsize)
+            moving = [w for w in ways if w[0].mesh != w[1].mesh or self.moves.communicates(*w, *what)]
+            moved = sum(self.moves.seconds(a, b, *what) for a, b in moving)
+            total = sum(self.moves.seconds(a, b, *what) for a, b in ways)
             found = self._edges[key] = (moved, total - moved)
         return found
-
-    def _communicates(self, src: Layout, dst: Layout) -> bool:
-        return any(hop.collective != "slice" for hop in path(src, dst))
 
     def _own(self, operator: Operator, states: States, k: int) -> float:
         """The operator's own communication without parameters: its pending results, its operands' gradients."""

@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "predict",
         help="times at any rank count and size, on a machine or topology; crossovers; what-if",
         description="Predict times of collective algorithms. The best of each row is marked *, the bound is what "
-        "no algorithm can beat on a flat network.",
+        "no algorithm can beat on a flat network, (plans) what plans and searches count.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

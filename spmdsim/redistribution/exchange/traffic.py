@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from spmdsim.layout import Layout
+from spmdsim.redistribution.exchange.even import EvenTraffic, even_traffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, grids
 from spmdsim.redistribution.exchange.shares import FEW_RANKS, shares
@@ -105,10 +106,13 @@ def exchange_traffic(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Traffi
     return Traffic(src, dst, shape)
 
 
-@lru_cache(maxsize=2048)
-def busiest(ends: Ends) -> Traffic | FewTraffic:
+@lru_cache(maxsize=1 << 14)
+def busiest(ends: Ends) -> Traffic | FewTraffic | EvenTraffic:
     """The busiest ranks of a direct exchange, cached by value; counted in lists for few ranks."""
     have, src, want, dst, shape = ends
+    even = even_traffic(ends)
+    if even is not None:
+        return even
     if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
         return FewTraffic(ends)
     return exchange_traffic(Layout(have, src), Layout(want, dst), shape)
