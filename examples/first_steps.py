@@ -1,6 +1,6 @@
 """A product of two laid-out matrices: the same program with MPI, in a notebook, and without data.
 
-mpirun -n 8 python examples/first_steps.py      real ranks
+spmdsim launch -n 8 examples/first_steps.py     real ranks (or mpirun -n 8 python examples/first_steps.py)
 python examples/first_steps.py                  eight ranks in lock step, no MPI
 """
 

