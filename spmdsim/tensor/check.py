@@ -321,6 +321,8 @@ def _proves(word: str, measured: bool, limits: _Limits) -> str:
         return "rounding does not explain it"
     if word == "unproven":
         return "cancellation could do so; a reference that is a function of operands= would tell"
+    if word != "ok" and math.isinf(limits.single):
+        return f"{limits.own} overflows in one process, too"
     if word != "ok":
         return f"as right as one process, whose own runs differ by up to {limits.single:.2g}"
     if limits.asked:
