@@ -17,6 +17,7 @@ from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound import lower_bound, lower_bound_elements
 from spmdsim.redistribution.every import every_layout, every_mesh
+from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
 
@@ -198,3 +199,17 @@ def test_gradients_of_a_bucket_are_reduced_with_the_help_of_copies() -> None:
         gradients.append([p.grad.full() for layer in layers for p in layer.parameters()])
     for one, other in zip(*gradients):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_what_a_reduction_sends_is_what_the_others_take() -> None:
+    mesh = Mesh((2, 4), ("a", "b"))
+    src = mesh(None, None, partial="a")
+    for dst in (mesh("b", "a"), mesh("a", None), mesh(("a", "b"), None), mesh(None, "a")):
+        for shape in ((8, 16), (7, 5)):
+            step = Step("reduce_scatter", ("a",), src, dst, shape, "sum")
+            for rank in range(8):
+                others = [other for other in step.group(rank) if other != rank]
+                blocks = sum(int(np.prod(dst.local_shape(shape, other))) for other in others)
+                assert step.sent_nbytes(rank, 1) == blocks
+            total = sum(step.nbytes(rank, 1) for rank in range(8))
+            assert total == sum(step.sent_nbytes(rank, 1) for rank in range(8))

@@ -239,6 +239,8 @@ def most_sent(step: Step) -> int:
     members, held = step.src.mesh.axis_size(*step.axes), largest(step.src, step.shape)
     if step.collective == "all_gather":
         return (members - 1) * held
+    if step.collective == "reduce_scatter":
+        return (members - 1) * largest(step.dst, step.shape)
     return most_received(step) if step.collective == "all_reduce" else held - held // members
 
 

@@ -163,7 +163,16 @@ class Step:
         if self.collective == "all_gather":
             return itemsize * (self.src.mesh.axis_size(*self.axes) - 1) * held
         own = overlap(self.src.bounds(self.shape, rank), self.dst.bounds(self.shape, rank))
-        return itemsize * (held - (0 if own is None else Transfer(rank, own).count))
+        mine = 0 if own is None else Transfer(rank, own).count
+        whole = {*self.src.split_axes, *self.axes} == {
+            *self.dst.split_axes
+        } and self.src.mesh == self.dst.mesh
+        if self.collective != "reduce_scatter" or whole:
+            return itemsize * (held - mine)
+        if self.dst.is_even(self.shape):  # the blocks are only a part of what is held
+            return itemsize * (self.src.mesh.axis_size(*self.axes) - 1) * mine
+        others = (member for member in self.group(rank) if member != rank)
+        return itemsize * sum(math.prod(self.dst.local_shape(self.shape, member)) for member in others)
 
     def __str__(self) -> str:
         over = f" over {','.join(self.axes)}" if self.axes else ""
