@@ -269,6 +269,36 @@ print(trace.counts())
     assert sys.modules["spmdsim.tensor"] is before is spmdsim.tensor
 
 
+@pytest.mark.parametrize("leaves", ["", "raise SystemExit(0)"])
+def test_environment_folder_and_endings_are_every_ranks_own(
+    leaves: str, run: Callable[..., Report], tmp_path: Path
+) -> None:
+    program = f"""
+import atexit, os, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+os.environ["WHO"] = str(comm.rank)
+os.makedirs(f"{{sys.argv[0]}}.{{comm.rank}}", exist_ok=True)
+if comm.rank:
+    os.chdir(f"{{sys.argv[0]}}.{{comm.rank}}")
+atexit.register(lambda: print("last", comm.allreduce(1), os.environ["WHO"]))
+atexit.register(lambda: print("first", os.path.basename(os.getcwd()).rpartition(".")[2]))
+atexit.register(print, "never")
+if comm.rank == 3:
+    atexit.unregister(print)
+comm.Barrier()
+print(os.getenv("WHO"))
+{leaves}
+"""
+    before, environment = Path.cwd(), dict(os.environ)
+    output = run(program, tmp_path).output
+    lines = [[line for rank, line in output if rank == one] for one in range(4)]
+    assert lines[0] == ["0", "never", f"first {before.name.rpartition('.')[2]}", "last 4 0"]
+    assert lines[1] == ["1", "never", "first 1", "last 4 1"]
+    assert lines[3] == ["3", "first 3", "last 4 3"]
+    assert Path.cwd() == before and dict(os.environ) == environment
+
+
 # ---------------------------------------------------------------------- functions
 
 

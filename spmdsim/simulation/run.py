@@ -86,7 +86,7 @@ def simulate(
         stack.enter_context(virtual_sleep(scheduler))
         stack.enter_context(own_output(scheduler, lambda r, line: _both(output, write, r, line)))
         make_worlds(scheduler)
-        scheduler.start(lambda task: _run_rank(scheduler, task, body))
+        scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.end))
         try:
             scheduler.run()
         finally:
@@ -183,10 +183,15 @@ def _takes_comm(function: Callable[..., Any], given: int) -> bool:
 # ---------------------------------------------------------------------- one rank
 
 
-def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any]) -> None:
+def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end: Callable[[], None]) -> None:
     """Run a rank to its end, whatever end that is."""
     try:
-        task.value = body(task)
+        try:
+            task.value = body(task)
+        except SystemExit:
+            end()
+            raise
+        end()
         task.finished = True
     except scheduler.exit:
         return

@@ -1,4 +1,4 @@
-"""Each rank's own world inside one process: arguments, main module, imported modules, random numbers.
+"""Each rank's own world inside one process: arguments, modules, random numbers, environment, folder.
 
 A rank of a real program is a process, so its modules' variables are its own. Here whatever can reach MPI
 (:mod:`spmdsim.simulation.engine.ownership`), the user's modules and ``random`` are loaded once per rank, and put in
@@ -16,6 +16,7 @@ from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 from spmdsim.simulation.engine.ownership import Ownership, find
+from spmdsim.simulation.engine.process import Process
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.engine.variables import Variables
 
@@ -57,8 +58,10 @@ class Isolation:
         self._folder = folder
         self._variables = variables
         self._ownership = Ownership(self)
+        self.process = Process(len(scheduler.tasks))
         seed = scheduler.seed or 0
         self.worlds = [RankWorld(task.rank, arguments, seed) for task in scheduler.tasks]
+        self._home = "__main__" if variables is None else variables.program.__module__
         self._current: RankWorld | None = None
         self._names: set[str] = set()
         self._loading = False  # the running rank has begun to load modules
@@ -82,6 +85,7 @@ class Isolation:
                 if name not in world.modules:
                     modules.pop(name, None)
         self._current = world
+        self.process.put(task.rank)
         sys.argv = world.arguments
         modules["__main__"] = world.main
         if world.modules:
@@ -148,7 +152,8 @@ class Isolation:
         sys.meta_path.insert(0, self)
         self._scheduler.on_enter = self.enter
         try:
-            yield
+            with self.process.installed(self._has):
+                yield
         finally:
             sys.meta_path.remove(self)
             if self._variables is not None:
@@ -163,6 +168,10 @@ class Isolation:
             if numpy_random is not None:
                 numpy_random.set_bit_generator(bits or numpy_random.MT19937())
 
+    def _has(self, name: str) -> bool:
+        """Whether a module is one rank's, among them the program itself."""
+        return name == self._home or name in self._names
+
     def _take_out(self) -> dict[str, Any]:
         """Make room for every rank's own copy of modules that are already loaded.
 
@@ -171,8 +180,7 @@ class Isolation:
         """
         out = self._ownership.loaded(reaching=self._folder is None)
         if self._folder is None:
-            home = getattr(self._variables and self._variables.program, "__module__", None)
-            out = [name for name in out if name != home]
+            out = [name for name in out if name != self._home]
         else:
             shadowed = self._shadowed()
             out += [name for name in sys.modules if name.partition(".")[0] in shadowed]
