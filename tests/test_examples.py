@@ -83,10 +83,10 @@ def test_first_steps_on_ranks(launcher):
 @pytest.mark.parametrize(
     "options, collectives",
     [
-        ((), {"all_reduce": 16}),
-        (("--sequence-parallel",), {"all_gather": 10, "reduce_scatter": 10, "all_reduce": 7}),
-        (("--zero",), {"all_reduce": 16, "all_gather": 1}),
-        (("--owned-rows",), {"gather_rows": 1, "all_reduce": 15}),
+        ((), {"all_reduce": 15, "reduce_scatter": 1, "all_gather": 1}),
+        (("--sequence-parallel",), {"all_gather": 11, "reduce_scatter": 11, "all_reduce": 6}),
+        (("--zero",), {"all_reduce": 15, "reduce_scatter": 1, "all_gather": 2}),
+        (("--owned-rows",), {"gather_rows": 1, "all_reduce": 14, "reduce_scatter": 1, "all_gather": 1}),
     ],
     ids=["plain", "sequence parallel", "zero", "owned rows"],
 )
