@@ -1,0 +1,92 @@
+"""Random whole programs equal plain arrays: operators, layouts, types, worlds, gradients, optimisers at once.
+
+A few seconds of what ``scripts/fuzz_programs.sh`` does for hours. A failure prints the program; its seed and ranks
+run it again.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from fuzzing.backends import torch_backend
+from fuzzing.operations import OPERATIONS
+from fuzzing.placement import misplaced, place, random_layout
+from fuzzing.program import Program, WrongError, ranks_of
+from fuzzing.training import Training
+
+from spmdsim import LockStep, Mesh, ops
+from spmdsim.worlds import MPIWorld
+
+TORCH = torch_backend()
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_programs_in_lock_step(first):
+    with np.errstate(all="ignore"):
+        for seed in range(first, first + 20):
+            Program(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)), TORCH)
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_trainings_in_lock_step(first):
+    for seed in range(first, first + 10):
+        Training(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)))
+
+
+@pytest.mark.mpi
+@pytest.mark.ranks(4, 8)
+def test_programs_on_real_ranks(world):
+    assert isinstance(world, MPIWorld)
+    with np.errstate(all="ignore"):
+        for seed in range(12):
+            Program(seed, world.size).check(world)
+        for seed in range(3):
+            Training(seed, world.size).check(world)
+
+
+def test_all_operations_are_drawn():
+    """Programs reach every operation that is declared, and most values have several elements."""
+    names, sizes = set(), []
+    for seed in range(600):
+        for value in Program(seed, ranks_of(seed)).values:
+            sizes.append(value.true.size)
+            names.add(getattr(value.source, "text", "leaf").split("(")[0].split("[")[0])
+    assert len(names) >= len({getattr(o, "__name__", "") for o in OPERATIONS})
+    assert np.mean(np.array(sizes) > 1) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("sum", lambda x, dims, keepdims: ops.max(x, dims, keepdims)),
+        ("tanh", lambda x: ops.tanh(x) * 1.001),
+        ("transpose", None),
+    ],
+)
+def test_a_wrong_operator_is_noticed(monkeypatch, name, broken):
+    if broken is None:
+        monkeypatch.setattr(
+            "fuzzing.placement.indices", lambda layout, shape, rank: np.ix_(*[[0]] * len(shape))
+        )
+    else:
+        monkeypatch.setattr(ops, name, broken)
+    with pytest.raises((WrongError, ValueError)), np.errstate(all="ignore"):
+        for seed in range(200):
+            Program(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)))
+
+
+def test_a_wrong_element_is_named():
+    """One element of one rank's piece, and a type that is not the tensor's."""
+    rng = random.Random(0)
+    mesh, value = Mesh((2, 2), ("a", "b")), np.arange(24.0).reshape(4, 6)
+    tensor = place(value, mesh("a", "b"), LockStep(4), False, 0)
+    assert misplaced(tensor, value, 0.0) is None
+    tensor.shards[3] = tensor.shards[3].copy()
+    tensor.shards[3][0, 0] += 1
+    assert "on rank 3: 16.0 for 15.0 at (0, 0), 1 of 6 wrong" in (misplaced(tensor, value, 0.5) or "")
+    tensor.shards[3] = tensor.shards[3].astype("f4")
+    assert "float32 of a float64 tensor" in (misplaced(tensor, value, 0.5) or "")
+    pending = place(value, random_layout(rng, mesh, 2, ("sum",)), LockStep(4), False, 1)
+    assert misplaced(pending, value, 0.0) is None
