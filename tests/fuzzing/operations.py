@@ -657,7 +657,7 @@ OPERATIONS = [
     unary("cos", lambda p, x: p.cos(x), slack=lambda x: np.abs(x) + 1),
     unary("relu6", lambda p, x: p.where(x > 0, p.where(x < 6, x, 0 * x + 6), 0 * x), ring=True),
     unary(
-        "elu", lambda p, x: p.where(x > 0, x, p.exp(p.where(x > 0, 0 * x, x)) - 1), slack=lambda x: np.abs(x)
+        "elu", lambda p, x: p.where(x > 0, x, p.expm1(p.where(x > 0, 0 * x, x))), slack=lambda x: np.abs(x)
     ),
     unary("identity", lambda p, x: p.copy(x), moving=True),
     bounded("exp", lambda p, x: p.exp(x), -20, 4),
