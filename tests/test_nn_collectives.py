@@ -275,3 +275,23 @@ def test_many_ranks_need_no_more_collectives():
     small = _block_traces(ShapeOnly(4), Mesh((2, 2), ("dp", "tp")), 4, 8)
     large = _block_traces(ShapeOnly(65536), Mesh((8192, 8), ("dp", "tp")), 8192, 64)
     assert [t.counts() for t in small] == [t.counts() for t in large]
+
+
+@pytest.mark.ranks(5, 8)
+def test_clipping_on_some_ranks_of_a_world(world):
+    """One reduction for the norm of all gradients; ranks outside of the mesh hold nothing and take no part."""
+    mesh = Mesh((3,), ("a",), ranks=[1, 0, 2])
+    parameters = [
+        nn.Parameter(shape, mesh("a", *[None] * (len(shape) - 1)), dtype=np.float64)
+        for shape in [(6, 2), (4,)]
+    ]
+    values = [np.arange(12.0).reshape(6, 2), np.arange(4.0)]
+    for parameter, value in zip(parameters, values):
+        parameter.tensor = Tensor.from_global(value, parameter.layout, world, requires_grad=True)
+    nn.backward(ops.add(ops.sum(ops.square(parameters[0].value)), ops.sum(ops.square(parameters[1].value))))
+    norm = 2 * np.sqrt(sum((value**2).sum() for value in values))
+    with record() as trace:
+        assert nn.clip(parameters, 1.0) == pytest.approx(norm, rel=1e-12)
+    assert trace.counts().get("all_reduce", 0) == 1
+    for parameter, value in zip(parameters, values):
+        np.testing.assert_allclose(parameter.grad.full(), 2 * value / (norm + 1e-6), rtol=1e-12)

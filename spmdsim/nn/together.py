@@ -74,8 +74,10 @@ def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
         else:
             pieces: dict[int, np.ndarray] = {}  # ranks that share the result share its pieces
             for flat, rank in zip(after, world.ranks):
-                if id(flat) not in pieces:
+                if id(flat) not in pieces and rank in layout.mesh:
                     pieces[id(flat)] = _piece(merge, flat, start, stop, layout.local_shape(meta.shape, rank))
+                elif rank not in layout.mesh:
+                    pieces[id(flat)] = np.zeros((0,) * len(meta.shape), meta.held)
             shards = in_type([pieces[id(flat)] for flat in after], meta.held)
         found[number] = Tensor(world, meta, shards)
     return found
@@ -88,7 +90,9 @@ def _joined(merge: Merge, tensors: Sequence[Tensor]) -> list[np.ndarray]:
         if key not in made:
             rows = [_rows(tensor.held[k], merge) for tensor in tensors]
             made[key] = np.concatenate(rows, axis=1).reshape(-1)
-    return [made[key] for key in keys]
+    outside = np.zeros(0, tensors[0].meta.held)
+    mesh = tensors[0].layout.mesh
+    return [made[key] if rank in mesh else outside.copy() for rank, key in zip(tensors[0].world.ranks, keys)]
 
 
 def _rows(shard: np.ndarray, merge: Merge) -> np.ndarray:
