@@ -13,5 +13,5 @@ prepare_environment test
 [ "${TORCH:-0}" = 0 ] || "$PYTHON" -m pip install -q --disable-pip-version-check torch
 cd "$ROOT"
 export PYTHONPATH="$ROOT/tests:$ROOT${PYTHONPATH:+:$PYTHONPATH}" OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
-[ -z "${RANKS:-}" ] || exec "$PYTHON" -m spmdsim launch -n "$RANKS" -m fuzzing "$@"
-exec "$PYTHON" -m fuzzing "$@"
+[ -z "${RANKS:-}" ] || exec "$PYTHON" -m spmdsim launch -n "$RANKS" scripts/fuzz_programs.py "$@"
+exec "$PYTHON" scripts/fuzz_programs.py "$@"
