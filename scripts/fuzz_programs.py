@@ -8,10 +8,10 @@ import time
 import traceback
 
 import numpy as np
-
 from fuzzing.backends import torch_backend
 from fuzzing.program import Program, ranks_of
 from fuzzing.training import Training
+
 from spmdsim import LockStep
 from spmdsim.launch import launched
 
@@ -39,7 +39,7 @@ def main() -> int:
     speaks = world is None or 0 in world.ranks
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         late = time.monotonic() - start > arguments.seconds
-        if late if world is None else world.agree_any(late):
+        if late if world is None else any(world.gather_objects([late] * len(world.ranks))):
             break
         ranks = world.size if world else arguments.ranks or ranks_of(seed)
         kind = Training if seed % 10 == 9 else Program
