@@ -90,8 +90,9 @@ def test_operator_json(capsys, repeat):
     assert x["ranks"][0]["local_shape"] == [16, 196] and w["ranks"][0]["local_shape"] == [196, 512]
     numbers = [rank["shard_number"] for rank in x["ranks"]]
     assert numbers == ([n // 2 for n in range(16)] if repeat == "right" else [*range(8), *range(8)])
-    (collective,) = found["collectives"]
-    assert collective["collective"] == "all_reduce" and collective["axes"] == ["k"]
+    collective, gather = found["collectives"]  # ranks that repeat the work help to reduce
+    assert collective["collective"] == "reduce_scatter" and collective["axes"] == ["k"]
+    assert gather["collective"] == "all_gather"
     assert len(collective["groups"]) == 4 and collective["groups"][0] == (
         [0, 2, 4, 6] if repeat == "right" else [0, 1, 2, 3]
     )
