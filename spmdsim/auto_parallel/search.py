@@ -260,12 +260,18 @@ def _check_usable(model: Model) -> None:
 
 
 def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None) -> Found:
+    """The optimum on the best of some meshes; with uneven pieces where none of them has even ones."""
+    models = [_usable(graph, mesh, settings) for mesh in meshes]
+    if settings.even and not any(isinstance(model, Model) for model in models):
+        models = [_usable(graph, mesh, replace(settings, even=False)) for mesh in meshes]
     best: tuple[float, Model, Solution] | None = None
     considered: list[tuple[str, float]] = []
     problem: SpmdError | None = None
-    for mesh in meshes:
+    for mesh, model in zip(meshes, models):
+        if isinstance(model, InputError):
+            problem = problem or model
+            continue
         try:
-            model = _model(graph, mesh, settings)
             solution = solve(model, memory)
         except DoesNotFitError as error:
             if not isinstance(problem, DoesNotFitError) or error.least < problem.least:
@@ -282,3 +288,13 @@ def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory:
     _, model, solution = best
     choice = model.choice(solution.states)
     return Found(choice, settings, solution.method, (), solution.optimal, tuple(considered), limit=memory)
+
+
+def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> Model | InputError:
+    """The choices on a mesh, or why there are none."""
+    try:
+        model = Model(graph, mesh, settings)
+        _check_usable(model)
+    except InputError as error:
+        return error
+    return model
