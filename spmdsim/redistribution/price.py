@@ -219,13 +219,22 @@ def _ends(step: Step) -> Ends:
 def busiest_received(steps: Sequence[Step]) -> int:
     """Elements that the busiest rank receives over all steps: not always the busiest of any of them."""
     sending = [step for step in steps if step.collective not in LOCAL_STEPS]
-    if len(sending) < 2:
+    one_mesh = len({step.dst.mesh for step in sending}) < 2
+    if len(sending) < 2 or (one_mesh and sum(not _alike_on_all(step) for step in sending) < 2):
         return sum(price_step(step, 1, None)[0] for step in sending)
     ranks = [ranks_of(step.dst.mesh).rank for step in sending]
     total = np.zeros(1 + max(int(some.max(initial=0)) for some in ranks), np.int64)
     for step, some in zip(sending, ranks):
         total[some] += received_elements(step)
     return int(total.max())
+
+
+def _alike_on_all(step: Step) -> bool:
+    """Whether every rank receives equally many elements in a step."""
+    if step.collective == "exchange" or not (step.src.is_even(step.shape) and step.dst.is_even(step.shape)):
+        return False
+    members = step.src.mesh.axis_size(*step.axes)
+    return step.collective != "all_reduce" or largest(step.dst, step.shape) % members == 0
 
 
 def most_sent(step: Step) -> int:
