@@ -14,6 +14,7 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.every import every_layout
 from spmdsim.redistribution.reshape.factor import factor
 from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
+from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
 
@@ -119,3 +120,7 @@ def test_sends_mirror_receives_by_numbers() -> None:
         for peer, at in flat_sends(src, dst, (4, 3), (2, 6), rank)
     ]
     assert sorted(got) == sorted(given)
+    step = Step("exchange", (), src, dst, (4, 3), to_shape=(2, 6))
+    for rank in range(4):
+        sent = sum(len(places) for peer, to, places in got if peer == rank != to)
+        assert step.sent_nbytes(rank, 8) == 8 * sent

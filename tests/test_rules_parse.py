@@ -93,3 +93,7 @@ def test_the_transposed_rule_sums_what_an_operand_lacks():
 def test_flops_count_multiplications_and_additions():
     assert bind(Rule.parse("m k, k n -> m n"), ((4, 5), (5, 6))).flops == 2 * 4 * 5 * 6
     assert bind(Rule.parse("..., ... -> ..."), ((4, 5), (5,))).flops == 20
+
+
+def test_an_ellipsis_of_no_operand_stands_for_no_dims():
+    assert bind(Rule.parse("m -> ... m"), ((4,),)).output_shapes == ((4,),)

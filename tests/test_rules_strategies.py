@@ -84,6 +84,8 @@ def test_compound_dims_split_where_blocks_stay_contiguous():
     assert allowed == {"replicated", "a:x", "a:y", "a:y b:x"}  # b only where a is in its 4 pieces
     whole = Mesh((4, 2), ("x", "y"))
     assert "a:x b:y" in {str(s) for s in bound.strategies(whole)}
+    for of in (mesh, whole):  # whose the axes of one dim are is found again
+        assert all(bound.infer(bound.input_layouts(s)) == s for s in bound.strategies(of))
     with pytest.raises(RuleError, match="can only be split where 'a' is split completely"):
         bound.check(Strategy.of(whole, {"a": "y", "b": "x"}))
 

@@ -50,6 +50,8 @@ def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes
 
     >>> operator_cost("Concat", 100, 4).forward, operator_cost("AllToAll", 100, 4).communication
     (200.0, 400.0)
+    >>> operator_cost("Concat", 100).forward  # of one device
+    50.0
     """
     whole = elements * count
     copies = elements if dim == 0 else elements + COST_FACTOR * whole

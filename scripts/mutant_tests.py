@@ -1,0 +1,167 @@
+"""Tests collected once and run in forks, with a function's code exchanged or a mutated file imported."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+from mutants import Mutant
+
+ROOMS = ("layout", "rules", "redistribution", "collectives", "tensor", "nn")
+Owner = tuple[str, int]  # a file and the first line of an outermost function in it
+
+
+def fork(body: Callable[[], int]) -> int:
+    """The pid of a child, leader of a group, that does the body in silence and exits with its result."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 3
+    try:
+        os.setsid()
+        silent = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silent, stream)
+        code = body()
+    finally:
+        os._exit(code)
+
+
+def fork_each(
+    tasks: Iterable[tuple[Callable[[], int], float]], jobs: int
+) -> Iterable[tuple[int, int | None]]:
+    """Run (body, seconds allowed) tasks; yields (number, exit code, None where it took too long) as they end."""
+    waiting, live = list(enumerate(tasks))[::-1], {}
+    while waiting or live:
+        while waiting and len(live) < jobs:
+            number, (body, limit) = waiting.pop()
+            live[fork(body)] = number, time.monotonic() + limit
+        for pid, (number, deadline) in list(live.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            late = not ended and time.monotonic() > deadline
+            if late:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            if ended or late:
+                del live[pid]
+                yield number, None if late else os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+
+
+class Tests:
+    """A session of pytest that collects files and then does ``work`` instead of running them all."""
+
+    def __init__(self, work: Callable[[Tests], None]):
+        self.work, self.durations = work, {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Called instead of pytest's own loop."""
+        self.session = session
+        self.items = {item.nodeid: item for item in session.items}
+        self.loaded = functions(self.copy)
+        gc.freeze()  # what all children share they need not copy
+        self.work(self)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up how long a test takes; nan where it fails."""
+        before = self.durations.get(report.nodeid, 0.0)
+        self.durations[report.nodeid] = float("nan") if report.failed else before + report.duration
+
+    def collect(self, copy: Path, files: list[str]) -> int:
+        """Collect the files' tests in the copy and work; the exit code of pytest."""
+        self.copy = copy
+        os.chdir(copy)
+        sys.path[:0] = [str(copy), str(copy / "tests")]
+        options = ["-x", "-s", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--doctest-modules"]
+        return pytest.main([*options, "-m", "not mpi", *files], plugins=[self])
+
+    def run(self, names: list[str], note: Path | None = None) -> int:
+        """0 where all pass, 1 at the first that fails; then the note says how many ran."""
+        items = [self.items[name] for name in names if name in self.items]
+        for number, (item, after) in enumerate(zip(items, [*items[1:], None]), 1):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            if self.session.shouldfail or self.session.shouldstop:
+                if note:
+                    note.write_text(str(number))
+                return 1
+        return 0
+
+    def record(self, names: list[str], file: Path, seconds: float) -> int:
+        """Which outermost functions of the rooms each test executes, and how long it takes, in a JSON file."""
+        self.session.config.option.maxfail = 0
+        known: dict[int, Owner] = {}
+        kept = [(function.__code__, function.__code__.co_firstlineno) for function in self.loaded]
+        for code, line in kept:
+            known[id(code)] = str(Path(code.co_filename).relative_to(self.copy)), line
+            kept += [(inner, line) for inner in code.co_consts if isinstance(inner, types.CodeType)]
+        called, end = set(), time.monotonic() + seconds
+
+        def trace(frame: types.FrameType, event: str, argument: object) -> None:
+            called.add(id(frame.f_code))
+
+        executed = {}
+        for name in names:
+            if time.monotonic() > end:
+                break
+            called.clear()
+            threading.settrace(trace)
+            sys.settrace(trace)
+            self.run([name])
+            sys.settrace(None)
+            if self.durations[name] == self.durations[name]:  # not one that fails anyway
+                owners = sorted({known[code] for code in called & known.keys()})
+                executed[name] = round(self.durations[name], 4), owners
+        file.write_text(json.dumps(executed))
+        return 0
+
+
+def functions(copy: Path) -> list[types.FunctionType]:
+    """All functions that were loaded from the rooms."""
+    folders = tuple(f"{copy}/spmdsim/{room}/" for room in ROOMS)
+    return [
+        value
+        for value in gc.get_objects()
+        if type(value) is types.FunctionType and value.__code__.co_filename.startswith(folders)
+    ]
+
+
+def exchange(mutant: Mutant, copy: Path, loaded: list[types.FunctionType]) -> bool:
+    """Give the live function its mutated code; False where that does not work."""
+    path = str(copy / mutant.file)
+    codes = [compile(mutant.source, path, "exec", dont_inherit=True)]
+    for code in codes:
+        codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    try:
+        new = next(c for c in codes if (c.co_name, c.co_firstlineno) == (mutant.function, mutant.owner))
+        old = [
+            f for f in loaded if (f.__code__.co_filename, f.__code__.co_firstlineno) == (path, mutant.owner)
+        ]
+        for function in old:
+            function.__code__ = new
+    except (StopIteration, ValueError):
+        return False
+    return bool(old)
+
+
+def import_mutant(mutant: Mutant, copy: Path) -> None:
+    """From now on, importing the file gives the mutant."""
+    load = SourceFileLoader.get_code
+
+    def get_code(self: SourceFileLoader, name: str) -> types.CodeType:
+        if self.path == str(copy / mutant.file):
+            return compile(mutant.source, self.path, "exec", dont_inherit=True)
+        return load(self, name)
+
+    SourceFileLoader.get_code = get_code
