@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # (what the file ends with, the line, the mutated line): why no test can tell them apart.
-EQUIVALENT: dict[tuple[str, str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        "layout/element_type.py",
+        "return dtype.itemsize <= 2 and is_float(dtype)",
+        "return dtype.itemsize <= 3 and is_float(dtype)",
+    ): "no element type has 3 bytes",
+    (
+        "layout/element_type.py",
+        "if not layout.partial or dtype.itemsize > 2:",
+        "if not layout.partial or dtype.itemsize > 3:",
+    ): "no element type has 3 bytes",
+    ("tensor/checkpoint.py", "os.fsync(stream.fileno())", "pass"): "seen only where the power fails",
+}
 
 OPERATORS = {
     ast.Lt: ast.LtE,
@@ -34,7 +46,7 @@ OPERATORS = {
     ast.Or: ast.And,
 }
 OPPOSITE = {"min": "max", "max": "min", "any": "all", "all": "any"}
-SYMMETRIC = {"min", "max", "gcd", "lcm", "maximum", "minimum", "isinstance", "zip", "array_equal"}
+SYMMETRIC = {"min", "max", "gcd", "lcm", "maximum", "minimum", "isinstance", "zip", "array_equal", "add"}
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,9 @@ def _changes(node: ast.AST, owner: int, function: str) -> Iterator[tuple[ast.AST
         return
     for new in _news(node):
         yield node, new, owner, function
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
+        yield from _changes(node.value, owner, function)  # of one element the first is the last
+        return
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list"):
             continue

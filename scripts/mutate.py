@@ -27,7 +27,7 @@ from mutant_tests import ROOMS, Tests, exchange, fork_each, import_mutant
 from mutants import EQUIVALENT, Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = (*ROOMS, "ops", "fuzz", "worlds", "cost")  # prefixes of test files
+TESTS = (*ROOMS, "ops", "fuzz", "worlds", "cost", "cli", "trace")  # prefixes of test files
 
 
 def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:

@@ -47,6 +47,9 @@ def test_goal_counts_and_round_trip() -> None:
             sends = [one for one in operations if one.kind == "send"]
             assert len(sends) == counted.messages_sent[rank]
             assert sum(one.amount for one in sends) == counted.bytes_sent[rank]
+            receives = [one for one in operations if one.kind == "recv"]
+            assert len(receives) == counted.messages_received[rank]
+            assert sum(one.amount for one in receives) == counted.bytes_received[rank]
             busy = sum(one.amount for one in operations if one.kind == "calc")
             assert busy == 2 * (counted.bytes_reduced[rank] + counted.bytes_combined[rank])
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,3 +210,8 @@ def test_a_layout_without_dims_reads_well_and_evaluates_to_itself():
         assert eval(repr(layout), {"Mesh": Mesh}) == layout
     assert str(mesh(partial={"a": "sum"})) == "[sum pending over a] over a=2 b=3"
     assert str(mesh("b", partial={"a": "max"})) == "[b, max pending over a] over a=2 b=3"
+
+
+def test_ranks_are_plain_integers_whatever_they_were():
+    ranks = Mesh((2, 2), ("x", "y"), np.array([[3, 1], [0, 2]], np.int32).reshape(-1)).rank_list
+    assert tuple(ranks) == (3, 1, 0, 2) and {type(rank) for rank in ranks} == {int}

@@ -151,3 +151,34 @@ def test_cuts_and_strategies_are_the_same_fact():
         strategy = strategy_from_cuts(bound, ((m, k), (k, n)), 8)
         assert [strategy.parts(f) for f in "mkn"] == [m, k, n]
         assert strategy.mesh.size == 8
+
+
+def test_cuts_of_compound_dims_go_to_the_major_factor_first():
+    bound = bind(Rule.parse("(a b) -> a b"), ((32,),), (("a", 4),))
+    assert [dict(factor_cuts(bound, ((cut,),))) for cut in (2, 4, 8)] == [
+        {"a": 2, "b": 1},
+        {"a": 4, "b": 1},
+        {"a": 4, "b": 2},
+    ]
+
+
+def test_compound_factors_are_cut_evenly_and_others_as_one_likes():
+    three = Mesh((3,), ("x",))
+    bound = bind(Rule.parse("(a b) c -> a b c"), ((32, 4),), (("a", 4),))
+    with pytest.raises(RuleError, match="can only be cut evenly, not into 3 pieces"):
+        bound.check(Strategy.of(three, {"a": "x"}))
+    bound.check(Strategy.of(three, {"c": "x"}))
+
+
+def test_more_pieces_than_elements_only_where_asked_for():
+    bound, mesh = bind(MATMUL, ((1, 8), (8, 8))), Mesh((2,), ("x",))
+    found = {str(strategy) for strategy in bound.strategies(mesh, partial=False)}
+    assert found == {"replicated", "k:x", "n:x"}
+    found = {str(strategy) for strategy in bound.strategies(mesh, partial=False, empty=True)}
+    assert found == {"replicated", "m:x", "k:x", "n:x"}
+
+
+def test_nothing_is_repeated_where_the_cuts_use_all_ranks():
+    for repeat in ("left", "right"):
+        strategy = strategy_from_cuts(bind(MATMUL, ((8, 8), (8, 8))), ((2, 1), (1, 2)), 4, repeat=repeat)
+        assert strategy.mesh.size == 4 and all("repeat" not in axis.lower() for axis in strategy.mesh.axes)

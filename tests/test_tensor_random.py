@@ -73,3 +73,27 @@ def test_the_same_tensor_on_any_number_of_ranks(world):
         assert x.full().tobytes() == whole.tobytes()
     u = source.uniform((13, 9), line("x", None), world, low=-1, high=1, seed=7).full()
     assert -1 <= u.min() < -0.5 and 0.5 < u.max() < 1
+
+
+def mixed(bits: int) -> int:
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+        bits = (bits ^ bits >> shift) * factor % 2**32
+    return bits ^ bits >> 15
+
+
+@pytest.mark.parametrize(("seed", "stream"), [(0, 0), (3, 1), (2**32 + 7, 2)])
+def test_the_bits_of_an_element_stay_what_they_are(seed, stream):
+    """Written with Python's integers: files and published numbers rest on them."""
+    numbers = [0, 1, 5, 2**31 + 3, 2**32 - 1, 2**32, 3 * 2**32 + 9]
+    expected = []
+    for number in numbers:
+        high, low = divmod(number, 2**32)
+        key = mixed((seed ^ 0x9E3779B9) % 2**32)
+        key = mixed((key + seed // 2**32) % 2**32)
+        key = mixed((key + high * 0x85EBCA6B + stream * 0xC2B2AE35) % 2**32)
+        expected.append(mixed((mixed(low ^ key) + mixed((key + 0x27D4EB2F) % 2**32)) % 2**32))
+    bits = source._Bits(seed, stream)
+    for number, wanted in zip(numbers, expected):
+        out = np.empty(1, np.uint32)
+        bits.fill(np.array([number], np.uint64), out)
+        assert int(out[0]) == wanted

@@ -32,8 +32,8 @@ _HEAD = (
 def bytes_text(nbytes: float) -> str:
     """A byte count for people.
 
-    >>> bytes_text(1536), bytes_text(100), bytes_text(3 * 2**20)
-    ('1.5 KiB', '100 B', '3 MiB')
+    >>> bytes_text(1536), bytes_text(100), bytes_text(3 * 2**20), bytes_text(2**30)
+    ('1.5 KiB', '100 B', '3 MiB', '1 GiB')
     """
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:

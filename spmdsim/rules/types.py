@@ -27,6 +27,8 @@ def additive(src: np.dtype, dst: np.dtype) -> bool:
 
     >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("f4", "f8"), ("f8", "f4"), ("i8", "i4"), ("i4", "f8"))]
     [True, False, True, False]
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("c8", "c16"), ("f4", "c8"), ("c8", "f4"))]
+    [True, True, False]
     """
     if src == dst:
         return True
