@@ -11,8 +11,8 @@ import pytest
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.ways.traffic import group_traffic
 from spmdsim.worlds import LockStep
-from spmdsim.worlds.traffic import group_traffic
 
 DTYPES = [
     *("float32", "float64", "float16", "complex64", "complex128", "bool"),

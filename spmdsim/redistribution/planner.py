@@ -23,9 +23,17 @@ from spmdsim.redistribution.bound import Bound, lower_bound
 from spmdsim.redistribution.candidates import Candidate, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
 from spmdsim.redistribution.exchange.grid import ranks_of
-from spmdsim.redistribution.price import BYTES_ONLY, LISTED, most_sent, price_step, received_elements
+from spmdsim.redistribution.price import (
+    BYTES_ONLY,
+    LISTED,
+    largest,
+    most_sent,
+    price_step,
+    received_elements,
+)
 from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.ways.memory import plan_peak
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,23 @@ class Plan:
         if not self.max_lower_bound:
             return 1.0 if not self.max_nbytes else float("inf")
         return self.max_nbytes / self.max_lower_bound
+
+    # -- memory -------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> np.dtype:
+        """The type of the arrays on the way: of sums of 16-bit floats, float32."""
+        return held_type(self.src, element_type(self.dtype))
+
+    @cached_property
+    def peak_nbytes(self) -> int:
+        """Bytes that the rank which needs most holds at most, from the shard before to the one after, both included.
+
+        Packing and landing buffers count as ``MPIWorld`` takes them with the built-in choices for Open MPI.
+        """
+        if not self.steps:
+            return largest(self.src, self.shape) * self.itemsize
+        return plan_peak(self.steps, self.held, element_type(self.dtype))
 
     # -- time ---------------------------------------------------------------------------------------
 

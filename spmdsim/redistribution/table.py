@@ -11,6 +11,7 @@ from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.candidates import Candidate
 from spmdsim.redistribution.price import largest, most_sent, received_elements, step_messages
 from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.ways.memory import step_buffer
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan
@@ -60,11 +61,6 @@ def largest_shape(layout: Layout, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(largest(Layout(layout.mesh, (entry,)), (size,)) for size, entry in zip(shape, layout.dims))
 
 
-def step_buffer(step: Step, itemsize: int) -> int:
-    """Bytes of the buffer that a step fills on its busiest rank: the shard after it."""
-    return largest(step.dst, step.shape_after) * itemsize
-
-
 def plan_table(plan: Plan) -> str:
     """The plan as lines of text."""
     shape = "x".join(map(str, plan.shape)) or "scalar"
@@ -111,6 +107,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "max_nbytes": plan.max_nbytes,
         "max_sent_nbytes": plan.max_sent_nbytes,
         "total_nbytes": plan.total_nbytes,
+        "peak_nbytes": plan.peak_nbytes,
         "max_lower_bound": plan.max_lower_bound,
         "total_lower_bound": plan.total_lower_bound,
         "ratio": plan.ratio,
@@ -145,7 +142,7 @@ def _row(plan: Plan, number: int) -> tuple[str, ...]:
         bytes_text(total * plan.itemsize),
         str(step_messages(step)),
         seconds_text(seconds),
-        bytes_text(step_buffer(step, plan.itemsize)),
+        bytes_text(step_buffer(step, plan.held)),
     )
 
 
@@ -168,7 +165,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,
         "messages": step_messages(step),
         "seconds": seconds,
-        "buffer_nbytes": step_buffer(step, plan.itemsize),
+        "buffer_nbytes": step_buffer(step, plan.held),
     }
 
 

@@ -22,7 +22,7 @@ from spmdsim.collectives.program import Program, compile_program
 from spmdsim.errors import ScheduleError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.step import Step, overlap
-from spmdsim.worlds.local_steps import Index, within
+from spmdsim.redistribution.ways.traffic import Index, within
 from spmdsim.worlds.reduce_ops import check_reduce, ufunc
 
 

@@ -12,33 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spmdsim.layout import Bounds
 from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.ways.traffic import Index, within
 from spmdsim.worlds.reduce_ops import check_reduce, identity
-
-Index = tuple[slice, ...]
-
-
-def within(box: Bounds, outer: Bounds) -> Index:
-    """The box as slices relative to the start of ``outer``."""
-    return tuple(slice(start - base, stop - base) for (start, stop), (base, _) in zip(box, outer))
-
-
-def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
-    """Where a box begins in the flat array if it is contiguous there, else None.
-
-    >>> flat_offset((4, 6), (slice(1, 3), slice(0, 6))), flat_offset((4, 6), (slice(0, 2), slice(0, 3)))
-    (6, None)
-    """
-    stride, offset, whole = 1, 0, True
-    for size, part in zip(reversed(shape), reversed(index)):
-        length = part.stop - part.start
-        if not whole and length != 1:
-            return None
-        whole = whole and length == size
-        offset += part.start * stride
-        stride *= size
-    return offset
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:

@@ -19,8 +19,9 @@ from spmdsim.layout import Bounds
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
+from spmdsim.redistribution.ways.traffic import Index, within
 from spmdsim.worlds.base import RANKS_VARIABLE, World
-from spmdsim.worlds.local_steps import Index, contiguous, filling, slicing, within
+from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.reduce_ops import check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
 from spmdsim.worlds.rows import Peers, return_all_rows, run_all_rows

@@ -11,11 +11,12 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.layout.element_type import is_float, is_half
-from spmdsim.worlds.local_steps import Index
+from spmdsim.redistribution.ways import way
+from spmdsim.redistribution.ways.traffic import Index
+from spmdsim.redistribution.ways.way import in_library
 
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.
-MAX_COUNT = 2**31 - 1
+MAX_COUNT = way.MAX_COUNT
 
 _WORDS = {
     1: MPI.UINT8_T,
@@ -46,19 +47,10 @@ _BOOLEAN = {"all": MPI.BAND, "min": MPI.BAND, "any": MPI.BOR, "max": MPI.BOR}
 
 
 def native_op(op: str, dtype: np.dtype) -> MPI.Op | None:
-    """MPI's own reduction, where it does the same as numpy's; None where ranks must reduce themselves.
-
-    Floats of 16 bits are accumulated in float32, which MPI does not do (nor knows bfloat16), and its MAX of a
-    NaN depends on the order of the operands while numpy's is NaN. Sums of 8- and 16-bit integers wrap around in
-    numpy, but saturate in Open MPI where its vector units add them, that is, depending on the length.
-    """
-    if dtype.kind == "b":
-        return _BOOLEAN[op]
-    if dtype.kind in "iu" and dtype.itemsize <= 2 and op in ("sum", "prod"):
+    """MPI's own reduction, where it does the same as numpy's; None where ranks must reduce themselves."""
+    if not in_library(op, dtype):
         return None
-    if is_half(dtype) or (is_float(dtype) and op in ("max", "min")):
-        return None
-    return _NATIVE[op]
+    return (_BOOLEAN if dtype.kind == "b" else _NATIVE)[op]
 
 
 def number_view(array: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Steps that place boxes (all_gather, all_to_all, exchange) as one MPI call, derived once per step and rank.
 
-Ways, chosen by facts that all members of the group know: ``Allgather(v)`` straight into the result where the
+Ways, chosen by facts that all members of the group know (``redistribution/ways``): ``Allgather(v)`` straight into the result where the
 pieces are contiguous there; ``Alltoallw`` with subarray types; packing and ``Alltoallv``; and messages to the
 actual peers, in pieces that MPI can count, where a group is large or its data are.
 """
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.worlds.local_steps import Index, contiguous, flat_offset
+from spmdsim.redistribution.ways.traffic import Index, Piece, Side, Traffic, flat_offset, packed_side
+from spmdsim.redistribution.ways.way import Way
+from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.datatypes import counted_parts, element, subarray
-from spmdsim.worlds.mpi.tuning import Tuning, threshold
 from spmdsim.worlds.pool import allocator, empty
-from spmdsim.worlds.traffic import Piece, Traffic
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
@@ -27,27 +26,14 @@ FEW_RANKS = 32
 Run = Callable[[np.ndarray], np.ndarray]
 
 
-def place(
-    traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, tuning: Tuning
-) -> tuple[Run, list[MPI.Datatype]]:
-    """The fastest way for this traffic, and the MPI types to free when it is forgotten."""
-    if traffic.largest > datatypes.MAX_COUNT or (traffic.gathered is None and comm.size > FEW_RANKS):
-        return _messages(traffic, comm, dtype), []
-    if traffic.gathered is not None:
-        offsets = [None if i is None else flat_offset(traffic.target, i) for i in traffic.gathered]
-        if all(o is not None or i is None for o, i in zip(offsets, traffic.gathered)):
-            return _gather(traffic, comm, dtype, [o or 0 for o in offsets]), []
-        rows = _rows(traffic)
-        if rows is None:
-            return _gather_unpack(traffic, comm, dtype), []
-        if traffic.largest * dtype.itemsize < tuning.gather_types:
-            return _gather_typed(traffic, comm, dtype)
-        return _gather_rows(traffic, comm, dtype, rows, threshold(tuning.chunk, comm.size)), []
-    if traffic.swapped:
-        return _swap(traffic, comm, dtype), []
-    if comm.size >= tuning.types or traffic.largest * dtype.itemsize < tuning.small_types:
-        return _typed(traffic, comm, dtype)
-    return _packed(traffic, comm, dtype), []
+def place(way: Way, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
+    """A way to place boxes, and the MPI types to free when it is forgotten."""
+    traffic = way.traffic
+    assert traffic is not None
+    if way.name == "gather rows":
+        return _gather_rows(traffic, comm, dtype, way.rows, way.most), []
+    typed = {"gather typed": _gather_typed, "typed": _typed}.get(way.name)
+    return (_PLAIN[way.name](traffic, comm, dtype), []) if typed is None else typed(traffic, comm, dtype)
 
 
 def _counts(indices: tuple[Index | None, ...]) -> list[int]:
@@ -68,9 +54,10 @@ def broadcast(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, root: int, shap
     return run
 
 
-def _gather(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, offsets: list[int]) -> Run:
+def _gather(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Allgather(v) straight into the result."""
     assert traffic.gathered is not None
+    offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
     counts, fresh = _counts(traffic.gathered), allocator(traffic.target, dtype)
     kind, count, layout = element(dtype.itemsize), math.prod(traffic.source), (counts, offsets)
 
@@ -110,23 +97,6 @@ def _gather_unpack(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     return run
 
 
-def _rows(traffic: Traffic) -> int | None:
-    """How many rows the target has if each row is made of the members' equal parts, in order; else None."""
-    assert traffic.gathered is not None
-    first, place = traffic.gathered[0], 0
-    if first is None:
-        return None
-    part = Piece(0, first).shape
-    dim = next((d for d, size in enumerate(part) if size != traffic.target[d]), None)
-    if dim is None or part[dim] * len(traffic.gathered) != traffic.target[dim]:
-        return None
-    for index in traffic.gathered:
-        if index is None or Piece(0, index).shape != part or index[dim].start != place:
-            return None
-        place += part[dim]
-    return math.prod(part[:dim])
-
-
 def _gather_typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
     """Allgather in which MPI puts the parts of each row where they belong."""
     assert traffic.gathered is not None and traffic.gathered[0] is not None
@@ -147,10 +117,9 @@ def _gather_typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Ru
     return run, [part, shifted]
 
 
-def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, chunk: int) -> Run:
+def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
     """Allgather some rows at a time into a buffer that stays in cache, and from there to their places."""
     size, width = comm.size, math.prod(traffic.source) // rows
-    some = max(1, min(rows, chunk // (size * width * dtype.itemsize)))
     kind = element(dtype.itemsize)
     fresh, landing = allocator(traffic.target, dtype), allocator((some * size * width,), dtype)
 
@@ -214,29 +183,7 @@ def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list
     return run, made
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One side of a packed exchange: where each member's piece is in the flat buffer."""
-
-    pieces: tuple[Piece, ...]
-    counts: list[int]
-    offsets: list[int]
-    total: int
-    direct: bool
-
-
-def _side(pieces: tuple[Piece, ...], shape: tuple[int, ...], size: int) -> _Side:
-    counts, offsets, packed = [0] * size, [0] * size, 0
-    found = [flat_offset(shape, piece.index) for piece in pieces]
-    direct = None not in found
-    for piece, offset in zip(pieces, found):
-        counts[piece.member] = piece.count
-        offsets[piece.member] = offset if direct and offset is not None else packed
-        packed += piece.count
-    return _Side(pieces, counts, offsets, packed, direct)
-
-
-def _pack(side: _Side, array: np.ndarray) -> np.ndarray:
+def _pack(side: Side, array: np.ndarray) -> np.ndarray:
     """The pieces one after the other, or the array itself if they are contiguous in it."""
     if side.direct:
         return array
@@ -247,7 +194,7 @@ def _pack(side: _Side, array: np.ndarray) -> np.ndarray:
     return buffer
 
 
-def _unpack(side: _Side, buffer: np.ndarray, out: np.ndarray) -> None:
+def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
     if side.direct:
         return
     for piece in side.pieces:
@@ -257,8 +204,8 @@ def _unpack(side: _Side, buffer: np.ndarray, out: np.ndarray) -> None:
 
 def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Pack, Alltoallv, unpack; a side whose pieces are contiguous is used in place."""
-    sent = _side(traffic.sends, traffic.source, comm.size)
-    received = _side(traffic.receives, traffic.target, comm.size)
+    sent = packed_side(traffic.sends, traffic.source, comm.size)
+    received = packed_side(traffic.receives, traffic.target, comm.size)
     kind, own = element(dtype.itemsize), traffic.own
     sent_layout, received_layout = (sent.counts, sent.offsets), (received.counts, received.offsets)
     fresh, aside = allocator(traffic.target, dtype), allocator((received.total,), dtype)
@@ -301,3 +248,12 @@ def _messages(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
         return out
 
     return run
+
+
+_PLAIN = {
+    "gather": _gather,
+    "gather, unpack": _gather_unpack,
+    "swap": _swap,
+    "packed": _packed,
+    "messages": _messages,
+}

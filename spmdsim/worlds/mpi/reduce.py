@@ -18,13 +18,12 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.layout.blocks import nested_blocks
-from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.step import Step
-from spmdsim.worlds.local_steps import Index, flat_offset, within
+from spmdsim.redistribution.ways.traffic import Blocks
+from spmdsim.redistribution.ways.way import Way, chunk_elements
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
-from spmdsim.worlds.mpi.tuning import Tuning, threshold
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.reduce_ops import check_reduce, fold, ufunc
 
@@ -51,15 +50,20 @@ class Group:
         return len(self.order)
 
 
-def reduce_all(step: Step, group: Group, dtype: np.dtype, shape: tuple[int, ...], tuning: Tuning) -> Run:
+def reduce_all(step: Step, group: Group, dtype: np.dtype, shape: tuple[int, ...], way: Way) -> Run:
     """all_reduce of a shard of this shape."""
-    op, nbytes = check_reduce(step.op, dtype), math.prod(shape) * dtype.itemsize
-    native = native_op(op, dtype)
-    if native is not None and nbytes < threshold(tuning.compose_all_reduce, group.size):
-        return _native_all(op, native, group, shape, dtype)
-    if nbytes * group.size <= tuning.gather_reduce:
+    op = check_reduce(step.op, dtype)
+    if way.name == "native":
+        return _native_all(op, _library(op, dtype), group, shape, dtype)
+    if way.name == "gathered":
         return lambda array: _gathered(op, group, array.reshape(-1)).reshape(array.shape)
-    return _composed_all(op, group, threshold(tuning.chunk, group.size))
+    return _composed_all(op, group, way.most)
+
+
+def _library(op: str, dtype: np.dtype) -> MPI.Op:
+    native = native_op(op, dtype)
+    assert native is not None
+    return native
 
 
 def _native_all(op: str, native: MPI.Op, group: Group, shape: tuple[int, ...], dtype: np.dtype) -> Run:
@@ -90,7 +94,7 @@ def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
     return fold(op, [rows[k] for k in group.order])
 
 
-def _composed_all(op: str, group: Group, chunk: int) -> Run:
+def _composed_all(op: str, group: Group, most: int) -> Run:
     """In chunks: each rank gets its block of the chunk from all, reduces it, and all gather the blocks.
 
     The blocks of all chunks together are balanced, so exactly what an all_reduce amounts to is moved.
@@ -101,7 +105,6 @@ def _composed_all(op: str, group: Group, chunk: int) -> Run:
         out = empty(array.shape, array.dtype)
         flat, result = array.reshape(-1), out.reshape(-1)
         kind = element(array.dtype.itemsize)
-        most = max(min(chunk // array.dtype.itemsize, datatypes.MAX_COUNT, flat.size) // size, 1)
         rows = empty((size, most + 1), array.dtype)
         for start, length in _chunks(flat.size, size * most, size):
             span, blocks = slice(start, start + length), nested_blocks(length, (size,))
@@ -135,7 +138,8 @@ def scatter_into(op: str, group: Group, flat: np.ndarray, result: np.ndarray, ch
     indices = tuple((slice(start, start + length),) for start, length in sizes)
     starts, lengths = [start for start, _ in sizes], [length for _, length in sizes]
     layout = Blocks(indices, lengths, starts, True, True, True, (lengths[me],))
-    _exchange_and_fold(op, group, layout, chunk, flat, result[indices[me]])
+    most = chunk_elements(chunk, flat.dtype.itemsize, size, datatypes.MAX_COUNT)
+    _exchange_and_fold(op, group, layout, most, flat, result[indices[me]])
 
 
 @lru_cache(maxsize=256)
@@ -147,67 +151,15 @@ def _to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[in
 # -- reduce_scatter -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Where each member's block is in this rank's source, in the order of the communicator.
-
-    Args:
-        indices: the block of each member.
-        counts: its elements.
-        offsets: where it begins: in the source itself if ``direct``, else in the packed buffer.
-        direct: whether all blocks are contiguous in the source.
-        packed: whether the blocks follow one another without gaps (in the source, if ``direct``).
-        whole: whether they are all of the source.
-        target: shape of this rank's block.
-    """
-
-    indices: tuple[Index, ...]
-    counts: list[int]
-    offsets: list[int]
-    direct: bool
-    packed: bool
-    whole: bool
-    target: tuple[int, ...]
-
-
-def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
-    """The blocks of a reduce_scatter; members are sorted world ranks."""
-    source = step.src.bounds(step.shape, rank)
-    shape = tuple(stop - start for start, stop in source)
-    indices = []
-    for member in members:
-        box = step.dst.bounds(step.shape, member)
-        if any(start == stop for start, stop in box):
-            box = tuple((base, base + stop - start) for (start, stop), (base, _) in zip(box, source))
-        indices.append(within(box, source))
-    counts = [math.prod(part.stop - part.start for part in index) for index in indices]
-    running = [sum(counts[:k]) for k in range(len(counts))]
-    found = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
-    direct = None not in found
-    in_place = direct and all(f == r for f, r, count in zip(found, running, counts) if count)
-    offsets = [int(f or 0) for f in found] if direct and not in_place else running
-    return Blocks(
-        tuple(indices),
-        counts,
-        offsets,
-        direct,
-        in_place or not direct,
-        sum(counts) == math.prod(shape),
-        step.dst.local_shape(step.shape, rank),
-    )
-
-
-def reduce_scattered(step: Step, group: Group, dtype: np.dtype, layout: Blocks, tuning: Tuning) -> Run:
-    """reduce_scatter whose blocks are ``layout``."""
-    op = check_reduce(step.op, dtype)
-    native, nbytes = native_op(op, dtype), sum(layout.counts) * dtype.itemsize
-    large = nbytes >= threshold(tuning.compose_reduce_scatter, group.size)
-    if native is None or large or sum(layout.counts) > datatypes.MAX_COUNT:
-        equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
-        if equal and nbytes <= tuning.small_block * group.size and accumulator(op, dtype) == dtype:
-            return _small_scatter(op, group, layout, dtype)
-        return _composed_scatter(op, group, layout, threshold(tuning.chunk, group.size))
-    return _native_scatter(op, native, group, layout, dtype)
+def reduce_scattered(step: Step, group: Group, dtype: np.dtype, way: Way) -> Run:
+    """reduce_scatter of the way's blocks."""
+    op, layout = check_reduce(step.op, dtype), way.blocks
+    assert layout is not None
+    if way.name == "native":
+        return _native_scatter(op, _library(op, dtype), group, layout, dtype)
+    if way.name == "small":
+        return _small_scatter(op, group, layout, dtype)
+    return _composed_scatter(op, group, layout, way.most)
 
 
 def _pack(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
@@ -262,25 +214,24 @@ def _small_scatter(op: str, group: Group, layout: Blocks, dtype: np.dtype) -> Ru
     return run
 
 
-def _composed_scatter(op: str, group: Group, layout: Blocks, chunk: int) -> Run:
+def _composed_scatter(op: str, group: Group, layout: Blocks, most: int) -> Run:
     """Pack the blocks if need be, exchange and reduce."""
 
     def run(array: np.ndarray) -> np.ndarray:
         out = empty(layout.target, array.dtype)
-        _exchange_and_fold(op, group, layout, chunk, _pack(layout, array).reshape(-1), out.reshape(-1))
+        _exchange_and_fold(op, group, layout, most, _pack(layout, array).reshape(-1), out.reshape(-1))
         return out
 
     return run
 
 
 def _exchange_and_fold(
-    op: str, group: Group, layout: Blocks, chunk: int, flat: np.ndarray, result: np.ndarray
+    op: str, group: Group, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
 ) -> None:
     """In chunks of every block: each rank gets its part from all others and reduces it into ``result``."""
     comm, size, me = group.comm, group.size, group.me
     mine, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
     kind = element(itemsize)
-    most = max(min(chunk // itemsize, datatypes.MAX_COUNT) // size, 1)
     rows = empty((size, min(most, mine)), flat.dtype)
     for start in range(0, longest, most):
         parts = [max(0, min(most, count - start)) for count in layout.counts]

@@ -17,11 +17,10 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.ways.traffic import Index, Traffic
 from spmdsim.trace.events import SHARED_MEMORY
-from spmdsim.worlds.local_steps import Index
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reduce import Group, scatter_into
-from spmdsim.worlds.traffic import Traffic
 
 Run = Callable[[np.ndarray], np.ndarray]
 

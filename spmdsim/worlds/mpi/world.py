@@ -17,10 +17,14 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
+from spmdsim.redistribution.ways.traffic import group_traffic
+from spmdsim.redistribution.ways.tuning import threshold, tuning
+from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
+from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.check import Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
@@ -28,14 +32,12 @@ from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.leaving import Counts, at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.place import broadcast, place
-from spmdsim.worlds.mpi.reduce import Group, blocks, reduce_all, reduce_scattered
+from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
-from spmdsim.worlds.mpi.tuning import threshold, tuning
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 from spmdsim.worlds.rows import Peers
-from spmdsim.worlds.traffic import exchange_traffic, group_traffic
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -217,43 +219,41 @@ class MPIWorld(World):
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
     def _program(self, step: Step, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
-        if self.rank not in step.src.mesh and self.rank not in step.dst.mesh:
+        way = way_of(step, self.rank, dtype, self.tuning, datatypes.MAX_COUNT)
+        if way.name == "nothing":
             return _nothing(step, dtype), []
-        if step.collective == "slice":
+        if step.collective in ("all_reduce", "reduce_scatter"):
+            check_reduce(step.op, dtype)
+        if way.name == "slice":
             return slicing(step, self.rank), []
-        if step.collective == "fill":
+        if way.name == "fill":
             return filling(step, self.rank, dtype), []
-        if step.collective == "reshape":
+        if way.name == "reshape":
             return reshaping(step, self.rank), []
-        if step.to_shape is not None:
+        target = step.dst.local_shape(step.shape_after, self.rank)
+        if way.name == "same":
+            return (lambda array: array.reshape(target)), []
+        if way.name == "numbered":
             members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
             return place_numbered(
                 numbered_exchange(step, self.rank), self._comms.of(members), members, dtype
             ), []
-        if step.collective in ("all_reduce", "reduce_scatter"):
-            return self._reducing(step, dtype), []
-        traffic = (exchange_traffic if step.collective == "exchange" else group_traffic)(step, self.rank)
-        if len(traffic.members) == 1 or 0 in step.shape:
-            target = step.dst.local_shape(step.shape, self.rank)
-            return (lambda array: array.reshape(target)), []
-        comm = self._comms.of(traffic.members)
-        if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
-            root = traffic.members.index(step.src.mesh.rank_at(0))
-            return broadcast(traffic, comm, dtype, root, step.shape), []
-        return place(traffic, comm, dtype, self.tuning)
+        if way.traffic is None:
+            return self._reducing(step, dtype, way), []
+        comm = self._comms.of(way.traffic.members)
+        if way.name == "broadcast":
+            root = way.traffic.members.index(step.src.mesh.rank_at(0))
+            return broadcast(way.traffic, comm, dtype, root, step.shape), []
+        return place(way, comm, dtype)
 
-    def _reducing(self, step: Step, dtype: np.dtype) -> Run:
-        check_reduce(step.op, dtype)
+    def _reducing(self, step: Step, dtype: np.dtype, way: Way) -> Run:
         order = step.group(self.rank)
         members = tuple(sorted(order))
-        target = step.dst.local_shape(step.shape, self.rank)
-        if len(members) == 1 or 0 in step.src.local_shape(step.shape, self.rank):
-            return lambda array: array.reshape(target)
         numbers = tuple(members.index(rank) for rank in order)
         group = Group(self._comms.of(members), numbers, members.index(self.rank))
         if step.collective == "reduce_scatter":
-            return reduce_scattered(step, group, dtype, blocks(step, members, self.rank), self.tuning)
-        return reduce_all(step, group, dtype, target, self.tuning)
+            return reduce_scattered(step, group, dtype, way)
+        return reduce_all(step, group, dtype, step.dst.local_shape(step.shape, self.rank), way)
 
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """Counted from the buffers and counts of the calls that were made."""

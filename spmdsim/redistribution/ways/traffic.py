@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from spmdsim.errors import PlanError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.step import Step, overlap
-from spmdsim.worlds.local_steps import Index, flat_offset, within
+
+Index = tuple[slice, ...]
+
+
+def within(box: Bounds, outer: Bounds) -> Index:
+    """The box as slices relative to the start of ``outer``."""
+    return tuple(slice(start - base, stop - base) for (start, stop), (base, _) in zip(box, outer))
+
+
+def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
+    """Where a box begins in the flat array if it is contiguous there, else None.
+
+    >>> flat_offset((4, 6), (slice(1, 3), slice(0, 6))), flat_offset((4, 6), (slice(0, 2), slice(0, 3)))
+    (6, None)
+    """
+    stride, offset, whole = 1, 0, True
+    for size, part in zip(reversed(shape), reversed(index)):
+        length = part.stop - part.start
+        if not whole and length != 1:
+            return None
+        whole = whole and length == size
+        offset += part.start * stride
+        stride *= size
+    return offset
 
 
 @dataclass(frozen=True)
@@ -164,3 +188,93 @@ def exchange_traffic(step: Step, rank: int) -> Traffic:
         None,
         math.prod(step.shape),
     )
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a packed exchange: where each member's piece is in the flat buffer."""
+
+    pieces: tuple[Piece, ...]
+    counts: list[int]
+    offsets: list[int]
+    total: int
+    direct: bool
+
+
+def packed_side(pieces: tuple[Piece, ...], shape: tuple[int, ...], size: int) -> Side:
+    """A side in which the pieces lie one after the other, or in place where all of them are contiguous."""
+    counts, offsets, packed = [0] * size, [0] * size, 0
+    found = [flat_offset(shape, piece.index) for piece in pieces]
+    direct = None not in found
+    for piece, offset in zip(pieces, found):
+        counts[piece.member] = piece.count
+        offsets[piece.member] = offset if direct and offset is not None else packed
+        packed += piece.count
+    return Side(pieces, counts, offsets, packed, direct)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where each member's block is in this rank's source, in the order of the communicator.
+
+    Args:
+        indices: the block of each member.
+        counts: its elements.
+        offsets: where it begins: in the source itself if ``direct``, else in the packed buffer.
+        direct: whether all blocks are contiguous in the source.
+        packed: whether the blocks follow one another without gaps (in the source, if ``direct``).
+        whole: whether they are all of the source.
+        target: shape of this rank's block.
+    """
+
+    indices: tuple[Index, ...]
+    counts: list[int]
+    offsets: list[int]
+    direct: bool
+    packed: bool
+    whole: bool
+    target: tuple[int, ...]
+
+
+def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
+    """The blocks of a reduce_scatter; members are sorted world ranks."""
+    source = step.src.bounds(step.shape, rank)
+    shape = tuple(stop - start for start, stop in source)
+    indices = []
+    for member in members:
+        box = step.dst.bounds(step.shape, member)
+        if any(start == stop for start, stop in box):
+            box = tuple((base, base + stop - start) for (start, stop), (base, _) in zip(box, source))
+        indices.append(within(box, source))
+    counts = [math.prod(part.stop - part.start for part in index) for index in indices]
+    running = [0, *accumulate(counts)][:-1]
+    found = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
+    direct = None not in found
+    in_place = direct and all(f == r for f, r, count in zip(found, running, counts) if count)
+    offsets = [int(f or 0) for f in found] if direct and not in_place else running
+    return Blocks(
+        tuple(indices),
+        counts,
+        offsets,
+        direct,
+        in_place or not direct,
+        sum(counts) == math.prod(shape),
+        step.dst.local_shape(step.shape, rank),
+    )
+
+
+def row_count(traffic: Traffic) -> int | None:
+    """How many rows the target has if each row is made of the members' equal parts, in order; else None."""
+    assert traffic.gathered is not None
+    first, place = traffic.gathered[0], 0
+    if first is None:
+        return None
+    part = Piece(0, first).shape
+    dim = next((d for d, size in enumerate(part) if size != traffic.target[d]), None)
+    if dim is None or part[dim] * len(traffic.gathered) != traffic.target[dim]:
+        return None
+    for index in traffic.gathered:
+        if index is None or Piece(0, index).shape != part or index[dim].start != place:
+            return None
+        place += part[dim]
+    return math.prod(part[:dim])

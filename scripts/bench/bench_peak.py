@@ -1,0 +1,91 @@
+"""Peak memory of random redistributions against what their plans say, on the rank that holds most.
+
+Run under mpirun: ``mpirun -n 4 python scripts/bench/bench_peak.py [how many, 70] [seed, 0]``. Linux only: the
+peak is the high-water mark of the resident memory, without the pool and with freed memory given back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import sys
+
+os.environ["SPMDSIM_POOL_BYTES"] = "0"
+
+import numpy as np
+
+from spmdsim.layout import Layout, Mesh
+from spmdsim.redistribution import plan
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.meta import Meta
+from spmdsim.worlds import MPIWorld
+
+MIB, SHAPE, WITHIN = 1 << 20, (4096, 1024), 0.1
+#: mallopt's name for the size from which memory is mapped, and so given back when it is freed.
+MAPPED = -3
+
+
+def random_layout(chance: random.Random, ranks: int, pending: bool) -> Layout:
+    """A layout of a matrix on all ranks, in any order."""
+    whole = Mesh((ranks,), ("x",)) if chance.random() < 0.3 else Mesh((2, ranks // 2), ("a", "b"))
+    order = chance.sample(range(ranks), ranks) if chance.random() < 0.3 else None
+    mesh = whole if order is None else Mesh(whole.shape, whole.axes, ranks=tuple(order))
+    entries: tuple[list[str], list[str]] = ([], [])
+    partial = []
+    for axis in chance.sample(mesh.axes, len(mesh.axes)):
+        place = chance.randrange(4 if pending else 3)
+        (*entries, [], partial)[place].append(axis)
+    return mesh(*(tuple(entry) or None for entry in entries), partial=tuple(partial))
+
+
+def status(name: str) -> int:
+    """A line of the kernel's account of this process, bytes."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name + ":"))
+
+
+def peak(tensor: Tensor, layout: Layout, libc: ctypes.CDLL) -> int:
+    """Bytes at the high-water mark of a redistribution above what the process held without the tensor."""
+    tensor.to(layout)  # communicators, shared memory, code
+    gc.collect()
+    libc.malloc_trim(0)
+    tensor.world.barrier()
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+    before = status("VmRSS")
+    tensor.to(layout)
+    return status("VmHWM") - before + tensor.held[0].nbytes
+
+
+def main() -> None:
+    many, seed = (int(given) for given in (*sys.argv[1:], *("70", "0")[len(sys.argv) - 1 :]))
+    libc = ctypes.CDLL(None)
+    libc.mallopt(MAPPED, 128 * 1024)
+    chance, world, ratios = random.Random(seed), MPIWorld(), []
+    while len(ratios) < many:
+        src, dst = random_layout(chance, world.size, True), random_layout(chance, world.size, False)
+        dtype = np.dtype(chance.choice(("f4", "i2", "f2")))
+        found = plan(src, dst, SHAPE, dtype)
+        if not found.steps:
+            continue
+        meta = Meta.of(src, SHAPE, dtype)
+        tensor = Tensor(world, meta, [np.ones(src.local_shape(SHAPE, world.rank), meta.held)])
+        measured = max(world.gather_objects([peak(tensor, dst, libc)]))
+        ratios.append(found.peak_nbytes / measured)
+        if world.rank == 0:
+            told = f"{ratios[-1]:6.2f}  {found.peak_nbytes / MIB:6.1f}  {measured / MIB:6.1f} MiB"
+            names = ", ".join(step.collective for step in found.steps)
+            print(f"{told}  {dtype.name:8} {src} -> {dst}: {names}", flush=True)
+    if world.rank == 0:
+        near = sum(abs(ratio - 1) <= WITHIN for ratio in ratios)
+        print(
+            f"{world.vendor}: predicted over measured peak within {WITHIN:.0%} in {near} of {many} redistributions"
+            f" ({near / many:.0%}), median {np.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
+        )
+    world.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What plans say of the memory that steps take, against what numpy allocates while they run on real ranks."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spmdsim.layout import Mesh
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.ways import way
+from spmdsim.redistribution.ways.memory import step_memory
+from spmdsim.redistribution.ways.tuning import TABLE
+from spmdsim.worlds import LockStep, pool
+
+FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
+#: Bytes of Python objects and of numpy's own buffers that a step may take besides.
+SMALL = 32 * 1024
+
+
+def over(collective, src, dst, op=None, axes=("x",), shape=(512, 1024)):
+    return Step(collective, axes, src, dst, shape, op)
+
+
+def pending(mesh, *dims, op="sum"):
+    return mesh(*dims, partial=dict.fromkeys(mesh.axes, op))
+
+
+#: The way that a step takes, the step, and its element type; where it is not the first choice, what is changed.
+WAYS = [
+    ("slice", over("slice", FLAT(None, None), FLAT(None, "x")), "f4", {}),
+    ("slice", over("slice", FLAT(None, None), FLAT("x", None)), "f4", {}),
+    ("fill", over("fill", FLAT(None, None), pending(FLAT, None, None), "sum"), "f4", {}),
+    ("gather", over("all_gather", FLAT("x", None), FLAT(None, None)), "f4", {}),
+    ("gather rows", over("all_gather", FLAT(None, "x"), FLAT(None, None)), "i2", {}),
+    ("gather rows", over("all_gather", FLAT(None, "x"), FLAT(None, None)), "f4", {"chunk": ((2, 100_000),)}),
+    ("gather typed", over("all_gather", FLAT(None, "x"), FLAT(None, None)), "f4", {"gather_types": 1 << 30}),
+    ("gather, unpack", over("all_gather", SQUARE("a", "b"), SQUARE(None, None), axes=("a", "b")), "i2", {}),
+    ("swap", over("all_to_all", FLAT(None, "x", None), FLAT("x", None, None), shape=(4, 4, 40_000)), "f4", {}),
+    ("typed", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {}),
+    ("packed", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {"types": 99, "small_types": 0}),
+    ("packed", over("exchange", SQUARE("a", "b"), FLAT("x", None), axes=()), "f4", {"types": 99}),
+    ("messages", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {"count": 100_000}),
+    ("broadcast", over("exchange", Mesh((1,), ("o",))(None, None), FLAT(None, None), axes=()), "f4", {}),
+    ("numbered", replace(over("exchange", FLAT(None, "x"), FLAT(None, "x"), axes=(), shape=(1001, 1000)), to_shape=(1000, 1001)), "f4", {}),
+    ("native", over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), "f4", {}),
+    ("composed", over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "max"), "f4", {}),
+    ("composed", over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), "f2", {"chunk": ((2, 400_000),)}),
+    ("gathered", over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum", shape=(250, 401)), "f2", {"gather_reduce": 1 << 30}),
+    ("native", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum"), "f4", {"compose_reduce_scatter": ()}),
+    ("small", over("reduce_scatter", pending(FLAT, None, None), FLAT("x", None), "sum"), "f4", {"small_block": 1 << 30}),
+    ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT("x", None), "sum"), "f4", {}),
+    ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum"), "f4", {"chunk": ((2, 400_000),)}),
+    ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum", shape=(513, 1023)), "f2", {}),
+]  # fmt: skip
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name, step, dtype, change", WAYS, ids=[f"{way[0]} {way[1]}" for way in WAYS])
+def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dtype, change):
+    if isinstance(world, LockStep):
+        pytest.skip("the buffers are MPI's")
+    from spmdsim.worlds.mpi import datatypes
+
+    change = dict(change)
+    monkeypatch.setattr(datatypes, "MAX_COUNT", change.pop("count", datatypes.MAX_COUNT))
+    tuning = replace(TABLE["Open MPI"], **change)
+    monkeypatch.setattr(world, "tuning", tuning)
+    monkeypatch.setattr(pool.pool(), "limit", 0)
+    rank, kind = world.rank, np.dtype(dtype)
+    shape = step.src.local_shape(step.shape, rank) if rank in step.src.mesh else (0,) * len(step.shape)
+    array = np.ones(shape, kind)
+    told = way.way_of(step, rank, kind, tuning, datatypes.MAX_COUNT)
+    assert told.name == name
+    said = math.prod(step.dst.local_shape(step.shape_after, rank)) * kind.itemsize * told.fresh + told.scratch
+    if name not in ("messages", "fill"):
+        assert sum(step_memory(step, rank, kind, tuning)) == said
+    if name != "numbered":  # whose derivation keeps numbers
+        world.run(step, [array])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        result = world.run(step, [array])
+        taken = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert len(result) == 1
+    if name == "fill" and rank == 0:  # its values stay where they are
+        said = 0
+    assert abs(taken - said) <= SMALL + 0.01 * said, (taken, said)
+
+
+def test_every_way_is_measured():
+    told = Path(way.__file__).read_text().split('Way("')[1:]
+    assert {part.split('"')[0] for part in told} - {name for name, *_ in WAYS} == {"nothing", "same"}
+
+
+def test_the_buffer_of_a_plan_has_what_is_packed_and_what_lands():
+    """A reduce_scatter of columns packs all of its 16 MiB, and lands chunks of 2 MiB; one of rows packs nothing."""
+    mesh, shape, mib = FLAT, (4096, 1024), 1 << 20
+    columns = plan(pending(mesh, None, None), mesh(None, "x"), shape).to_dict()
+    rows = plan(pending(mesh, None, None), mesh("x", None), shape).to_dict()
+    assert [step["collective"] for step in (*columns["steps"], *rows["steps"])] == ["reduce_scatter"] * 2
+    assert [plan["steps"][0]["buffer_nbytes"] for plan in (columns, rows)] == [22 * mib, 6 * mib]
+    assert [plan["peak_nbytes"] for plan in (columns, rows)] == [38 * mib, 22 * mib]
+
+
+def test_the_peak_counts_the_first_shard_and_the_one_in_between():
+    """Of halves, sums in float32: 16 MiB pending, 4 reduced of them, and 16 of the result, rounded to 8 in the end."""
+    shape, mib = (4096, 1024), 1 << 20
+    found = plan(FLAT(None, None, partial="x"), FLAT(None, None), shape, "float16")
+    assert found.held == np.float32
+    assert [step.collective for step in found.steps] == ["all_reduce"]
+    assert found.peak_nbytes == (16 + 16 + 8) * mib
+    assert plan(FLAT("x", None), FLAT("x", None), shape).peak_nbytes == 4 * mib
