@@ -14,6 +14,7 @@ from layout_cases import cases, held
 
 from spmdsim.errors import LayoutError
 from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard, split_block
+from spmdsim.layout.blocks import nested_block_arrays, nested_blocks
 
 
 @st.composite
@@ -215,3 +216,22 @@ def test_a_layout_without_dims_reads_well_and_evaluates_to_itself():
 def test_ranks_are_plain_integers_whatever_they_were():
     ranks = Mesh((2, 2), ("x", "y"), np.array([[3, 1], [0, 2]], np.int32).reshape(-1)).rank_list
     assert tuple(ranks) == (3, 1, 0, 2) and {type(rank) for rank in ranks} == {int}
+
+
+def test_dims_count_from_the_end_as_far_as_the_first():
+    mesh = Mesh((2,), ("x",))
+    assert Layout.from_placements(mesh, [Shard(-2)], 2) == mesh("x", None)
+    for dim in (-3, 2):
+        with pytest.raises(LayoutError, match="out of range for a tensor of 2 dims"):
+            Layout.from_placements(mesh, [Shard(dim)], 2)
+
+
+def test_an_axis_that_the_mesh_lacks_has_no_size():
+    with pytest.raises(LayoutError, match="axis 'y' is not found in the mesh"):
+        Mesh((2,), ("x",)).axis_size("x", "y")
+
+
+@pytest.mark.parametrize(("size", "parts"), [(7, (2, 3)), (2, (3, 2)), (12, (1, 4)), (0, (2,)), (5, ())])
+def test_blocks_as_arrays_are_the_blocks(size, parts):
+    starts, lengths = nested_block_arrays(size, parts)
+    assert [*zip(starts.tolist(), lengths.tolist())] == list(nested_blocks(size, parts))

@@ -182,3 +182,13 @@ def test_nothing_is_repeated_where_the_cuts_use_all_ranks():
     for repeat in ("left", "right"):
         strategy = strategy_from_cuts(bind(MATMUL, ((8, 8), (8, 8))), ((2, 1), (1, 2)), 4, repeat=repeat)
         assert strategy.mesh.size == 4 and all("repeat" not in axis.lower() for axis in strategy.mesh.axes)
+
+
+def test_axes_beyond_the_size_of_a_dim_split_it_all_the_same():
+    bound = bind(MATMUL, ((2, 8), (8, 8)))
+    strategy = bound.infer([SQUARE(("x", "y"), None), SQUARE(None, None)])
+    assert dict(strategy.splits)["m"] == ("x", "y")
+
+
+def test_compound_dims_are_written_in_parentheses():
+    assert str(Rule.parse("(a b) c, c -> a b").transpose(0)) == "a b, (a b) c, c -> (a b) c"
