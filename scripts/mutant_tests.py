@@ -84,8 +84,9 @@ class Tests:
         self.copy = copy
         os.chdir(copy)
         sys.path[:0] = [str(copy), str(copy / "tests")]
-        options = ["-x", "-s", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--doctest-modules"]
-        return pytest.main([*options, "-m", "not mpi", *files], plugins=[self])
+        # Asserts stay plain: pytest would load the package past what import_mutant exchanges.
+        options = ["-xsq", "-m", "not mpi", "-p", "no:cacheprovider", "--assert=plain", "--doctest-modules"]
+        return pytest.main([*options, "--hypothesis-seed=0", *files], plugins=[self])
 
     def run(self, names: list[str], note: Path | None = None) -> int:
         """0 where all pass, 1 at the first that fails; then the note says how many ran."""
