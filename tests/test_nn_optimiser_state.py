@@ -20,6 +20,7 @@ OPTIMISERS = {
     "nesterov": (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     "dampening": (SGD, {"momentum": 0.8, "dampening": 0.5}),
     "Adam": (Adam, {}),
+    "Adam without momentum": (Adam, {"betas": (0.0, 0.9)}),
     "AdamW": (Adam, {"betas": (0.8, 0.95), "weight_decay": 0.1}),
 }
 
