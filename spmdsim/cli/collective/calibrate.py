@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
+    from spmdsim.cost import Machine
     from spmdsim.cost.calibration import Calibration, Fit
 
 EXAMPLES = """\
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     comm = communicator()
     if comm.Get_size() < 2:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
-    found, inside = _measure(comm, largest, args)
+    found, inside = _measure(comm, largest, args.name, not args.no_native)
     found = _checked(comm, largest, found)
     note = noise_note(comm)
     notes: dict[str, Any] = {"ranks": comm.Get_size(), **found.notes()} | ({"note": note} if note else {})
@@ -75,7 +76,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibration, Fit | None]:
+def measured_machine(comm: Any, largest: int) -> Machine:
+    """The machine that these ranks run on, fitted to measurements up to a message size."""
+    return _checked(comm, largest, _measure(comm, largest, "this machine", True)[0]).machine
+
+
+def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibration, Fit | None]:
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
     from spmdsim.cli.collective import samples
     from spmdsim.cost import Link
@@ -87,13 +93,13 @@ def _measure(comm: Any, largest: int, args: argparse.Namespace) -> tuple[Calibra
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
     rounds = samples.round_samples(comm, outer, largest)
     found = calibrate(
-        args.name,
+        name,
         rounds.fresh,
         rounds.still,
         rounds.reductions,
         samples.local_times(comm, largest, "copy"),
         min(comm.allgather(samples.flops_per_second())),
-        [] if args.no_native else samples.native_table(comm, largest),
+        samples.native_table(comm, largest) if native else [],
     )
     machine = replace(found.machine, call_seconds=max(comm.allgather(samples.call_seconds(comm))))
     if far is None or near is None:

@@ -1,0 +1,181 @@
+"""Is what is predicted to be faster faster? Strategies of three programs, predicted and run in turn on real ranks.
+
+Run: mpirun -n 2 python scripts/bench/bench_prediction.py                  calibrates first, takes about two minutes
+     mpirun -n 2 python scripts/bench/bench_prediction.py --machine lab.json
+
+Each program (forward and backward) gets strategies drawn at random, spread over the predicted times. All run in turn,
+round after round; what counts is the median of the slowest rank. Printed per program: the rank correlation of
+predicted and measured times (Spearman, 1 is perfect) and how much slower the strategy is that was predicted best than
+the one that was measured best. The exit code is 1 if a correlation is below ``--least``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+import spmdsim.ops as ops
+from spmdsim import Mesh, MPIWorld, world
+from spmdsim.auto_parallel.baselines import complete
+from spmdsim.auto_parallel.carry_out import Applied, place
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.found import Found
+from spmdsim.auto_parallel.programs.record import record_program
+from spmdsim.auto_parallel.proof import arguments
+from spmdsim.cli.collective.calibrate import measured_machine
+from spmdsim.cost import Machine, load_machine
+from spmdsim.nn.gradients import backward
+from spmdsim.tensor.watch import watching
+
+#: Strategies that are drawn before some are taken that spread over the predicted times.
+DRAWN = 300
+
+
+def mlp(x, labels, fc1, fc2, head):
+    """Two wide products and a classifier."""
+    h = ops.relu(ops.matmul(x, fc1))
+    return ops.cross_entropy(ops.matmul(ops.relu(ops.matmul(h, fc2)), head), labels)
+
+
+def residual(x, labels, fc1, bias1, fc2, bias2, scale, shift, head):
+    """A residual block with a norm."""
+    h = ops.relu(ops.linear(x, fc1, bias1))
+    h = ops.layer_norm(ops.add(x, ops.linear(h, fc2, bias2)), scale, shift)
+    return ops.cross_entropy(ops.matmul(h, head), labels)
+
+
+def language(ids, labels, table, wide, narrow, head):
+    """Rows of a table, a product pair, a large vocabulary."""
+    h = ops.embedding(ids, table)
+    h = ops.add(h, ops.matmul(ops.relu(ops.matmul(h, wide)), narrow))
+    return ops.cross_entropy(ops.matmul(h, head), labels)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
+    "mlp": (
+        mlp,
+        {"x": (512, 1024), "labels": ((512,), "int64")},
+        {"fc1": (1024, 2048), "fc2": (2048, 1024), "head": (1024, 1000)},
+    ),
+    "residual": (
+        residual,
+        {"x": (1024, 512), "labels": ((1024,), "int64")},
+        {
+            "fc1": (512, 2048), "bias1": (2048,), "fc2": (2048, 512), "bias2": (512,),
+            "scale": (512,), "shift": (512,), "head": (512, 256),
+        },
+    ),
+    "language": (
+        language,
+        {"ids": ((512,), "int64"), "labels": ((512,), "int64")},
+        {"table": (8192, 512), "wide": (512, 2048), "narrow": (2048, 512), "head": (512, 4096)},
+    ),
+}  # fmt: skip
+
+
+def drawn(name: str, ranks: int, machine: Machine, count: int, seed: int) -> list[Found]:
+    """Strategies of a program, from the one predicted fastest to the one predicted slowest, evenly by rank."""
+    program, inputs, parameters = PROGRAMS[name]
+    mesh = Mesh((ranks,), ("p",))
+    settings = Settings(machine=machine)
+    graph = record_program(program, ranks, inputs=inputs, parameters=parameters)
+    rng = random.Random(seed)
+    every = [[s for s in o.bound.strategies(mesh) if not s.passed] for o in graph.operators]
+    by_time: dict[float, Found] = {}
+    for _ in range(DRAWN):
+        choice = complete(graph, mesh, tuple(map(rng.choice, every)), settings)
+        one = Found(choice, settings, "drawn")
+        by_time.setdefault(round(one.seconds, 9), one)
+    ordered = [by_time[seconds] for seconds in sorted(by_time)]
+    count = min(count, len(ordered))
+    return [ordered[round(k * (len(ordered) - 1) / (count - 1))] for k in range(count)]
+
+
+def step(name: str, found: Found, here: MPIWorld) -> Callable[[], None]:
+    """One forward and backward pass with these strategies, on tensors that are there already."""
+    program, inputs, parameters = PROGRAMS[name]
+    tensors = place(found, here, arguments({**inputs, **parameters}))
+    applied = Applied(found)
+
+    def run() -> None:
+        applied.position = 0
+        for tensor in tensors.values():
+            tensor.grad = None
+        with watching(applied):
+            loss = program(**tensors)
+        backward(loss, merge=found.settings.merges)
+
+    return run
+
+
+def measured(steps: list[Callable[[], None]], here: MPIWorld, rounds: int) -> list[float]:
+    """Median seconds of each, the slowest rank's, over rounds in which all run in turn."""
+    times: list[list[float]] = [[] for _ in steps]
+    for one in steps:
+        one()
+    for turn in range(rounds):
+        for k in range(len(steps)):
+            number = (k + turn) % len(steps)
+            here.comm.Barrier()
+            start = time.perf_counter()
+            steps[number]()
+            times[number].append(max(here.comm.allgather(time.perf_counter() - start)))
+    return [statistics.median(one) for one in times]
+
+
+def correlation(a: list[float], b: list[float]) -> float:
+    """Spearman's: of the places, equal ones averaged."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(a, b).statistic)
+
+
+def main() -> int:
+    """Print one table per program."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--machine", help="a machine file; calibrates if left out")
+    parser.add_argument("--strategies", type=int, default=12, help="strategies per program (12)")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each runs (7)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
+    parser.add_argument("--least", type=float, default=0.9, help="least correlation for exit code 0 (0.9)")
+    arguments_ = parser.parse_args()
+    here = world()
+    if not isinstance(here, MPIWorld) or here.size < 2:
+        print("bench_prediction.py: error: needs two ranks or more; run it under mpirun", file=sys.stderr)
+        return 2
+    speaks = here.comm.Get_rank() == 0
+    machine = (
+        load_machine(arguments_.machine) if arguments_.machine else measured_machine(here.comm, 16 << 20)
+    )
+    machine = here.comm.bcast(machine)
+    worst = 1.0
+    for name in PROGRAMS:
+        found = drawn(name, here.size, machine, arguments_.strategies, arguments_.seed)
+        seconds = measured([step(name, one, here) for one in found], here, arguments_.rounds)
+        predicted = [one.seconds for one in found]
+        agreement = correlation(predicted, seconds)
+        worst = min(worst, agreement)
+        if speaks:
+            best = seconds[int(np.argmin(predicted))] / min(seconds)
+            print(f"{name}, {len(found)} strategies on {here.size} ranks: rank correlation {agreement:.2f}, "
+                  f"predicted best takes {best:.2f} of the measured best's time")  # fmt: skip
+            print("  predicted (ms)  measured (ms)")
+            for one, took in zip(predicted, seconds):
+                print(f"  {one * 1e3:14.2f}  {took * 1e3:13.2f}")
+    return 0 if worst >= arguments_.least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
