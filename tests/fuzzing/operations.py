@@ -66,7 +66,7 @@ def binary(
 ) -> Callable[[Any], Operation | None]:
     def make(program: Any) -> Operation | None:
         pair = program.broadcastable(wanted)
-        if pair is None:
+        if pair is None or (name in ("maximum", "minimum") and program.tied(*pair)):
             return None
         return Operation(
             name, pair, getattr(ops, name), reference, op=getattr(ops, name).op, params={}, **facts

@@ -113,6 +113,10 @@ class Program:
         source = self.values[i].source
         return isinstance(source, Leaf) and not source.layout.partial
 
+    def tied(self, i: int, j: int) -> bool:
+        """Whether two values have equal elements: which of them has the gradient is a matter of taste there."""
+        return bool((self.values[i].true == self.values[j].true).any())
+
     def size(self) -> int:
         return 0 if self.rng.random() < 0.01 else self.rng.choice(SIZES)
 
