@@ -50,10 +50,10 @@ def test_all_operations_are_drawn():
     """Programs reach every operation that is declared, and most values have several elements."""
     names, sizes = set(), []
     for seed in range(600):
-        for value in Program(seed, ranks_of(seed)).values:
-            sizes.append(value.true.size)
-            names.add(getattr(value.source, "text", "leaf").split("(")[0].split("[")[0])
-    assert len(names) >= len({getattr(o, "__name__", "") for o in OPERATIONS})
+        program = Program(seed, ranks_of(seed))
+        names.update(program.drawn)
+        sizes += [value.true.size for value in program.values]
+    assert names == {make.__name__ for make in OPERATIONS}
     assert np.mean(np.array(sizes) > 1) > 0.7
 
 

@@ -8,7 +8,6 @@ type (sums and products of small multiples of a power of two, moved elements, in
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +88,8 @@ class Program:
         self.integer = np.dtype(self.rng.choice(["i8", "i4", "i8", "i1", "u1"]))
         self.meshes = [random_mesh(self.rng, ranks) for _ in range(1 + (self.rng.random() < 0.2))]
         self.values: list[Value] = []
+        #: Names of the operations that it is made of.
+        self.drawn: list[str] = []
         for _ in range(self.rng.randint(2, steps)):
             self._grow()
         self.weights = self._weights()
@@ -231,8 +232,10 @@ class Program:
     def _grow(self) -> None:
         for _ in range(20):
             before = len(self.values)
-            operation = self.rng.choice(OPERATIONS)(self)
+            make = self.rng.choice(OPERATIONS)
+            operation = make(self)
             if operation and self._append(operation):
+                self.drawn.append(make.__name__)
                 return
             del self.values[before:]
 
@@ -545,6 +548,3 @@ def _unsure(value: Value) -> bool:
 def ranks_of(seed: int) -> int:
     """On how many ranks a program runs that may choose."""
     return random.Random(seed).choice([1, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12])
-
-
-assert math.isfinite(LARGEST)

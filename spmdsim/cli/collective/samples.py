@@ -220,22 +220,26 @@ def checks(comm: Any, largest: int, machine: Machine) -> list[Check]:
     """
     rows: list[Check] = []
     sizes = [size for size in (64 << 2 * k for k in range(20)) if size <= largest] * PASSES
+
+    def check(name: str, case: Case, predicted: float, call: Callable[[], object]) -> None:
+        iterations = max(5, min(20, (32 << 20) // case.nbytes))
+        rows.append(Check(name, case.nbytes, predicted, seconds_per_call(call, comm, 2, iterations)))
+
     for nbytes in sizes:
         for collective, algorithm in CHECKED:
             schedule = schedule_of(collective, algorithm, comm.Get_size())
             case = case_for(collective, comm, nbytes, np.dtype(np.float32))
             call = emulated_call(schedule, case, comm, np.zeros(case.output_count, case.dtype))
-            predicted = emulated_seconds(schedule, machine, case.count, case.dtype.itemsize)
-            iterations = max(5, min(20, (32 << 20) // case.nbytes))
-            rows.append(
-                Check(schedule.name, case.nbytes, predicted, seconds_per_call(call, comm, 2, iterations))
+            check(
+                schedule.name,
+                case,
+                emulated_seconds(schedule, machine, case.count, case.dtype.itemsize),
+                call,
             )
         for collective in NATIVE:
             case = case_for(collective, comm, nbytes, np.dtype(np.float32))
             known = machine.measured_seconds(collective, "native", case.size, case.nbytes)
             if known is not None:
                 call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
-                iterations = max(5, min(20, (32 << 20) // case.nbytes))
-                seconds = seconds_per_call(call, comm, 2, iterations)
-                rows.append(Check(f"{collective} native", case.nbytes, known, seconds))
+                check(f"{collective} native", case, known, call)
     return rows
