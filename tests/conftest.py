@@ -25,6 +25,10 @@ def pytest_addoption(parser, pluginmanager):
     )
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "faults: starts a job of which one rank fails or disagrees")
+
+
 def pytest_ignore_collect(collection_path, config):
     """Leave out the files of other parts, before they are imported."""
     part, parts = map(int, config.getoption("--part").split("/"))

@@ -1,0 +1,24 @@
+"""All cases."""
+
+from __future__ import annotations
+
+from faults import deaths, emulated, files, mismatches, right, values
+from faults.case import LAUNCH, MPIRUN
+
+CASES = [*deaths.CASES, *mismatches.CASES, *values.CASES, *files.CASES, *emulated.CASES, *right.CASES]
+#: Part of every run of the tests: one case of each kind of fault, and how it is started.
+QUICK = (
+    ("raise at call 3", MPIRUN),
+    ("kill -9 at call 3", LAUNCH),
+    ("with check=1, layout, late", LAUNCH),
+    ("rank 0 compares with a world of its own", LAUNCH),
+    ("pairs work at their own pace", MPIRUN),
+)
+
+#: Programs of which one rank does something else, here all alike: whoever is accused is accused wrongly.
+HARMLESS = [
+    case.harmless()
+    for case in CASES
+    if case.kind in ("mismatch", "values", "settings", "checkpoint", "emulated communicator")
+    and case.signal is None
+]

@@ -1,0 +1,225 @@
+"""Ranks that run different collectives, among the first ones, and after all ranks have made both of them 40 times."""
+
+from __future__ import annotations
+
+from faults.case import DEADLINE, LAUNCH, MPIRUN, SECONDS, WHO, Case, mismatch
+
+LATE = SECONDS + DEADLINE
+KIND = "mismatch"
+PARTIAL = """
+def pending(op, dtype=np.float32, n=8):
+    return Tensor.from_local(np.full((n,), rank + 1, dtype), Layout(line, [()], {"all": op}), w, shape=(n,))
+V = line(None)
+"""
+PAIR = """
+A = Tensor.from_global(a[:32], ALL, w)
+B = Tensor.from_global(a[:32] * 2, line(None, "all"), w)
+"""
+ALIKE = """
+A, B = Tensor.from_global(a, BOTH, w), Tensor.from_global(-a, BOTH, w)
+"""
+
+
+def both(name: str, setup: str, here: str, there: str, *words: str, **more: object) -> list[Case]:
+    """Early and late."""
+    return mismatch(name, setup, here, there, *words, kind=KIND, **more)  # type: ignore[arg-type]
+
+
+CASES = [
+    *both("layout", PAIR, "A.to(NONE)", "B.to(NONE)"),
+    *both("target layout", "", "x.to(ROWS)", "x.to(COLUMNS)"),
+    *both("two equal calls on other tensors", ALIKE, "(A.to(R), B.to(R))", "(B.to(R), A.to(R))"),
+    *both("element type of the same size", "B = Tensor.from_global(a.astype(np.int32), BOTH, w)", "x.to(R)", "B.to(R)", "float32", "int32"),
+    *both("element type of another size", "B = Tensor.from_global(a.astype(np.float64), BOTH, w)", "x.to(R)", "B.to(R)", "float32", "float64"),
+    *both("reduction", PARTIAL + "P, Q = pending('sum'), pending('prod')", "P.to(V)", "Q.to(V)", "sum", "prod"),
+    *both("sum and max", PARTIAL + "P, Q = pending('sum'), pending('max')", "P.to(V)", "Q.to(V)", "sum", "max"),
+    *both("root", "P, Q = (Tensor.from_global(a, Mesh((1,), ('z',), (k,))(None, None), w) for k in (0, 2))", "P.to(R)", "Q.to(R)"),
+    *both("global shape", "B = Tensor.from_global(a.reshape(32, 64), BOTH, w)", "x.to(R)", "B.to(R)", "64.*32", "32.*64"),
+    *both("count", "B = Tensor.from_global(a[:32], BOTH, w)", "x.to(R)", "B.to(R)", "64", "32"),
+    *both("two calls in another order", PAIR, "(A.to(NONE), B.to(NONE))", "(B.to(NONE), A.to(NONE))"),
+    *both("a call left out", "", "x.to(COLUMNS)", "None"),
+    *both("another operator", "u = Tensor.from_global(np.ones((32, 16), np.float32), R, w)", "x.to(R)", "matmul(x, u).to(ROWS)"),
+    *both("strategy", "u = Tensor.from_global(np.ones((32, 16), np.float32), R, w)\nt = Tensor.from_global(a, R, w)",
+          "matmul.op.shard(((2, 2), (2, 1)))(t, u).to(R)", "matmul.op.shard(((1, 2), (2, 1)))(t, u).to(R)"),
+    *both("reduce_scatter and all_reduce", PARTIAL + "P = pending('sum')", "P.to(V)", "P.to(line('all'))"),
+    *both("rows of the mesh", "B = Tensor.from_global(a, ROWS, w)", "B.to(R)", "None"),
+    *both("rank order of the mesh", "M = Mesh((4,), ('all',), (0, 2, 1, 3))\nB = Tensor.from_global(a, M('all', None), w)\nA = Tensor.from_global(a, ALL, w)",
+          "A.to(NONE)", "B.to(M(None, None))"),
+    *both("barrier against a collective", "", "x.to(COLUMNS)", "w.barrier()", "barrier", seconds=LATE),
+    *both("a barrier left out", "", "w.barrier()", "None", seconds=LATE),
+    *both("exchange of objects against a collective", "", "x.to(COLUMNS)", "w.gather_objects([1])", seconds=LATE),
+    *both("gradient of one operand", """
+        p = Tensor.from_global(np.ones((32, 16), np.float32), R, w, requires_grad=True)
+        q = Tensor.from_global(np.ones((32, 16), np.float32), R, w, requires_grad=True)
+        def back(t):
+            matmul(Tensor.from_global(a, ROWS, w), t).sum().backward()
+            return t.grad.full()
+        """, "back(p)", "back(q)"),
+    *both("embedding of other ids", """
+        table = Tensor.from_global(np.ones((64, 8), np.float32), mesh("tp", None), w)
+        i, j = (Tensor.from_global((np.arange(16) * 4 + k) % 64, mesh(None), w) for k in (0, 3))
+        """, "embedding(i, table, rows='owned').to(R)", "embedding(j, table, rows='owned').to(R)"),
+    *both("reshape", "", "x.reshape((32, 64), R)", "x.reshape((128, 16), R)"),
+    *both("a whole value taken by some", "", "x.full()", "None"),
+    *both("check() on some ranks", "", "check(x, a)", "None", seconds=LATE),
+    *both("emulated algorithm on one rank", PARTIAL + "P = pending('sum')\nring = w", "P.to(V)", "w.use(all_reduce='ring') or P.to(V)", phases=("early",)),
+]  # fmt: skip
+
+#: One rank does something that the others do not; who waits, waits in the next call.
+ALONE = {
+    "a call too many": ("x.to(COLUMNS)  # @here", ("{here}", "{step}"), SECONDS),
+    "item() alone": ("t.sum().item()  # @here", ("{here}",), LATE),
+    "full() alone": ("x.full()  # @here", ("{here}", "{step}"), LATE),
+    "check() alone": ("check(x, a)  # @here", ("{here}", "{step}"), LATE),
+    "a world of its own": ("from spmdsim import MPIWorld; MPIWorld()  # @here", (), LATE),
+    "closes the world": ("w.close()  # @here", (), LATE),
+    "chooses an algorithm": ("w.use(all_gather='ring')  # @here", ("ring",), SECONDS),
+    "shares results": ("w.use(replicated='shared')  # @here", (), SECONDS),
+    "speaks to MPI itself": ("from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)  # @here", ("{step}",), LATE),
+    "barrier alone": ("w.barrier()  # @here", ("{step}",), LATE),
+    "saves alone": ("from spmdsim.tensor.checkpoint import save; save(os.path.join(FOLDER, 'c'), {'x': x})  # @here", ("{here}", "{step}"), LATE),
+    "another mesh": ("M = Mesh((4,), ('q',)); Tensor.from_global(a, M('q', None), w).to(M(None, None))  # @here", ("{here}",), SECONDS),
+    "a mesh of two of the ranks": ("M = Mesh((2,), ('q',), (1, 2)); Tensor.from_global(a, M('q', None), w).to(M(None, None))  # @here", ("{here}",), LATE),
+    "is late": ("time.sleep(60)", ("{step}",), LATE),
+}  # fmt: skip
+
+for _what, (_text, _says, _seconds) in ALONE.items():
+    for _warm in (3, 90):
+        CASES.append(
+            Case(
+                f"{_what}, {'early' if _warm == 3 else 'late'}", KIND,
+                f"t = Tensor.from_global(np.ones(4, np.float32), line('all'), w)\nstep({_warm})\nbegins()\nif bad:\n    {_text}\n",
+                (WHO, *_says), seconds=_seconds, ways=(LAUNCH,) if _warm == 3 else (MPIRUN, LAUNCH),
+            )
+        )  # fmt: skip
+
+CASES += [
+    Case(
+        "a loop over a set", KIND,
+        """
+        names = ["wq", "wk", "wv", "wo", "w1", "w2", "b1", "b2"]
+        ts = {k: Tensor.from_global(np.full((64, 32), n, np.float32), BOTH, w) for n, k in enumerate(names)}
+        got = {}
+        begins()
+        order = sorted(names, reverse=bad)
+        for k in order: got[k] = ts[k].to(R)  # @here
+        assert all(got[k].local()[0, 0] == n for n, k in enumerate(names)), "WRONG VALUES"
+        """,
+        (WHO, "{here}"), never=("WRONG VALUES",),
+    ),
+    Case(
+        "a loop over a set, late", KIND,
+        """
+        names = ["wq", "wk", "wv", "wo", "w1", "w2", "b1", "b2"]
+        ts = {k: Tensor.from_global(np.full((64, 32), n, np.float32), BOTH, w) for n, k in enumerate(names)}
+        def load(order): return {k: ts[k].to(R) for k in order}  # @here
+        for _ in range(50): load(names)
+        begins()
+        got = load(sorted(names, reverse=bad))
+        assert all(got[k].local()[0, 0] == n for n, k in enumerate(names)), "WRONG VALUES"
+        """,
+        (WHO, "{here}"), never=("WRONG VALUES",),
+    ),
+    Case(
+        "equal tensors, other ones on one rank, in a loop", KIND,
+        """
+        ts = [Tensor.from_global(np.full((64, 32), n, np.float32), BOTH, w) for n in range(4)]
+        for _ in range(100):
+            for t in ts: t.to(R)
+        begins()
+        for n in range(4):
+            k = (n + 1) % 4 if bad else n
+            got = ts[k].to(R)  # @here
+        """,
+        (WHO, "{here}"),
+    ),
+    Case(
+        "one turn of a loop left out", KIND,
+        "step(100)\nbegins()\nfor k in range(10):\n    if not (bad and k == 5): x.to(R)  # @here\n",
+        (WHO, "{here}"),
+    ),
+    Case(
+        "one step of a training more", KIND,
+        """
+        from spmdsim import nn
+        p = Tensor.from_global(np.ones((32, 16), np.float32), R, w, requires_grad=True)
+        xs = Tensor.from_global(a, ROWS, w)
+        def train():
+            loss = matmul(xs, p).sum()  # @here
+            loss.backward()
+            return p.grad.full()
+        for _ in range(40): train()
+        begins()
+        if bad: train()
+        """,
+        (WHO, "{here}", "{step}"),
+    ),
+    Case(
+        "a step more, and that was all", KIND,
+        "step(100)\nbegins()\nif bad: step(1)\nstep(100)\n", (WHO, "{step}"),
+    ),
+    Case(
+        "in one of two groups", KIND,
+        """
+        M = Mesh((2,), ("pair",), (0, 1) if rank < 2 else (2, 3))
+        A, B = Tensor.from_global(a, M("pair", None), w), Tensor.from_global(a, M(None, "pair"), w)
+        def here(): return A.to(M(None, None))  # @here
+        def there(): return B.to(M(None, None))  # @there
+        for _ in range(100): here(), there()
+        begins()
+        there() if bad else here()
+        """,
+        (WHO, "{here}", "{there}"),
+    ),
+    Case(
+        "groups that overlap in another order", KIND,
+        """
+        P, Q = Mesh((2,), ("p",), (0, 1)), Mesh((2,), ("q",), (1, 2))
+        A, B = Tensor.from_global(a, P("p", None), w), Tensor.from_global(a, Q("q", None), w)
+        for _ in range(50): A.to(P(None, None)); B.to(Q(None, None))
+        begins()
+        C = Mesh((2,), ("c",), (2, 0))
+        c = Tensor.from_global(a, C("c", None), w)
+        if rank == 0: c.to(C(None, None)); A.to(P(None, None))  # @here
+        if rank == 1: A.to(P(None, None)); B.to(Q(None, None))
+        if rank == 2: B.to(Q(None, None)); c.to(C(None, None))
+        """,
+        ("{here}",), seconds=LATE,
+    ),
+    Case(
+        "threads that use the world at once", KIND,
+        """
+        ts = [Tensor.from_global(a * k, BOTH, w) for k in range(2)]
+        failed = []
+        def work(k):
+            try:
+                for _ in range(300):
+                    got = ts[k].to(R).local() if k == 0 else ts[k].to(COLUMNS).to(R).local()
+                    if not np.array_equal(got, a * k): failed.append("WRONG VALUES"); break
+            except BaseException as error:
+                failed.append(error)
+        begins()
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        print(failed)
+        if failed: raise failed[0]
+        """,
+        ("thread",), never=("WRONG VALUES",), seconds=LATE,
+    ),
+    Case(
+        "with check=1, layout, late", KIND,
+        PAIR + "for _ in range(100): A.to(NONE); B.to(NONE)\nbegins()\n"
+        "A.to(NONE) if not bad else B.to(NONE)  # @here\n",
+        (WHO, "{here}"), variables={"SPMDSIM_CHECK": "1"},
+    ),
+]  # fmt: skip
+for _number in (63, 64, 65, 96, 97, 1000):
+    CASES.append(
+        Case(
+            f"layout at call {_number}", KIND,
+            "B = Tensor.from_global(a, line(None, 'all'), w); A = Tensor.from_global(a, ALL, w)\nA.to(NONE); B.to(NONE)\n"
+            f"for _ in range({_number} - 2): A.to(NONE)\nbegins()\n"
+            "if bad: got = B.to(NONE)  # @there\nelse: got = A.to(NONE)  # @here\n",
+            (WHO, "{here}", "{there}"),
+        )
+    )  # fmt: skip

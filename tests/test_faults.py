@@ -1,0 +1,86 @@
+"""The most telling of the faults in ``tests/faults/``, and its runner; ``scripts/faults.sh`` runs all of them."""
+
+from __future__ import annotations
+
+import pytest
+from faults.case import DEADLINE, EMULATED, LAUNCH, MPIRUN, Case
+from faults.cases import CASES, QUICK
+from faults.running import GOOD, LEFT, NAMED, NOT_ENDED, RIGHT, SILENT, UNNAMED, judge, run
+from faults.table import PAGE, page
+
+NAMED_CASES = {case.name: case for case in CASES}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("name", "way"), QUICK)
+def test_a_fault_is_named_and_the_job_ends(name: str, way: str, launcher: object) -> None:
+    result = run(NAMED_CASES[name], way)
+    assert result.outcome in GOOD, result
+
+
+def test_the_cases_are_many_and_each_is_a_program() -> None:
+    assert len(CASES) >= 120 and len({case.name for case in CASES}) == len(CASES)
+    for case in CASES:
+        assert case.ways and (case.says or case.signal or not case.fails), case.name
+        for way in case.ways:
+            compile(case.program(way), case.name, "exec")
+            assert not any(
+                "{" in word and "}" in word and "{3}" not in word for word in case.expected(way)
+            ), case.name
+
+
+def test_a_line_is_found_where_it_stands() -> None:
+    case = Case("", "", "begins()\nx.to(R)  # @here\n", ("{here}", r"rank {bad}\b"))
+    place, rank = case.expected(LAUNCH)
+    line = case.program(LAUNCH).splitlines().index("x.to(R)  # @here") + 1
+    assert f"{line})" in place and rank == r"rank 1\b"
+    assert case.expected(EMULATED)[0] != place
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "missing", "left", "outcome"),
+    [
+        (1, 3.0, [], [], NAMED),
+        (0, 3.0, [], [], SILENT),
+        (None, 30.0, [], [], NOT_ENDED),
+        (1, 3.0, ["rank 1"], [], UNNAMED),
+        (1, 3.0, [], ["process 7"], LEFT),
+        (1, 11.0, [], [], "late"),
+    ],
+)
+def test_how_a_run_is_judged(code, seconds, missing, left, outcome) -> None:
+    case = Case("", "", "", ("x",))
+    assert judge(case, code, seconds, missing, left) == outcome
+
+
+def test_where_nothing_is_wrong_an_accusation_is_wrong() -> None:
+    case = Case("", "", "", fails=False)
+    assert judge(case, 0, 1.0, [], []) == RIGHT and judge(case, 2, 1.0, ["END 0"], []) not in GOOD
+
+
+def test_what_a_job_leaves_behind_is_found(launcher: object) -> None:
+    """A process of its own session that goes on, and a temporary file."""
+    body = """
+    import subprocess, tempfile
+    begins()
+    if bad:
+        tempfile.mkstemp(prefix="kept-")
+        subprocess.Popen(["sleep", "60"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sys.exit(3)
+    """
+    result = run(Case("leaves something", "", body), LAUNCH)
+    assert result.outcome == LEFT and result.code == 3
+    assert any("sleep 60" in one for one in result.left) and any("kept-" in one for one in result.left)
+
+
+def test_the_page_has_all_cases() -> None:
+    assert f"{len(CASES)} cases" in PAGE.read_text(encoding="utf-8"), "run scripts/faults.sh"
+
+
+def test_the_page_counts_what_is_not_as_it_should_be() -> None:
+    one = {"kind": "death", "mpi": "MPICH", "way": MPIRUN, "seconds": 2.0}
+    text = page([one | {"case": "a", "outcome": NAMED}, one | {"case": "b", "outcome": SILENT}], DEADLINE)
+    assert (
+        "1 named, 0 not named, 0 late, 0 left something, 1 silent, 0 not ended" in text
+        and "- b: silent" in text
+    )
