@@ -25,7 +25,7 @@ from spmdsim.trace.events import Asked
 from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi import datatypes
-from spmdsim.worlds.mpi.check import Call, Check, Checker, deadline_seconds
+from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.fingerprint import check_mode
@@ -35,6 +35,7 @@ from spmdsim.worlds.mpi.place import broadcast, place
 from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
+from spmdsim.worlds.mpi.start import agreed
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 from spmdsim.worlds.rows import Peers
@@ -99,14 +100,22 @@ class MPIWorld(World):
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
         self.vendor = VENDOR
-        self.tuning = tuning(self.vendor)
-        seconds = deadline_seconds() if deadline is None else deadline
         self._tally = Tally()
         self._everyone = Counted.of(self.comm, self._tally)
+        settings = agreed(
+            self._everyone,
+            DEADLINE if deadline is None else deadline,
+            {
+                "check": lambda: check_mode(check),
+                "deadline": lambda: deadline_seconds() if deadline is None else deadline,
+                "tuning": lambda: tuning(VENDOR),
+            },
+        )
+        self.tuning, seconds = settings["tuning"], settings["deadline"]
         self._comms, self._shared = Comms(self._everyone, seconds), Shared()
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
         self._short: dict[int, Short] = {}
-        mode = check_mode(check) if self.size > 1 else False
+        mode = settings["check"] if self.size > 1 else False
         self._checker = Checker(self._comms, mode, seconds) if mode else None
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
 

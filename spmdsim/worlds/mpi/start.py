@@ -1,0 +1,167 @@
+"""At its start a world makes sure that its ranks run the same program with the same versions and settings.
+
+Nothing of this can be seen by the calls they make later: other versions and settings choose other ways, and then ranks
+wait for messages that nobody sends. One number per rank is compared; words follow only where it differs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import sysconfig
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Any
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim._version import __version__
+from spmdsim.errors import SpmdError, WorldError
+from spmdsim.trace.recorder import source_line
+from spmdsim.worlds.mpi.alike import Comparison, Facts, differing, sides
+
+#: The settings of a world, and the variables that they come from where the program does not say.
+VARIABLES = {"check": " (SPMDSIM_CHECK)", "deadline": " (SPMDSIM_DEADLINE)", "tuning": " (SPMDSIM_TUNING)"}
+#: Variables that are compared by what they mean, or are a node's own.
+APART = ("SPMDSIM_CHECK", "SPMDSIM_DEADLINE", "SPMDSIM_TUNING", "SPMDSIM_LOG_DIR", "SPMDSIM_FAILED_DIR")
+#: What a rank says which cannot even say its settings.
+MISTAKE = "a mistake"
+#: The words for the text of a module. Which ones were loaded so far may depend on the rank.
+MODULE = "the text of module "
+
+
+def agreed(comm: MPI.Comm, otherwise: float, wanted: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """The settings of a world, if all of its ranks have the same, run the same program and have the same versions.
+
+    Where no rank wants its calls compared, only their settings are.
+
+    Args:
+        comm: all ranks of the world. Collective.
+        otherwise: seconds to wait for them, where the settings have no ``deadline``.
+        wanted: what gives each setting, or raises.
+
+    Raises:
+        SpmdError: what a setting raised, on any rank: on all of them.
+        WorldError: what differs, and on which ranks; ranks that do not come.
+    """
+    settings: dict[str, Any] = {}
+    problem = None
+    try:
+        for name, setting in wanted.items():
+            settings[name] = setting()
+    except SpmdError as error:
+        problem = error
+    if comm.Get_size() > 1:
+        facts = _facts(settings) if problem is None else {MISTAKE: str(problem)}
+        try:
+            everyone = Comparison(comm, facts, settings.get("deadline", otherwise)).others()
+        except WorldError as error:
+            where = (
+                f"where a world of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
+            )
+            raise WorldError(f"{error.message} to {where}") from None
+        if everyone is not None:
+            _require_same(everyone)
+    if problem is not None:
+        raise problem
+    return settings
+
+
+def _require_same(everyone: Sequence[Facts]) -> None:
+    for who, text in sides([facts.get(MISTAKE) for facts in everyone]):
+        if text is not None:
+            raise WorldError(f"on {who}, {text}")
+    names = [
+        n for n in differing(everyone) if not n.startswith(MODULE) or all(n in facts for facts in everyone)
+    ]
+    if all(facts[f"check{VARIABLES['check']}"] == "False" for facts in everyone):
+        names = [name for name in names if name.startswith(tuple(VARIABLES))]
+    if names:
+        raise WorldError(
+            f"the ranks do not start alike: {'; '.join(_words(name, everyone) for name in names)}"
+        )
+
+
+def _words(name: str, everyone: Sequence[Facts]) -> str:
+    said = sides([facts.get(name, "not set") for facts in everyone])
+    return f"{name} is {', '.join(f'{text} on {who}' for who, text in said)}"
+
+
+def _facts(settings: Mapping[str, Any]) -> dict[str, str]:
+    found = {
+        "spmdsim": __version__,
+        "Python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpi4py": mpi4py.__version__,
+        "MPI": _library(),
+    }
+    for name, value in settings.items():
+        if is_dataclass(value):
+            found |= {
+                f"{name} of {one.name}{VARIABLES[name]}": repr(getattr(value, one.name))
+                for one in fields(value)
+            }
+        else:
+            found[f"{name}{VARIABLES[name]}"] = repr(value)
+    found |= {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
+    return found | _texts()
+
+
+@cache
+def _library() -> str:
+    return " ".join(MPI.Get_library_version().split("\n")[0].split())
+
+
+# -- the program's text -------------------------------------------------------------------------------------
+
+
+def _texts() -> dict[str, str]:
+    """The text of the program, and of the modules that it has loaded of its own and of this package."""
+    main = sys.modules.get("__main__")
+    found = {"the text of the program": _main_text(main)}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if module is main or not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        if name.partition(".")[0] == "spmdsim" or _is_own(path):
+            found[MODULE + name] = _text_of(path)
+    return found
+
+
+def _main_text(main: ModuleType | None) -> str:
+    path = getattr(main, "__file__", None)
+    if isinstance(path, str):
+        return _text_of(os.path.abspath(path))
+    command = sys.orig_argv
+    return _digest(command[command.index("-c") + 1].encode()) if "-c" in command[:-1] else "interactive"
+
+
+@cache
+def _foreign() -> tuple[str, ...]:
+    """Where installed modules are."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
+
+
+def _is_own(path: str) -> bool:
+    return not path.startswith(_foreign()) and "-packages" + os.sep not in path
+
+
+@lru_cache(maxsize=4096)
+def _text_of(path: str) -> str:
+    """A file in few words: kept, since what was loaded is what stood there at first."""
+    try:
+        with open(path, "rb") as file:
+            return _digest(file.read())
+    except OSError:
+        return "unreadable"
+
+
+def _digest(text: bytes) -> str:
+    return f"{len(text)} bytes with checksum {zlib.crc32(text):08x}"

@@ -1,0 +1,152 @@
+"""Ranks that do not start alike, with the same program, versions and settings, are told so; on real ranks."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from processes import run_python
+
+PROGRAM = """\
+import json, os, sys
+import numpy, spmdsim.worlds.mpi.start as start
+from mpi4py import MPI
+from spmdsim.errors import SpmdError
+from spmdsim.redistribution.ways.tuning import tuning
+from spmdsim.worlds import MPIWorld
+
+everyone = MPI.COMM_WORLD
+rank, folder = everyone.rank, sys.argv[1]
+odd, spare, told = rank == 1, everyone.Dup(), {}
+
+def case(name, check=None, deadline=None, comm=everyone):
+    tuning.cache_clear()
+    try:
+        MPIWorld(comm, check=check, deadline=deadline).close()
+        said = "alike"
+    except SpmdError as error:
+        said = f"{type(error).__name__}: {error}"
+    told[name] = said
+
+def variable(name, value, on=(1,)):
+    if rank in on:
+        os.environ[name] = value
+
+case("nothing")
+if odd:
+    import wave
+    sys.path.insert(0, folder)
+    import only_here
+case("modules")
+case("check", check=not odd)
+case("deadline", deadline=20.0 + odd)
+variable("SPMDSIM_CHECK", "often")
+case("nonsense")
+variable("SPMDSIM_CHECK", "often", (0, 1, 2))
+case("all wrong")
+os.environ.pop("SPMDSIM_CHECK")
+variable("SPMDSIM_TUNING", f"{folder}/tuning.json")
+variable("SPMDSIM_POOL_BYTES", "4096", (0, 1))
+case("settings")
+variable("SPMDSIM_TUNING", f"{folder}/copy.json", (0, 2))
+variable("SPMDSIM_POOL_BYTES", "4096", (2,))
+case("copies of a file")
+[os.environ.pop(name) for name in ("SPMDSIM_TUNING", "SPMDSIM_POOL_BYTES")]
+if odd:
+    start.__version__, numpy.__version__ = "0.0.9", "1.20.1"
+case("versions")
+case("versions unchecked", check=False)
+part = everyone.Split(rank > 0)
+case("a part", comm=part)
+start.__version__, numpy.__version__ = "1", "2"
+module = sys.modules["__main__"]
+module.__file__ = f"{folder}/other.py" if rank == 2 else module.__file__
+case("text")
+module.__file__ = "same"
+if odd:
+    case("late", deadline=1.0)
+else:
+    everyone.recv(source=1, tag=5)
+if odd:
+    [everyone.send(None, other, tag=5) for other in (0, 2)]
+with open(f"{folder}/{rank}.json", "w") as file:
+    json.dump(told, file)
+MPIWorld(spare, check="never" if odd else None)
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory, launcher):
+    """What each of three ranks was told in each case, and how the job ended."""
+    folder = tmp_path_factory.mktemp("start")
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "only_here.py").write_text("")
+    (folder / "other.py").write_text("print('another program')")
+    for name in ("tuning.json", "copy.json"):
+        text = json.dumps({name: {"chunk": [[2, 1000]]} for name in ("Open MPI", "MPICH")})
+        (folder / name).write_text(text)
+    result = run_python("-m", "spmdsim", "launch", "-n", 3, folder / "program.py", folder)
+    found: dict[str, dict[int, str]] = {}
+    for rank in range(3):
+        for name, text in json.loads((folder / f"{rank}.json").read_text()).items():
+            found.setdefault(name, {})[rank] = text
+    return found, result
+
+
+def alike(said, name):
+    """What was said in a case, the same on all ranks."""
+    texts = said[0][name]
+    assert sorted(texts) == [0, 1, 2] and len(set(texts.values())) == 1, said
+    return texts[0]
+
+
+@pytest.mark.parametrize("name", ["nothing", "modules", "copies of a file", "versions unchecked"])
+def test_ranks_that_start_alike_are_told_nothing(said, name):
+    assert alike(said, name) == "alike"
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("check", ["check (SPMDSIM_CHECK) is True on ranks 0, 2, False on rank 1"]),
+        ("deadline", ["deadline (SPMDSIM_DEADLINE) is 20.0 on ranks 0, 2, 21.0 on rank 1"]),
+        (
+            "settings",
+            [
+                "tuning of chunk (SPMDSIM_TUNING) is ((2, ",
+                "((2, 1000),) on rank 1",
+                "SPMDSIM_POOL_BYTES is '4096' on ranks 0, 1, not set on rank 2",
+            ],
+        ),
+        (
+            "versions",
+            ["spmdsim is ", "0.0.9 on rank 1", f"numpy is {np.__version__} on ranks 0, 2, 1.20.1 on rank 1"],
+        ),
+        ("text", ["the text of the program is ", "24 bytes with checksum ", " on rank 2"]),
+    ],
+)
+def test_what_differs_is_named_on_all_ranks(said, name, words):
+    text = alike(said, name)
+    assert text.startswith("WorldError: the ranks do not start alike: ")
+    assert all(word in text for word in words), text
+
+
+def test_a_setting_that_is_wrong_on_one_rank_is_known_to_all(said):
+    mistake = "check is True, False or 'auto', but got 'often'"
+    assert alike(said, "nonsense") == f"WorldError: on rank 1, {mistake}"
+    assert alike(said, "all wrong") == f"UsageTypeError: {mistake}"
+
+
+def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):
+    texts = said[0]["a part"]
+    assert texts[0] == "alike"
+    assert texts[1] == texts[2] and "0.0.9 on rank 0" in texts[1]
+
+
+def test_ranks_that_do_not_come_to_make_a_world_are_named_and_the_job_ends(said):
+    found, result = said
+    assert found["late"][1].startswith(
+        "WorldError: ranks 0, 2 did not come within 1 s to where a world of 3 ranks is made, at program.py:"
+    )
+    assert result.returncode != 0 and "but got 'never'" in result.stderr
