@@ -18,6 +18,7 @@ from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
+from spmdsim.reading import read_json, readable
 from spmdsim.redistribution.step import LOCAL_STEPS
 from spmdsim.rules import Strategy
 
@@ -272,12 +273,14 @@ def load_choice(path: str | Path, graph: Graph) -> Choice:
     Raises:
         InputError: no such file, another format, or a file for another program.
     """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read strategies from {path}: {error}") from None
+    data = read_json(path, "strategies")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path} is not a file of strategies (its format is not {FORMAT!r})")
+    with readable(path, "strategies"):
+        return _choice(data, graph, path)
+
+
+def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> Choice:
     names = [entry["operator"] for entry in data["strategies"]]
     if names != [o.name for o in graph.operators] or len(data["layouts"]) != len(graph.values):
         raise InputError(

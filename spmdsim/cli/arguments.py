@@ -24,6 +24,21 @@ def positive(text: str) -> int:
     return number
 
 
+def amount(text: str) -> float:
+    """A finite number from 0 on.
+
+    Raises:
+        argparse.ArgumentTypeError: anything else.
+
+    >>> amount("1.5")
+    1.5
+    """
+    number = finite(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, but got {text!r}")
+    return number
+
+
 def finite(text: str) -> float:
     """A number that is neither infinite nor NaN.
 

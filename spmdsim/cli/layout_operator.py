@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from spmdsim.cli import layout_mindspore
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
+from spmdsim.reading import literal
 
 Shape = tuple[int, ...]
 
@@ -160,8 +160,8 @@ def _attribute(text: str) -> tuple[str, Any]:
     if not equals:
         raise InputError(f"--attr is written like transpose_b=True, but got {text!r}")
     try:
-        return key.strip(), ast.literal_eval(value.strip().replace("true", "True").replace("false", "False"))
-    except (ValueError, SyntaxError):
+        return key.strip(), literal(value.replace("true", "True").replace("false", "False"))
+    except ValueError:
         return key.strip(), value.strip()
 
 

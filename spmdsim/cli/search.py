@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.output import emit_json, is_speaker, say, writing
 from spmdsim.errors import InputError
+from spmdsim.reading import literal
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.found import Found
@@ -223,8 +223,8 @@ def _mesh(text: str) -> Mesh:
 
 def _literal(text: str) -> Any:
     try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        value = literal(text)
+    except ValueError:
         raise InputError(
             f"a strategy is written like ((2,4),(4,1)) or {{'m': 'dp'}}, but got {text!r}"
         ) from None

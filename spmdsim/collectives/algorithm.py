@@ -221,7 +221,7 @@ def _check_expression(expression: str, label: str, what: str) -> None:
     """Refuse what is no expression of the rank count."""
     try:
         evaluate(expression, 4)
-    except (SyntaxError, NameError, TypeError, ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError):
         raise ScheduleError(
             f"{label}: {expression!r} is no {what}; write one with {', '.join(NAMES)}, such as 2*n"
         ) from None

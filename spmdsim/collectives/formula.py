@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-from types import CodeType
+
+from spmdsim.reading import arithmetic
 
 NAMES: dict[str, str] = {
     "n": "number of ranks",
@@ -24,11 +25,6 @@ NAMES: dict[str, str] = {
     "bits": "sum of the binary ones of 0 ... n-1",
 }
 """The names an expression may use."""
-
-
-@lru_cache(maxsize=1024)
-def _compiled(expression: str) -> CodeType:
-    return compile(expression, "<formula>", "eval")
 
 
 @lru_cache(maxsize=1024)
@@ -72,11 +68,14 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
         size: number of ranks.
         options: the schedule's options; ``segments`` and ``group`` are used.
 
+    Raises:
+        ValueError: no such expression, or too large a number.
+        ZeroDivisionError: it divides by zero.
+
     >>> evaluate("2*qp + 2*x", 6)
     Fraction(7, 2)
     """
     known = options or {}
     segments, group = known.get("segments", 1), known.get("group", 1)
     values = _values(size, int(str(segments)), int(str(group)))
-    result = eval(_compiled(expression), {"__builtins__": {"max": max, "min": min}}, values)
-    return Fraction(result)
+    return arithmetic(expression, values)

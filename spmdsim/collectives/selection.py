@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from spmdsim.collectives.algorithm import Algorithm, library_algorithm
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.promises import collective
 from spmdsim.errors import InputError
+from spmdsim.reading import read_json
 
 _COMPARE = {
     "<=": operator.le,
@@ -43,8 +43,7 @@ class Choice:
 
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, Any]:
-    text = files("spmdsim.collectives").joinpath("selection.json").read_text("utf-8")
-    tables: dict[str, Any] = json.loads(text)
+    tables: dict[str, Any] = read_json(Path(__file__).with_name("selection.json"), "selection tables")
     return tables
 
 

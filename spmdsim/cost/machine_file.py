@@ -16,6 +16,7 @@ from typing import Any
 
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
 from spmdsim.errors import InputError
+from spmdsim.reading import parse_json, read_text, readable
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
@@ -39,13 +40,11 @@ def load_machine(name_or_file: str) -> Machine:
     """
     if name_or_file in _OWN:
         return _OWN[name_or_file]()
-    path = Path(name_or_file)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
+        text = read_text(name_or_file, "a machine file")
+    except InputError as error:
         raise InputError(
-            f"cannot read machine {name_or_file!r}: {reason}; give a file or one of {', '.join(_OWN)}"
+            f"cannot read machine {name_or_file!r}: {error.message}; give a file or one of {', '.join(_OWN)}"
         ) from None
     return machine_from_json(text, name_or_file)
 
@@ -105,10 +104,8 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
     Raises:
         InputError: one line that names the file and the key.
     """
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON, line {error.lineno}: {error.msg}") from None
+    with readable(where, "a machine file"):
+        data = parse_json(text)
     if not isinstance(data, dict):
         raise InputError(f"{where}: a machine file holds one JSON object, not {type(data).__name__}")
     data = {key: value for key, value in data.items() if not key.startswith("_")}

@@ -10,13 +10,13 @@ does so too.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.dialects.even import first_uneven
 from spmdsim.errors import LayoutError
 from spmdsim.layout import Layout, Mesh
+from spmdsim.reading import literal_call
 
 
 class PartitionSpec(tuple[Any, ...]):
@@ -62,15 +62,10 @@ def parse(text: str) -> PartitionSpec:
     PartitionSpec(('x', 'y'), None)
     """
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-        if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] not in (
-            "P",
-            "PartitionSpec",
-        ):
+        name, entries, keywords = literal_call(text)
+        if name.rpartition(".")[2] not in ("P", "PartitionSpec"):
             raise ValueError("not a call of P")
-        entries = [ast.literal_eval(arg) for arg in call.args]
-        keywords = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-    except (ValueError, SyntaxError) as error:
+    except ValueError as error:
         raise LayoutError(f"{text!r} is not a partition spec; write it like P('data', None)") from error
     unreduced = keywords.pop("unreduced", ())
     if keywords:

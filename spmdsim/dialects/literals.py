@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
 
 from spmdsim.dialects.nested import flatten
 from spmdsim.errors import InputError
+from spmdsim.reading import literal, one_line
 
 
 def split_entries(text: str) -> list[str]:
@@ -62,10 +62,10 @@ def parse_nested(text: str, what: str) -> Any:
         InputError: not a literal.
     """
     try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return literal(text)
+    except ValueError:
         raise InputError(
-            f"{what} should be nested integers such as ((2,4),(4,1)), but got {text!r}"
+            f"{what} should be nested integers such as ((2,4),(4,1)), but got {one_line(text)!r}"
         ) from None
 
 

@@ -141,8 +141,8 @@ def _replace_manifest(
 
 def _data_folder(place: Path) -> Path | None:
     try:
-        return place / json.loads((place / MANIFEST).read_text())["data"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return place / read_manifest(place)["data"]
+    except InputError:
         return None
 
 

@@ -2,20 +2,19 @@
 
 ``.npy``, ``.npz`` (one member, stored or compressed), ``.safetensors`` and MNIST's IDX files (plain or
 gzipped), and the bytes of any other file as token ids. Uncompressed data is mapped into memory; compressed
-data is streamed and everything but the wanted rows dropped. Nothing is ever unpickled.
+data is streamed to its end, where its checksum stands, and everything but the wanted rows dropped. Nothing is ever
+unpickled. What a header says is compared with the size of the file before anything is allocated by it; a file that
+is longer than its header says is as damaged as a shorter one.
 """
 
 from __future__ import annotations
 
-import ast
 import gzip
-import json
 import math
 import struct
+import sys
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,9 +22,19 @@ from typing import IO, Any
 import numpy as np
 
 from spmdsim.errors import InputError
+from spmdsim.reading import MOST_CHARACTERS, literal, one_line, parse_json, readable
 from spmdsim.tensor.element_types import named, safetensors_dtype
 
 Index = tuple[slice, ...]
+
+MOST_DIMS = 32
+"""Dims of an array: numpy 1 has no more."""
+MOST_RATIO = 1032
+"""What deflate compresses at most."""
+MOST_COMPARED = 1 << 30
+"""Bytes up to which the checksum of an uncompressed member is compared: all of it is read for that."""
+MOST_HEADER = 100 << 20
+"""Bytes of a header, as the safetensors format limits its own."""
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -67,7 +76,7 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
     file, member = _split_member(Path(path), name)
     _require_file(file)
     kind = "".join(file.suffixes[-2:]).lower()
-    with _readable(file, kind or "an IDX file"):
+    with readable(file, kind or "an IDX file"):
         if kind.endswith(".npy"):
             return _open_npy(file, dtype)
         if kind.endswith(".npz"):
@@ -80,21 +89,10 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
 def _require_file(file: Path) -> None:
     if file.is_dir():
         raise InputError(f"{str(file)!r} is a folder; give a file")
-    if not file.is_file():
+    if not file.exists():
         raise InputError(f"there is no file {str(file)!r}")
-
-
-@contextmanager
-def _readable(path: Path, kind: str) -> Iterator[None]:
-    """Whatever a damaged file makes a reader say becomes one clear error."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (
-        OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, struct.error, zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
-        raise InputError(f"{str(path)!r} cannot be read as {kind}: {error}") from None
+    if not file.is_file():
+        raise InputError(f"{str(file)!r} is no ordinary file")
 
 
 def open_tokens(path: str | Path) -> FileArray:
@@ -121,34 +119,60 @@ def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
 
 
 def _mapped(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype, offset: int, fortran: bool = False
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    offset: int,
+    have: int | None = None,
+    fortran: bool = False,
 ) -> FileArray:
+    """An array of ``have`` bytes in a file; all after ``offset`` if left out."""
     _require_numbers(path, shape, dtype)
     count = math.prod(shape)
-    have = path.stat().st_size - offset
-    if have < count * dtype.itemsize:
-        raise InputError(
-            f"{str(path)!r} is cut short: shape {shape} of {dtype} needs {count * dtype.itemsize} bytes, but "
-            f"{max(have, 0)} are there"
-        )
+    _require_size(path, shape, dtype, path.stat().st_size - offset if have is None else have)
     native = dtype.newbyteorder("=")
 
     def read(index: Index) -> np.ndarray:
         if not count:
-            return np.zeros([len(range(p.start, p.stop)) for p in index], native)
+            return _nothing(index, native)
         order: Any = "F" if fortran else "C"
         data = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
-        return np.array(data[index], dtype=native, order="C")
+        return _truths(path, np.array(data[index], dtype=native, order="C"))
 
     return FileArray(path, shape, native, read)
+
+
+def _nothing(index: Index, dtype: np.dtype) -> np.ndarray:
+    return np.zeros([len(range(p.start, p.stop)) for p in index], dtype)
+
+
+def _truths(path: Path, block: np.ndarray) -> np.ndarray:
+    """The block, unless its truth values are neither true nor false: numpy would compute with any byte."""
+    if block.dtype == np.bool_ and block.view(np.uint8).max(initial=0) > 1:
+        raise InputError(
+            f"{str(path)!r} is damaged: truth values are 0 and 1, but it has {block.view(np.uint8).max()}"
+        )
+    return block
+
+
+def _require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, have: int) -> None:
+    """As many bytes as an array needs, not one less or more."""
+    needs = math.prod(shape) * dtype.itemsize
+    if have != needs:
+        word = "cut short" if have < needs else "too long"
+        raise InputError(
+            f"{str(path)!r} is {word}: shape {shape} of {dtype} needs {needs} bytes, but {max(have, 0)} are there"
+        )
 
 
 def _require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
     """What a header says must be possible before anything is read by it."""
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise InputError(f"{str(path)!r} holds elements of type {dtype}; save numbers")
-    if not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise InputError(f"{str(path)!r} is damaged: its header says shape {shape}")
+    if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MOST_DIMS:
+        raise InputError(f"{str(path)!r} is damaged: its header says shape {one_line(shape, 60)}")
+    if math.prod(n for n in shape if n) * dtype.itemsize > sys.maxsize:
+        raise InputError(f"{str(path)!r} is damaged: no memory holds an array of shape {one_line(shape, 60)}")
 
 
 # -- npy and npz ------------------------------------------------------------------------------------
@@ -156,23 +180,35 @@ def _require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Non
 
 def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
     magic = stream.read(8)
-    if magic[:6] != b"\x93NUMPY":
-        raise InputError(f"{str(path)!r} is not a .npy file: it does not begin with NumPy's mark")
-    size = stream.read(2 if magic[6] == 1 else 4)
-    length = int.from_bytes(size, "little")
-    header = ast.literal_eval(stream.read(length).decode("latin1"))
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        raise InputError(
+            f"{str(path)!r} is not a .npy file: it does not begin with NumPy's mark and a version"
+        )
+    size = 2 if magic[6] == 1 else 4
+    length = int.from_bytes(_exactly(stream, size, path), "little")
+    if length > MOST_CHARACTERS:
+        raise InputError(f"{str(path)!r} is damaged: its header would be {length} bytes")
+    header = literal(_exactly(stream, length, path).decode("utf-8" if magic[6] == 3 else "latin1"))
+    if set(header) != {"descr", "fortran_order", "shape"} or type(header["fortran_order"]) is not bool:
+        raise InputError(f"{str(path)!r} is damaged: its header is {one_line(header, 60)}")
+    if not isinstance(header["descr"], str):
+        raise InputError(
+            f"{str(path)!r} holds elements of type {one_line(header['descr'], 60)}; save numbers"
+        )
     dtype = np.dtype(header["descr"])
     if dtype.hasobject:
         raise InputError(f"{str(path)!r} holds Python objects, which are never unpickled; save numbers")
     dtype = named(dtype, wanted, f"{str(path)!r} holds")
-    return tuple(header["shape"]), dtype, bool(header["fortran_order"])
+    if type(header["shape"]) is not tuple:
+        raise InputError(f"{str(path)!r} is damaged: its header says shape {one_line(header['shape'], 60)}")
+    return header["shape"], dtype, header["fortran_order"]
 
 
 def _open_npy(path: Path, wanted: Any) -> FileArray:
     with path.open("rb") as stream:
         shape, dtype, fortran = _npy_header(stream, path, wanted)
         offset = stream.tell()
-    return _mapped(path, shape, dtype, offset, fortran)
+    return _mapped(path, shape, dtype, offset, fortran=fortran)
 
 
 def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
@@ -183,8 +219,18 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
         with archive.open(info) as stream:
             shape, dtype, fortran = _npy_header(stream, path, wanted)
             start = stream.tell()
+            if info.compress_type == zipfile.ZIP_STORED and info.file_size <= MOST_COMPARED:
+                _drain(stream)
+    if len(set(names)) < len(names):
+        raise InputError(f"{str(path)!r} is damaged: two of its arrays have the same name")
+    _require_numbers(path, shape, dtype)
+    _require_size(path, shape, dtype, info.file_size - start)
     if info.compress_type == zipfile.ZIP_STORED:
-        return _mapped(path, shape, dtype, _data_offset(path, info) + start, fortran)
+        return _mapped(path, shape, dtype, _data_offset(path, info) + start, info.file_size - start, fortran)
+    if info.compress_type != zipfile.ZIP_DEFLATED:
+        raise InputError(
+            f"{str(path)!r} is compressed in a way that numpy does not use; save it with savez_compressed"
+        )
 
     def open_member() -> IO[bytes]:
         stream = zipfile.ZipFile(path).open(info)  # noqa: SIM115
@@ -192,9 +238,9 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
         return stream
 
     if not fortran:
-        return _streamed(path, shape, dtype, open_member)
+        return _streamed(path, shape, dtype, info.compress_size, open_member)
     # Fortran order is the C order of the transposed array.
-    turned = _streamed(path, shape[::-1], dtype, open_member)
+    turned = _streamed(path, shape[::-1], dtype, info.compress_size, open_member)
     return FileArray(
         path, shape, turned.dtype, lambda index: np.ascontiguousarray(turned.read(index[::-1]).T)
     )
@@ -209,18 +255,27 @@ def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
 
 def _streamed(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype, open_stream: Callable[[], IO[bytes]]
+    path: Path, shape: tuple[int, ...], dtype: np.dtype, compressed: int, open_stream: Callable[[], IO[bytes]]
 ) -> FileArray:
-    """Rows of compressed data: read on to the last wanted one, keep only the wanted columns."""
+    """Rows of compressed data: read to the end, keep only the wanted rows and columns."""
     _require_numbers(path, shape, dtype)
+    if math.prod(shape) * dtype.itemsize > MOST_RATIO * compressed:
+        raise InputError(
+            f"{str(path)!r} is damaged: {compressed} compressed bytes cannot hold shape {shape} of {dtype}"
+        )
     native = dtype.newbyteorder("=")
     row_shape = shape[1:]
-    row = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
+    row = math.prod(row_shape) * dtype.itemsize
 
     def read(index: Index) -> np.ndarray:
-        with _readable(path, "compressed data"), open_stream() as stream:
+        with readable(path, "compressed data"), open_stream() as stream:
+            if not math.prod(shape):
+                _require_end(stream, path)
+                return _nothing(index, native)
             if not shape:
-                return np.frombuffer(_exactly(stream, row, path), dtype)[0].astype(native)
+                value = np.frombuffer(_exactly(stream, row, path), dtype)[0].astype(native)
+                _require_end(stream, path)
+                return _truths(path, np.asarray(value))
             first, rest = index[0], index[1:]
             wanted = [len(range(p.start, p.stop)) for p in index]
             out = np.empty(wanted, native)
@@ -228,11 +283,22 @@ def _streamed(
                 _exactly(stream, row, path)
             for k in range(wanted[0]):
                 out[k] = np.frombuffer(_exactly(stream, row, path), dtype).reshape(row_shape)[rest]
-            if first.stop == shape[0]:
-                stream.read(1)  # the end of the data is where its checksum is compared
-            return out
+            for _ in range(first.start + wanted[0], shape[0]):
+                _exactly(stream, row, path)
+            _require_end(stream, path)
+            return _truths(path, out)
 
     return FileArray(path, shape, native, read)
+
+
+def _drain(stream: IO[bytes]) -> int:
+    """Bytes up to the end, which is where a checksum is compared."""
+    return sum(map(len, iter(lambda: stream.read(1 << 20), b"")))
+
+
+def _require_end(stream: IO[bytes], path: Path) -> None:
+    if more := _drain(stream):
+        raise InputError(f"{str(path)!r} is too long: {more} bytes follow the data that its header speaks of")
 
 
 def _exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
@@ -256,19 +322,54 @@ def _pick(names: Sequence[str], member: str | None, path: Path) -> str:
 
 def _open_safetensors(path: Path, member: str | None) -> FileArray:
     with path.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        if length > path.stat().st_size:
+        (length,) = struct.unpack("<Q", _exactly(stream, 8, path))
+        have = path.stat().st_size - 8 - length
+        if have < 0 or length > MOST_HEADER:
             raise InputError(f"{str(path)!r} is not a .safetensors file: its header would be {length} bytes")
-        header = json.loads(stream.read(length))
+        header = parse_json(stream.read(length))
     if not isinstance(header, dict):
         raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
-    entry = header[_pick([n for n in header if n != "__metadata__"], member, path)]
-    return _mapped(
-        path,
-        tuple(entry["shape"]),
-        safetensors_dtype(entry["dtype"], path),
-        8 + length + entry["data_offsets"][0],
-    )
+    header.pop("__metadata__", None)
+    found = {name: _safetensors_entry(name, entry, path) for name, entry in header.items()}
+    _require_no_gaps(found, have, path)
+    shape, dtype, start, stop = found[_pick(list(found), member, path)]
+    return _mapped(path, shape, dtype, 8 + length + start, stop - start)
+
+
+_Entry = tuple[tuple[int, ...], np.dtype, int, int]
+
+
+def _safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
+    """Shape, type, and first and last byte of a tensor, which must fit one another."""
+    shape, offsets = tuple(entry["shape"]), entry["data_offsets"]
+    dtype = safetensors_dtype(entry["dtype"], path)
+    _require_numbers(path, shape, dtype)
+    whole = len(offsets) == 2 and all(type(n) is int and n >= 0 for n in offsets)
+    if (
+        not isinstance(entry["shape"], list)
+        or not whole
+        or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize
+    ):
+        raise InputError(
+            f"{str(path)!r} is damaged: {one_line(name, 60)!r} of shape {one_line(shape, 60)} and type {entry['dtype']} "
+            f"cannot lie in bytes {one_line(offsets, 60)}"
+        )
+    return shape, dtype, offsets[0], offsets[1]
+
+
+def _require_no_gaps(found: Mapping[str, _Entry], have: int, path: Path) -> None:
+    """The tensors fill the file, each byte once, as the format demands."""
+    reached = 0
+    for start, stop, name in sorted((start, stop, name) for name, (_, _, start, stop) in found.items()):
+        if start != reached:
+            what = (
+                "overlaps another one" if start < reached else f"leaves bytes {reached} to {start} to nobody"
+            )
+            raise InputError(f"{str(path)!r} is damaged: {one_line(name, 60)!r} {what}")
+        reached = stop
+    if reached != have:
+        word = "cut short" if have < reached else "too long"
+        raise InputError(f"{str(path)!r} is {word}: its tensors are {reached} bytes, but {have} are there")
 
 
 def _open_idx(path: Path) -> FileArray:
@@ -283,7 +384,7 @@ def _open_idx(path: Path) -> FileArray:
             raise InputError(
                 f"{str(path)!r} is neither .npy, .npz, .safetensors nor an IDX file (it begins with {head!r})"
             )
-        shape = struct.unpack(f">{head[3]}I", stream.read(4 * head[3]))
+        shape = struct.unpack(f">{head[3]}I", _exactly(stream, 4 * head[3], path))
     dtype, offset = np.dtype(_IDX_TYPES[head[2]]), 4 + 4 * head[3]
     if not compressed:
         return _mapped(path, shape, dtype, offset)
@@ -293,4 +394,4 @@ def _open_idx(path: Path) -> FileArray:
         stream.read(offset)
         return stream
 
-    return _streamed(path, shape, dtype, open_data)
+    return _streamed(path, shape, dtype, path.stat().st_size, open_data)

@@ -6,17 +6,18 @@ allocated before its shards are known to make up its tensors.
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-from spmdsim.errors import InputError, SpmdError
+from spmdsim.errors import InputError
 from spmdsim.layout import Layout, Mesh
+from spmdsim.reading import read_json, readable
 from spmdsim.tensor.element_types import safetensors_dtype
 
 MANIFEST = "manifest.json"
 VERSION = 1
+KIND = "the manifest of a checkpoint"
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -28,30 +29,19 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"there is no checkpoint in {str(folder)!r}: it has no {MANIFEST}")
-    try:
-        found = json.loads(path.read_text())
+    found = read_json(path, KIND, "is not")
+    with readable(path, KIND, "is not"):
         version, data, tensors = found["spmdsim_checkpoint"], found["data"], found["tensors"]
         if version == VERSION:
             if not _plain(data) or not isinstance(tensors, dict):
                 raise ValueError("its entries have other types")
             for name, entry in tensors.items():
                 _check_entry(name, entry, path)
-    except (ValueError, KeyError, TypeError) as error:
-        said = _said(error)
-        raise InputError(f"{str(path)!r} is not the manifest of a checkpoint: {said}") from None
     if version != VERSION:
         raise InputError(
             f"{str(path)!r} is a checkpoint of version {version}; this program reads version {VERSION}"
         )
     return dict(found)
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, SpmdError):
-        return error.message
-    if isinstance(error, KeyError):
-        return f"it has no {error}"
-    return "its entries have other types" if isinstance(error, TypeError) else str(error)
 
 
 def saved_layout(entry: dict[str, Any]) -> Layout:
@@ -70,7 +60,7 @@ def _check_entry(name: str, entry: Any, path: Path) -> None:
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(_count(n) for n in shape):
         raise ValueError(f"{name!r} has the shape {shape!r}")
-    safetensors_dtype(entry["dtype"], path)
+    safetensors_dtype(entry["dtype"], name)
     if saved_layout(entry).ndim != len(shape):
         raise ValueError(f"{name!r} has shape {shape} and a layout for another number of dims")
     total = 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from spmdsim.errors import InputError, ScheduleError
+from spmdsim.cli.arguments import amount
+from spmdsim.errors import ScheduleError
+from spmdsim.reading import read_text, readable
 
 PARAMETERS = {
     "L": "latency of the network",
@@ -27,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("file", help="a GOAL text file")
     for name, words in PARAMETERS.items():
-        parser.add_argument(f"-{name}", type=float, metavar="T", help=words)
+        parser.add_argument(f"-{name}", type=amount, metavar="T", help=words)
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.set_defaults(run=run)
 
@@ -39,11 +40,9 @@ def run(args: argparse.Namespace) -> int:
     from spmdsim.cost.events.loggops import LogGOPS, simulate_program
     from spmdsim.cost.events.program import Program
 
-    try:
-        text = Path(args.file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {args.file}: {error}") from None
-    goal = read_goal(text)
+    text = read_text(args.file, "a GOAL file")
+    with readable(args.file, "a GOAL file"):
+        goal = read_goal(text)
     given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
     try:
         found = simulate_program(goal.fill(Program(len(goal.ranks))), LogGOPS(**given))

@@ -17,6 +17,7 @@ from spmdsim.collectives.moves import COMBINE, REDUCE, SEND
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.table import Table
 from spmdsim.errors import InputError, ScheduleError
+from spmdsim.reading import one_line
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,11 @@ _OPERATION = re.compile(
     r"(?:\s+(?:to|from)\s+(?P<peer>\d+))?(?P<rest>(?:\s+(?:tag|cpu|nic)\s+\d+)*)\s*;?"
 )
 _NEED = re.compile(r"(?P<one>\w+)\s+(?P<word>i?requires)\s+(?P<other>\w+)\s*;?")
+_SPACE = re.compile(r"\s*")
+MOST_RANKS = 1 << 20
+"""Ranks of a GOAL file that is read: they are simulated one by one."""
+MOST = {"amount": 1 << 62, "peer": MOST_RANKS, "tag": 1 << 62, "cpu": 255, "nic": 255}
+"""The largest numbers that are read. Each cpu and network card of a rank is simulated, up to the largest one."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 
 
@@ -158,8 +164,12 @@ def read_goal(text: str) -> GoalProgram:
     head = re.match(r"\s*num_ranks\s+(\d+)", clean)
     if head is None:
         raise InputError("a GOAL file starts with: num_ranks N")
+    if len(head[1]) > 9 or not 1 <= int(head[1]) <= MOST_RANKS:
+        raise InputError(f"num_ranks is {one_line(head[1], 20)}: a GOAL file has 1 ... {MOST_RANKS} ranks")
     program = GoalProgram([[] for _ in range(int(head[1]))])
     for rank, start, stop in _blocks(clean, head.end(), len(program.ranks)):
+        if program.ranks[rank]:
+            raise InputError(f"GOAL line {_line(clean, start)}: rank {rank} has a second block")
         program.ranks[rank] = _operations(clean, start, stop, rank, len(program.ranks))
     return program
 
@@ -167,54 +177,73 @@ def read_goal(text: str) -> GoalProgram:
 def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, int]]:
     """Rank, start and end of the text between braces."""
     opening = re.compile(r"\s*rank\s+(\d+)\s*\{")
-    while text[position:].strip():
+    while _begin(text, position) < len(text):
         found = opening.match(text, position)
         if found is None:
             raise InputError(f"GOAL line {_line(text, position)}: expected: rank R {{")
         end = text.find("}", found.end())
         if end < 0:
             raise InputError(f"GOAL line {_line(text, position)}: the braces of rank {found[1]} do not close")
-        if int(found[1]) >= ranks:
+        if len(found[1]) > 9 or int(found[1]) >= ranks:
             raise InputError(f"GOAL line {_line(text, position)}: rank {found[1]} of {ranks} ranks")
         yield int(found[1]), found.end(), end
         position = end + 1
 
 
 def _line(text: str, position: int) -> int:
-    rest = text[position:]
-    return text.count("\n", 0, position + len(rest) - len(rest.lstrip())) + 1
+    return text.count("\n", 0, _begin(text, position)) + 1
+
+
+def _begin(text: str, position: int) -> int:
+    """Where the next word begins."""
+    return _SPACE.match(text, position).end()  # type: ignore[union-attr]
 
 
 def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
     made: list[dict[str, Any]] = []
     labels: dict[str, int] = {}
     needs: list[tuple[str, str, str, int]] = []
-    space = re.compile(r"\s*")
     position = start
-    while text[position:stop].strip():
-        begin = space.match(text, position).end()  # type: ignore[union-attr]
-        line = _line(text, begin)
+    while (begin := _begin(text, position)) < stop:
         need, found = _NEED.match(text, begin, stop), _OPERATION.match(text, begin, stop)
         if need is not None:
-            needs.append((need["one"], need["word"], need["other"], line))
+            needs.append((need["one"], need["word"], need["other"], begin))
             position = need.end()
         elif found is not None and (found["kind"] == "calc") == (found["peer"] is None):
-            peer = int(found["peer"] or -1)
-            if peer >= ranks:
-                raise InputError(f"GOAL line {line}: rank {rank} names rank {peer} of {ranks} ranks")
-            extra = dict(zip(*[iter(found["rest"].split())] * 2))
+            numbers = {"amount": found["amount"], "peer": found["peer"] or "-1"}
+            numbers |= dict(zip(*[iter(found["rest"].split())] * 2))
+            long = next(
+                (word for word, digits in numbers.items() if len(digits) > 19 or int(digits) > MOST[word]),
+                None,
+            )
+            if long is not None:
+                raise InputError(
+                    f"GOAL line {_line(text, begin)}: {long} {one_line(numbers[long], 20)} is too large"
+                )
+            if int(numbers["peer"]) >= ranks:
+                line = _line(text, begin)
+                raise InputError(
+                    f"GOAL line {line}: rank {rank} names rank {numbers['peer']} of {ranks} ranks"
+                )
+            if found["label"] in labels:
+                raise InputError(
+                    f"GOAL line {_line(text, begin)}: rank {rank} has two operations {found['label']}"
+                )
             if found["label"]:
                 labels[found["label"]] = len(made)
-            settings = {word: int(value) for word, value in extra.items()}
-            made.append({"kind": found["kind"], "amount": int(found["amount"]), "peer": peer, **settings})
+            made.append({"kind": found["kind"], **{word: int(digits) for word, digits in numbers.items()}})
             position = found.end()
         else:
-            words = text[begin : text.find("\n", begin) if "\n" in text[begin:stop] else stop].strip()
-            raise InputError(f"GOAL line {line}: {words!r} is no operation and no requirement")
-    for one, word, other, line in needs:
+            words = one_line(text[begin:stop], 60)
+            raise InputError(f"GOAL line {_line(text, begin)}: {words!r} is no operation and no requirement")
+    for one, word, other, begin in needs:
         for label in (one, other):
             if label not in labels:
-                raise InputError(f"GOAL line {line}: rank {rank} has no operation labelled {label}")
-        known = made[labels[one]].setdefault(word, ())
-        made[labels[one]][word] = (*known, labels[other])
-    return [GoalOperation(**settings) for settings in made]
+                raise InputError(
+                    f"GOAL line {_line(text, begin)}: rank {rank} has no operation labelled {label}"
+                )
+        made[labels[one]].setdefault(word, []).append(labels[other])
+    return [
+        GoalOperation(**{word: tuple(value) if type(value) is list else value for word, value in one.items()})
+        for one in made
+    ]

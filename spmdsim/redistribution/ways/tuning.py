@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from spmdsim.errors import InputError
+from spmdsim.reading import read_json, readable
 
 KIB, MIB = 1024, 1024 * 1024
 NEVER = 1 << 62
@@ -107,18 +108,27 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 
 
 def _changes(path: str, vendor: str) -> dict[str, Any]:
-    import json
+    data = read_json(path, "a tuning file")
+    with readable(path, "a tuning file"):
+        return _settings(data.get(vendor, {}), path)
 
-    try:
-        with open(path, encoding="utf-8") as file:
-            changes = json.load(file).get(vendor, {})
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"cannot read the tuning file {path}: {error}") from None
+
+def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
     known = {field.name for field in fields(Tuning)}
     unknown = sorted(set(changes) - known)
     if unknown:
         raise InputError(f"tuning file {path} sets {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    for name in ("compose_all_reduce", "compose_reduce_scatter", "chunk"):
-        if name in changes:
-            changes[name] = tuple((int(ranks), int(nbytes)) for ranks, nbytes in changes[name])
-    return dict(changes)
+    return {name: _setting(name, value) for name, value in changes.items()}
+
+
+def _setting(name: str, value: Any) -> Any:
+    """A number of bytes or ranks, or thresholds as tuples of two."""
+    if isinstance(getattr(TABLE["MPICH"], name), tuple):
+        return tuple((_whole(name, ranks), _whole(name, nbytes)) for ranks, nbytes in value)
+    return _whole(name, value)
+
+
+def _whole(name: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name!r} has {value!r} where a whole number belongs")
+    return value
