@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from spmdsim.launch.limits import add_limits, limited
+
 HELP = "run an mpi4py program on virtual ranks, without MPI, and name its mistakes"
 DESCRIPTION = """\
 Run an ordinary mpi4py program on N virtual ranks in one process: no MPI and no mpi4py needed.
@@ -18,7 +20,7 @@ EPILOG = """\
 Options stand before the script or right after it; everything else is the script's own (`--` ends ours).
 
 exit status: 0 nothing wrong, 1 something is wrong (with --strict also a warning),
-2 wrong arguments, or the program's own status if it leaves with one.
+2 wrong arguments or a limit that was reached, or the program's own status if it leaves with one.
 
 examples:
   spmdsim simulate ring.py -n 64
@@ -41,6 +43,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--per-node", type=int, default=None, metavar="K", help="consecutive ranks that share a node")
     add("--trace", default=None, metavar="FILE", help="write a timeline for ui.perfetto.dev")
     add("--quiet", action="store_true", help="no findings and no summary, only the exit status")
+    add_limits(add, 20)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -86,6 +89,10 @@ def run(args: argparse.Namespace) -> int:
         parser = argparse.ArgumentParser(prog="spmdsim simulate", add_help=False)
         _add_options(parser)
         parser.parse_args(ours, namespace=args)
+    return limited(args, lambda: _simulate(args, arguments), reads=True)
+
+
+def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     from spmdsim.cli.output import write_file
     from spmdsim.simulation import simulate
 

@@ -116,6 +116,8 @@ class Algorithm:
 
 
 MOST_RANKS_TO_INFER = 2048
+MOST_TO_INFER = 1 << 24
+"""Chunks; whoever has more says so."""
 
 
 def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any]) -> int:
@@ -129,6 +131,10 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
             f" {MOST_RANKS_TO_INFER} ranks it is found from the chunk numbers"
         )
     largest = max(_largest_chunk(algorithm, rank, size, options) for rank in range(size))
+    if largest >= MOST_TO_INFER:
+        raise ScheduleError(
+            f"{algorithm.full_name} on {size} ranks names chunk {largest:,}: chunks are numbered from 0 on"
+        )
     if "owner" in (what.before, what.after):
         return (largest // size + 1) * size
     return 1 if largest == 0 else max(size, largest + 1)
@@ -139,9 +145,12 @@ def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[
     largest = 0
     try:
         for moves in islice(algorithm.moves(rank, size, 0, options), 100 * size + 4096):
-            for move in moves:
-                largest = max(largest, *move.chunks, *move.source, 0)
-    except Exception:
+            for move in islice(moves, 1 << 16):
+                for chunks in (move.chunks, move.source):
+                    largest = max(
+                        largest, chunks[-1] if type(chunks) is range and chunks else max(chunks, default=0)
+                    )
+    except (Exception, SystemExit):
         return largest
     return largest
 

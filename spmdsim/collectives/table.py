@@ -18,6 +18,10 @@ KINDS = ("send", "recv", "reduce", "copy", "combine")
 
 MOST_RANK_ROUNDS = 3_000_000
 """Ranks times rounds that are generated one by one; some gigabytes and a minute."""
+MOST_CHUNKS = 1 << 24
+"""Chunks, and scratch copies of them, that are followed one by one."""
+MOST_FINDINGS = 1000
+"""Errors of form that are kept: who has made more has them all for one reason."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,12 @@ class Table:
         self.schedule = schedule
         self.findings: list[Finding] = []
         self.ports = int(evaluate(schedule.algorithm.ports, schedule.size, dict(schedule.options)))
+        if schedule.chunk_count > MOST_CHUNKS:
+            raise InputError(
+                f"{schedule.chunk_count:,} chunks are too many to follow one by one (at most {MOST_CHUNKS:,})",
+                schedule=schedule.name,
+            )
+        self._most_moves = 4 * (schedule.size + schedule.chunk_count) + 1024
         self._limit = 64 * schedule.size + 8 * schedule.chunk_count + 4096
         self.rounds = [self._collect(0)]
         if schedule.size * len(self.rounds[0]) > MOST_RANK_ROUNDS and not self.findings:
@@ -75,7 +85,8 @@ class Table:
                 f" {MOST_RANK_ROUNDS}); a prediction of the time has no such limit",
                 schedule=schedule.name,
             )
-        self.rounds += [self._collect(rank) for rank in range(1, schedule.size)]
+        for rank in range(1, schedule.size):
+            self.rounds.append(self._collect(rank) if len(self.findings) < MOST_FINDINGS else [])
 
     def _collect(self, rank: int) -> list[list[Move]]:
         collected: list[list[Move]] = []
@@ -85,9 +96,9 @@ class Table:
                     self._note(f"rank {rank} does not end: more than {self._limit} rounds", None, rank)
                     break
                 collected.append(self._checked(moves, len(collected), rank))
-        except ScheduleError:
+        except (ScheduleError, MemoryError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             self._note(
                 f"round {len(collected)}: rank {rank} fails: {type(error).__name__}: {error}"
@@ -108,13 +119,16 @@ class Table:
                 rank,
             )
             moves = [moves] if isinstance(moves, Move) else []
+        if len(moves) > self._most_moves:
+            self._note(f"round {number}: rank {rank} has {len(moves):,} moves in its round", number, rank)
+            return []
         size, good = self.schedule.size, []
         for move in moves:
             plain = type(move) is Move and type(move.peer) is int and (move.kind == SEND or move.kind == RECV)
             if (
                 plain
                 and len(move.chunks) == 1
-                and move.chunks[0] >= 0
+                and 0 <= move.chunks[0] < MOST_CHUNKS
                 and rank != move.peer
                 and 0 <= move.peer < size
             ):
@@ -167,7 +181,16 @@ class Table:
 
     def _chunks_are_good(self, move: Move, number: int, rank: int) -> bool:
         for chunks in (move.chunks, move.source):
-            lowest = min(chunks, default=0)
+            if len(chunks) > MOST_CHUNKS:
+                self._note(
+                    f"round {number}: rank {rank} names {len(chunks):,} chunks in a move", number, rank
+                )
+                return False
+            lowest, highest = min(chunks, default=0), max(chunks, default=0)
+            if highest >= MOST_CHUNKS:
+                text = f"round {number}: rank {rank} names chunk {highest:,}: more than {MOST_CHUNKS:,} are not followed"
+                self._note(text, number, rank, highest)
+                return False
             if lowest < 0:
                 text = f"round {number}: rank {rank}: there is no chunk {lowest} ({move.describe()})"
                 self._note(text, number, rank, lowest)

@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.launch.limits import memory_words
 from spmdsim.simulation.engine.isolation import Isolation, script_folder
-from spmdsim.simulation.engine.output import own_output, virtual_sleep
+from spmdsim.simulation.engine.output import own_end, own_output, virtual_sleep
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
 from spmdsim.simulation.engine.timing import speeds_of
 from spmdsim.simulation.engine.variables import Variables
@@ -84,6 +85,7 @@ def simulate(
         stack.enter_context(isolation.installed())
         stack.enter_context(stand_in.installed())
         stack.enter_context(virtual_sleep(scheduler))
+        stack.enter_context(own_end(scheduler))
         stack.enter_context(own_output(scheduler, lambda r, line: _both(output, write, r, line)))
         make_worlds(scheduler)
         scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.end))
@@ -234,6 +236,7 @@ def _exception(task: Task, error: BaseException) -> Problem:
     lines = [line for part in trace.format() for line in part.rstrip().split("\n")]
     name = type(error).__name__
     what = str(error) if str(error).startswith("MPI_") else f"{name}: {error}" if str(error) else name
+    what += memory_words() if isinstance(error, MemoryError) else ""
     text = f"rank {task.rank} raises {what} at {place.where}"
     return Problem("exception", ERROR, text, (task.rank,), (place,), details=tuple(lines))
 

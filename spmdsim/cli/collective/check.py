@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.common import find_algorithm, rank_counts
+from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -25,7 +26,7 @@ Your algorithm is one generator function; each round it yields is a list of move
 
 The score is 0 for a wrong algorithm; else half of it is for the number of rounds and half for the bytes on the
 critical path, each in full when the lower bound for one port is reached, averaged over the rank counts. Exit code: 0 correct,
-1 wrong, 2 cannot be checked.
+1 wrong, 2 cannot be checked, or a limit was reached.
 """
 
 
@@ -58,7 +59,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--all", action="store_true", help="all findings, not only the first of each rank count"
     )
     parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add_limits(parser.add_argument)
+    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
 
 
 def run(args: argparse.Namespace) -> int:

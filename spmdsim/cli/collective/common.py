@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError
+from spmdsim.reading import one_line
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
@@ -74,8 +75,8 @@ def load_function(path: Path, name: str) -> Any:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{path} cannot be loaded: {type(error).__name__}: {one_line(error)}") from None
     finally:
         sys.path.pop(0)
     found = getattr(module, name, None)

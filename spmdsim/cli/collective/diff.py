@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.common import add_schedule_arguments, schedule_from
+from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from spmdsim.collectives.facts import Facts
@@ -23,7 +24,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("second", help="the other")
     add_schedule_arguments(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add_limits(parser.add_argument)
+    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
 
 
 def run(args: argparse.Namespace) -> int:

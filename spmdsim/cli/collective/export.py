@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
 from spmdsim.errors import InputError
+from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from spmdsim.collectives.schedule import Schedule
@@ -40,7 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="calc time per reduced byte (0: none)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write here instead of printing")
-    parser.set_defaults(run=run)
+    add_limits(parser.add_argument)
+    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
 
 
 def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +39,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--svg", metavar="FILE", help="write the picture as SVG")
     parser.add_argument("--ascii", action="store_true", help="no characters beyond ASCII")
     parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add_limits(parser.add_argument)
+    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
 
 
 def run(args: argparse.Namespace) -> int:

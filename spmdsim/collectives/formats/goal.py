@@ -6,6 +6,7 @@ file that is read can be simulated but not verified.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -243,7 +244,6 @@ def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list
                     f"GOAL line {_line(text, begin)}: rank {rank} has no operation labelled {label}"
                 )
         made[labels[one]].setdefault(word, []).append(labels[other])
-    return [
-        GoalOperation(**{word: tuple(value) if type(value) is list else value for word, value in one.items()})
-        for one in made
-    ]
+    for settings, word in itertools.product(made, ("requires", "irequires")):
+        settings[word] = tuple(settings.get(word, ()))
+    return [GoalOperation(**settings) for settings in made]

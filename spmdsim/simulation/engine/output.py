@@ -1,14 +1,19 @@
-"""A rank's output line by line, and its sleep in modelled time."""
+"""A rank's output line by line, its sleep in modelled time, and its end by ``os._exit``."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from dataclasses import replace
+from threading import get_ident
+from typing import Any, NoReturn, TextIO
 
 from spmdsim.simulation.engine.scheduler import Scheduler
+from spmdsim.simulation.findings.places import place_in_stack
+from spmdsim.simulation.findings.problems import ERROR, Problem
 
 
 class RankOutput:
@@ -82,6 +87,8 @@ def virtual_sleep(scheduler: Scheduler) -> Iterator[None]:
     real = time.sleep
 
     def sleep(seconds: Any) -> None:
+        if get_ident() != scheduler.thread:
+            return real(seconds)
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         task = scheduler.current
@@ -96,3 +103,28 @@ def virtual_sleep(scheduler: Scheduler) -> Iterator[None]:
         yield
     finally:
         time.sleep = real
+
+
+@contextmanager
+def own_end(scheduler: Scheduler) -> Iterator[None]:
+    """``os._exit`` ends a rank, which the others and the launcher would miss, and not the process that plays them all."""
+    real, process = os._exit, os.getpid()
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() != process or get_ident() != scheduler.thread:
+            real(status)
+        task = scheduler.current
+        place = place_in_stack(task.rank, sys._getframe(1))
+        place = replace(place, call="os._exit")
+        text = (
+            f"rank {task.rank} ends its process with os._exit({status}) at {place.where}: MPI was not finalized, so a "
+            "launcher ends the job, or the other ranks wait for ever"
+        )
+        task.exit_code = status or 1
+        scheduler.fail(Problem("exit", ERROR, text, (task.rank,), (place,)))
+
+    os._exit = leave
+    try:
+        yield
+    finally:
+        os._exit = real

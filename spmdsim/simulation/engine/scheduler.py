@@ -7,15 +7,20 @@ became ready first runs. With a seed the next rank is drawn at random instead, w
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import Speeds
-from spmdsim.simulation.findings.problems import Problem
+from spmdsim.simulation.findings.places import Place, user_call
+from spmdsim.simulation.findings.problems import ERROR, Problem
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.messages import Mailbox, Message
@@ -103,6 +108,7 @@ class Scheduler:
         self._greenlet = library.greenlet
         self.exit = library.GreenletExit
         self.hub = library.getcurrent()
+        self.thread = get_ident()
         self.tasks = [Task(rank, self) for rank in range(size)]
         self.ready: deque[Task] = deque()
         self.current: Task = self.tasks[0]
@@ -210,6 +216,19 @@ class Scheduler:
             self.hub.switch()
         raise self.exit
 
+    def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
+        """End the run: a thread of the program's own calls MPI, and only the one that plays the ranks can wait."""
+        call, user = user_call(frame)
+        name, rank = threading.current_thread().name, task.rank
+        file, line = ("?", 0) if user is None else (user.f_code.co_filename, user.f_lineno)
+        place = Place(rank, call, file, line)
+        text = (
+            f"rank {rank} calls {place} in a thread of its own ({name}): all virtual ranks share one thread, so only "
+            "the thread a rank begins in can be simulated"
+        )
+        self.record_failure(Problem("thread", ERROR, text, (rank,), (place,)))
+        raise SystemExit
+
     def _next(self) -> Task:
         if self.random is not None:
             self.ready.rotate(-self.random.randrange(len(self.ready)))
@@ -217,6 +236,8 @@ class Scheduler:
 
     def pass_on(self, task: Task) -> None:
         """Run somebody else; come back when the given rank is ready again."""
+        if get_ident() != self.thread:
+            self.refuse_thread(task, sys._getframe(1))
         ready = self.ready
         # The hub starts ranks: one started by another would inherit its recursion depth.
         if self.through_hub or not ready or not ready[0].started:

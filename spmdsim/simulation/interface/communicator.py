@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.simulation.data import constants as c
@@ -84,6 +85,8 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     def _task(self) -> Task:
         """The rank whose handle this is, which must be the one that runs."""
         task = self._holder
+        if get_ident() != self._scheduler.thread:
+            self._scheduler.refuse_thread(task, _frame(1))
         if task is not self._scheduler.current:
             self._strange(task)
         return task

@@ -1,0 +1,369 @@
+"""A command that runs somebody's code, in a child process with limits: time, memory and output.
+
+The child is a fork, so it starts at once and knows all that its parent knows. It has to say that it came to its end:
+a process that is killed, or that the user's code ends with whatever exit code, is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, TextIO
+
+from spmdsim.errors import InputError, SpmdError
+from spmdsim.launch.environment import launched
+from spmdsim.trace.lines import in_words
+
+MIB = 1 << 20
+SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
+"""The limits if nothing else is asked for."""
+WALL = 2
+"""A process may take this many times its processor time by the clock, and longer as long as it works."""
+LAST_WORDS = 1.0
+"""Seconds for a process that is over its time to say where it is."""
+PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_exit = os._exit  # simulations have another one
+OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a command may use; 0 is no limit.
+
+    Attributes:
+        seconds: of processor time; twice as many for who does nothing.
+        memory: bytes beyond what the program itself needs (on Linux).
+        output: bytes that are printed, if not on a terminal.
+    """
+
+    seconds: float = SECONDS
+    memory: int = MEMORY_MIB * MIB
+    output: int = OUTPUT_MIB * MIB
+
+
+def add_limits(add: Callable[..., object], seconds: float = SECONDS) -> None:
+    """Declare the options, with a parser's ``add_argument``."""
+    from spmdsim.cli.arguments import amount
+
+    often = f"seconds of processor time ({seconds:g}), {WALL} times as many without any; 0: no limit"
+    texts = (
+        ("--time-limit", seconds, "S", often),
+        ("--memory-limit", MEMORY_MIB, "MIB", f"memory of the program ({MEMORY_MIB})"),
+        ("--output-limit", OUTPUT_MIB, "MIB", f"what it prints ({OUTPUT_MIB})"),
+    )
+    for name, default, unit, text in texts:
+        add(name, type=amount, default=float(default), metavar=unit, help=text)
+
+
+def limited(args: argparse.Namespace, body: Callable[[], int], reads: bool = False) -> int:
+    """Run a command's body within the limits of its arguments; see :func:`run_limited`."""
+    limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
+    return run_limited(body, limits, reads)
+
+
+def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) -> int:
+    """Run a function in a child process with limits.
+
+    Ranks of an MPI job, and systems that cannot fork, run it as it is.
+
+    Args:
+        body: returns an exit code.
+        limits: what it may use.
+        reads: whether the user's code may read what is typed in.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        InputError: it reached a limit, or did not come to its end.
+        KeyboardInterrupt: after Ctrl-C; where the user's code was is said before.
+    """
+    if not hasattr(os, "fork") or launched() or limits == Limits(0, 0, 0):
+        return body()
+    streams = [stream for stream in (sys.stdout, sys.stderr) if not stream.isatty()]
+    pipes = [os.pipe() for _ in streams]  # a terminal is the child's as well: it has colours and a width
+    report = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    in_group = reads and sys.stdin is not None and sys.stdin.isatty()  # else the terminal stops who reads
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, such as numpy's
+        child = os.fork()
+    if child == 0:
+        writes = {1 if stream is sys.stdout else 2: end for stream, (_, end) in zip(streams, pipes)}
+        _be_child(body, limits, writes, report[1], reads, in_group)
+    for _, end in (*pipes, report):
+        os.close(end)
+    return _Watch(child, limits, dict(zip([end for end, _ in pipes], streams)), report[0], in_group).run()
+
+
+# -- the child ------------------------------------------------------------------------------------------
+
+_memory = 0  # the limit of this process in bytes
+
+
+def memory_words() -> str:
+    """The memory limit of this process in words, to stand behind what is said of a lack of memory."""
+    return f" (the limit is {_memory // MIB:,} MiB: --memory-limit)" if _memory else ""
+
+
+def _be_child(
+    body: Callable[[], int], limits: Limits, writes: dict[int, int], report: int, reads: bool, in_group: bool
+) -> NoReturn:
+    """Run the function, say how it ended, and leave; nothing of the parent's goes on in here."""
+    me, said = os.getpid(), ""
+    try:
+        if not in_group:
+            os.setpgid(0, 0)
+        if not reads:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the process
+        for number, end in writes.items():
+            os.dup2(end, number)
+            name = "stdout" if number == 1 else "stderr"
+            setattr(sys, name, _like(getattr(sys, name), number))
+        _limit(limits, report)
+        said = _ended(body)
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        if os.getpid() == me:  # what the user's code has forked has nothing to say
+            os.write(report, f"{said}\n".encode())
+        _exit(0)
+
+
+def _like(stream: TextIO, number: int) -> TextIO:
+    """A stream into a file descriptor that encodes as another stream does."""
+    encoding, errors = getattr(stream, "encoding", None) or "utf-8", getattr(stream, "errors", None)
+    return open(number, "w", encoding=encoding, errors=errors, closefd=False)
+
+
+def _ended(body: Callable[[], int]) -> str:
+    """How the function ended; what is no mistake of a user's is printed as any command's."""
+    from spmdsim.launch.abort import guard
+
+    mistakes: list[SpmdError] = []
+
+    def run() -> int:
+        try:
+            return body()
+        except SpmdError as error:
+            mistakes.append(error)
+        except MemoryError as error:
+            mistakes.append(InputError(f"{_where(error)}there is no more memory{memory_words()}"))
+        except SystemExit as leaving:
+            if leaving.code:
+                raise
+            mistakes.append(InputError(f"{_where(leaving)}sys.exit({leaving.code}) ends the program"))
+        return 2
+
+    code = guard(run, " ".join(["spmdsim", *sys.argv[1:2]])) & 0xFF
+    return f"error {mistakes[0]}" if mistakes else f"code {code}"
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of the user's that an exception passed."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if _is_users(trace.tb_frame):
+            found = f"{in_words(trace.tb_frame.f_code.co_filename, trace.tb_lineno)}: "
+        trace = trace.tb_next
+    return found
+
+
+def _is_users(frame: FrameType) -> bool:
+    installed = (PACKAGE, "<frozen", os.path.dirname(os.__file__) + os.sep)
+    return (
+        not frame.f_code.co_filename.startswith(installed) and "site-packages" not in frame.f_code.co_filename
+    )
+
+
+def _limit(limits: Limits, report: int) -> None:
+    """Set the limits of this process, and let it say where it is when it is over its time."""
+    global _memory
+
+    def over(_: int, frame: FrameType | None) -> None:
+        while frame is not None and not _is_users(frame):
+            frame = frame.f_back
+        place = "" if frame is None else in_words(frame.f_code.co_filename, frame.f_lineno)
+        with suppress(RuntimeError):  # it may be printing just now
+            sys.stdout.flush()
+        os.write(report, f"at {place}\n".encode())
+        _exit(1)
+
+    signal.signal(OVER, over)
+    signal.signal(signal.SIGINT, over)
+    try:
+        import resource
+    except ImportError:
+        return
+    import numpy  # noqa: F401 - what the program itself needs is not the user's
+
+    _lower(resource.RLIMIT_CORE, 0, 0)
+    if limits.seconds:
+        seconds = math.ceil(limits.seconds + time.process_time())
+        _lower(resource.RLIMIT_CPU, seconds, seconds + 1)
+    if limits.memory and (needed := _address_space()):
+        _lower(resource.RLIMIT_AS, needed + limits.memory, needed + limits.memory)
+        _memory = limits.memory
+
+
+def _lower(kind: int, soft: int, hard: int) -> None:
+    import resource
+
+    most = resource.getrlimit(kind)[1]
+    most = sys.maxsize if most == resource.RLIM_INFINITY else most
+    resource.setrlimit(kind, (min(soft, most), min(hard, most)))
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+# -- the parent -----------------------------------------------------------------------------------------
+
+
+def _processor_seconds(process: int) -> float:
+    """What another process has used; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class _Watch:
+    """Passes on what a child prints, and ends it at its limits."""
+
+    def __init__(
+        self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool
+    ) -> None:
+        self.child, self.limits, self.streams, self.report, self.in_group = (
+            child,
+            limits,
+            streams,
+            report,
+            in_group,
+        )
+        self.printed, self.used = 0, 0.0
+        self.said = b""
+        self.why = ""
+        self.status: int | None = None
+        self.deadline = time.monotonic() + (WALL * limits.seconds or float("inf"))
+        if in_group:  # somebody types
+            self.deadline = float("inf")
+
+    def run(self) -> int:
+        """Until the child has ended; its exit code."""
+        try:
+            try:
+                self._watch()
+            except KeyboardInterrupt:
+                self._ask("interrupted")
+                self._watch()
+        finally:
+            self._kill()
+            for end in (*self.streams, self.report):
+                os.close(end)
+        return self._verdict()
+
+    def _watch(self) -> None:
+        """Until the child has reported, has ended, or was asked to end and does not."""
+        while not self.said.endswith(b"\n") and self.status is None:
+            left = self.deadline - time.monotonic()
+            if left <= 0 and self.why:
+                return
+            if left <= 0 and not self._works():
+                self._ask("time")
+            self._read(min(max(left, 0), 0.2))
+            done, status, used = os.wait4(self.child, os.WNOHANG)
+            if done:
+                self.status = os.waitstatus_to_exitcode(status)
+                over = 0 < self.limits.seconds <= used.ru_utime + used.ru_stime
+                self.why = self.why or ("time" if self.status in (-OVER, -signal.SIGKILL) and over else "")
+        while self._read(0):
+            pass
+
+    def _works(self) -> bool:
+        """Whether the child has used a tenth of its time by the clock: then others had the machine, and it goes on."""
+        before, self.used = self.used, _processor_seconds(self.child)
+        self.deadline += WALL * self.limits.seconds
+        return self.used - before > WALL * self.limits.seconds / 10
+
+    def _read(self, seconds: float) -> bool:
+        """Pass on what has come; whether anything has."""
+        some = False
+        for end in select.select([*self.streams, self.report], [], [], seconds)[0]:
+            data = os.read(end, 1 << 16)
+            some = some or bool(data)
+            if end == self.report:
+                self.said += data
+            else:
+                self._write(self.streams[end], data)
+        return some
+
+    def _write(self, stream: TextIO, data: bytes) -> None:
+        if self.why:
+            return
+        self.printed += len(data)
+        if self.limits.output and self.printed > self.limits.output:
+            self._ask("output")
+        elif hasattr(stream, "buffer"):
+            stream.buffer.write(data)
+            stream.buffer.flush()
+        else:
+            stream.write(data.decode(errors="replace"))
+
+    def _ask(self, why: str) -> None:
+        """Ask the child where it is, and to end; it has a moment for that."""
+        self.why, self.deadline = why, time.monotonic() + LAST_WORDS
+        if self.status is None:
+            os.kill(self.child, OVER)
+
+    def _kill(self) -> None:
+        """End the child, and what it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            if self.status is None:
+                os.kill(self.child, signal.SIGKILL)
+            if not self.in_group:
+                os.killpg(self.child, signal.SIGKILL)
+        if self.status is None:
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+
+    def _verdict(self) -> int:
+        word, _, rest = self.said.decode(errors="replace").strip().partition(" ")
+        at = f"{rest}: " if word == "at" and rest else ""
+        if self.why == "interrupted":
+            sys.stderr.write(f"interrupted{' at ' if at else ''}{rest if at else ''}\n")
+            raise KeyboardInterrupt
+        if self.why == "output":
+            raise InputError(
+                f"{at}it has printed more than {self.limits.output / MIB:g} MiB: --output-limit allows more"
+            )
+        if self.why == "time" or word == "at":
+            raise InputError(
+                f"{at}it has not ended after {self.limits.seconds:g} s: --time-limit allows more"
+            )
+        if word == "code":
+            return int(rest)
+        if word == "error":
+            raise InputError(rest)
+        status = self.status or 0
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        raise InputError(f"the program ended its own process with {how}: nothing can be said of it")

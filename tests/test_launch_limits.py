@@ -1,0 +1,182 @@
+"""Commands that run somebody's code: limits that are said when they are reached, and no pass for code that leaves."""
+
+from __future__ import annotations
+
+import ast
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spmdsim.cli.main import main
+from spmdsim.errors import InputError
+from spmdsim.launch.limits import MIB, Limits, run_limited
+from spmdsim.simulation import simulate
+
+HEAD = "from spmdsim.collectives import send, recv, recv_reduce, copy\nimport os, sys, time\n"
+
+#: Students' files: what ``check`` must say of them, and the exit code.
+STUDENTS = {
+    "exits": ("def f(rank, size):\n    sys.exit(0); yield []", 1, "rank 0 fails: SystemExit: 0 (line 4, in f)"),
+    "exits on import": ("sys.exit(0)\ndef f(rank, size): yield []", 2, "cannot be loaded: SystemExit: 0"),
+    "_exits": ("def f(rank, size):\n    os._exit(0); yield []", 2, "ended its own process with exit code 0"),
+    "_exits on import": ("os._exit(0)\ndef f(rank, size): yield []", 2, "ended its own process with exit code 0"),
+    "killed": ("def f(rank, size):\n    os.kill(os.getpid(), 9); yield []", 2, "with signal SIGKILL"),
+    "spins": ("def f(rank, size):\n    while True: pass\n    yield []", 2, ".py:4: it has not ended after 1 s"),
+    "computes in one piece": ("def f(rank, size):\n    9**9**9; yield []", 2, "it has not ended after 1 s"),
+    "sleeps": ("def f(rank, size):\n    time.sleep(999); yield []", 2, ".py:4: it has not ended after 1 s"),
+    "endless rounds": ("def f(rank, size):\n    while True: yield []", 1, "rank 0 does not end: more than"),
+    "endless chunks": ("def f(rank, size):\n    yield [send(1 - rank, iter(int, 1))]", 2, "it has not ended after 1 s"),
+    "chunk 10^9": ("def f(rank, size):\n    yield [send(1 - rank, 10**9), recv(1 - rank, 10**9)]", 1, "chunk 1,000,000,000"),
+    "chunks up to 10^9": ("def f(rank, size):\n    yield [send(1 - rank, range(10**9))]", 1, "chunk 999,999,999"),
+    "10^6 moves": ("def f(rank, size):\n    yield [send(1 - rank, 0)] * 10**6", 1, "has 1,000,000 moves in its round"),
+    "much memory": ("def f(rank, size):\n    x = bytearray(10**10); yield []", 2, ".py:4: there is no more memory (the limit is 512 MiB"),
+    "prints": ("def f(rank, size):\n    while True: print('x' * 10**5)\n    yield []", 2, "it has printed more than 1 MiB"),
+    "reads": ("def f(rank, size):\n    input(); yield []", 1, "EOFError"),
+    "raises": ("def f(rank, size):\n    raise ValueError('mine'); yield []", 1, "ValueError: mine (line 4, in f)"),
+    "forks": ("os.fork()\ndef f(rank, size):\n    yield []", 1, "wrong"),
+}  # fmt: skip
+LIMITS = ("--time-limit", "1", "--memory-limit", "512", "--output-limit", "1")
+
+
+@pytest.mark.parametrize("what", STUDENTS)
+def test_students_code_within_limits(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, code, words = STUDENTS[what]
+    (tmp_path / "mine.py").write_text(HEAD + source)
+    assert main(["collective", "check", f"{tmp_path / 'mine.py'}:f", "-n", "2", *LIMITS]) == code
+    told = capfd.readouterr()
+    lines = [line for line in f"{told.out}\n{told.err}".splitlines() if line.strip("x")]
+    assert any(words in line for line in lines), lines
+    assert "Traceback" not in told.err and len(lines) <= (3 if what != "forks" else 6)
+    assert code == 1 or len(told.err.splitlines()) == 1
+
+
+#: Programs on virtual ranks: what ``simulate`` must say of them, and the exit code.
+PROGRAMS = {
+    "os._exit": ("if rank == 1: os._exit(0)\nCOMM.Barrier()", 1, "rank 1 ends its process with os._exit(0) at p.py:4"),
+    "thread": (
+        "if rank == 0:\n    t = threading.Thread(target=lambda: COMM.Barrier()); t.start(); t.join()\nelse: COMM.Barrier()",
+        1, "rank 0 calls Barrier at p.py:5 in a thread of its own",
+    ),
+    "thread that sends": (
+        "t = threading.Thread(target=lambda: COMM.isend(1, dest=0)); t.start(); t.join()", 1, "rank 0 calls isend at p.py:4 in a thread"
+    ),
+    "thread that asks": ("t = threading.Thread(target=COMM.Get_rank); t.start(); t.join()", 1, "rank 0 calls Get_rank"),
+    "thread of its own": ("t = threading.Thread(target=time.sleep, args=(.01,)); t.start(); t.join()", 0, "all finished"),
+    "spins": ("while True: pass", 2, "p.py:4: it has not ended after 1 s"),
+    "talks for ever": ("while True: COMM.allreduce(1)", 2, "p.py:4: it has not ended after 1 s"),
+    "memory": ("x = bytearray(10**10)", 1, "rank 0 raises MemoryError (the limit is 512 MiB: --memory-limit) at p.py:4"),
+    "prints": ("while True: print('x' * 10**5)", 2, "it has printed more than 1 MiB"),
+    "exits": ("sys.exit(0)", 0, "all finished"),
+    "exits with a code": ("sys.exit(7)", 7, "rank 0 leaves with sys.exit(7) at p.py:4"),
+    "aborts": ("os.abort()", 2, "signal SIGABRT"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_programs_within_limits(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, code, words = PROGRAMS[what]
+    head = "import os, sys, threading, time\nfrom mpi4py import MPI\nCOMM = MPI.COMM_WORLD; rank = COMM.Get_rank()\n"
+    (tmp_path / "p.py").write_text(head + source)
+    assert main(["simulate", *LIMITS, "-n", "2", str(tmp_path / "p.py")]) == code
+    told = capfd.readouterr().err
+    assert words in told and (code != 2 or len(told.splitlines()) == 1), told
+
+
+def test_a_function_is_not_simulated_past_a_threads_call() -> None:
+    import threading
+
+    def program(comm):
+        thread = threading.Thread(target=comm.barrier)
+        thread.start()
+        thread.join()
+
+    report = simulate(program, 2, check=False)
+    assert [problem.kind for problem in report.problems] == ["thread"] and not report.completed
+
+
+@pytest.mark.parametrize("command", ["check", "simulate"])
+def test_ctrl_c_is_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"import os\ndef f(rank, size):\n    open({str(tmp_path / 'on')!r}, 'w').close()\n    while True: pass\n    yield\n"
+        + ("next(f(0, 2))\n" if command == "simulate" else "")
+    )
+    words = ["simulate", "mine.py"] if command == "simulate" else ["collective", "check", "mine.py:f"]
+    ours = f"import sys; sys.path[:0] = {[p for p in sys.path if p]!r}; from spmdsim.cli.main import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ours, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    for _ in range(600):
+        if (tmp_path / "on").exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "interrupted at mine.py:4\n")
+
+
+def test_limits_are_chosen(capfd: pytest.CaptureFixture[str]) -> None:
+    def body() -> int:
+        print("here")
+        return 3
+
+    assert run_limited(body, Limits()) == 3
+    with pytest.raises(InputError, match="ended its own process with exit code 5"):
+        run_limited(lambda: sys.modules["os"]._exit(5), Limits())
+    with pytest.raises(InputError, match="there is no more memory"):
+        run_limited(lambda: len(bytearray(1 << 30)), Limits(memory=256 * MIB))
+    assert run_limited(lambda: len(bytearray(1 << 20)) >> 20, Limits(memory=256 * MIB)) == 1
+
+
+@pytest.mark.parametrize("argv", [
+    ["collective", "show", "all_reduce", "ring", "-n", "100000"],
+    ["collective", "check", "ring", "-n", "1000000", "--time-limit", "1"],
+    ["collective", "export", "all_reduce", "ring", "-n", "100000", "--time-limit", "1"],
+    ["collective", "diff", "all_reduce", "ring", "linear", "-n", "100000", "--time-limit", "1"],
+])  # fmt: skip
+def test_too_much_to_look_at(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) in (1, 2)
+    told = capsys.readouterr()
+    assert len((told.err or told.out).splitlines()) <= 3 and "Traceback" not in told.err
+
+
+#: Who may run text or files as code, and why.
+ALLOWED = {
+    ("simulation/run.py", "exec"): "the user's program, which simulate is asked to run",
+    ("simulation/run.py", "compile"): "the same, once for all ranks",
+    ("cli/collective/common.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
+    ("simulation/engine/isolation.py", "exec_module"): "modules that the simulated program imports",
+    ("auto_parallel/programs/record.py", "run_path"): "the user's program, which search records",
+    ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",
+    ("launch/bootstrap.py", "run_module"): "the same, as a module",
+    ("simulation/data/payloads.py", "loads"): "objects that a simulated program sends to itself",
+    ("worlds/mpi/counted.py", "loads"): "objects that ranks of one job send to one another",
+}
+RUNS_CODE = {"eval", "exec", "compile", "execfile", "exec_module", "run_path", "run_module", "system", "popen", "loads"}  # fmt: skip
+
+
+def test_no_text_is_run_as_code() -> None:
+    """Neither text of the command line nor of files is evaluated, unpickled or given to a shell."""
+    package, found = Path(__file__).parent.parent / "spmdsim", set()
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
+                found.add((place, node.arg))
+            if not isinstance(node, ast.Call):
+                continue
+            function = node.func
+            owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+            name = function.attr if owner else getattr(function, "id", "")
+            if name in RUNS_CODE and owner not in ("json", "topology") and not (name == "compile" and owner):
+                found.add((place, name))
+            if name in ("load", "loads") and owner in ("pickle", "marshal", "np", "numpy", "shelve", "yaml"):
+                found.add((place, name))
+    assert found == set(ALLOWED)
