@@ -57,7 +57,7 @@ def test_double_recursion(name: str, ranks: int) -> None:
 def test_propagation(name: str, ranks: int) -> None:
     """From the first product, whose rows (or first dim) are cut in two."""
     graph = build(name)
-    first = next(operator for operator in graph.operators if operator.contraction)
+    first = next(operator for operator in graph.operators if operator.bound.contraction)
     row = next(f for dim in first.bound.inputs[0] for f in dim)
     cuts = tuple(tuple(2 if row in dim else 1 for dim in term) for term in first.bound.inputs)
     graph = graph.configure(**{first.name: cuts})

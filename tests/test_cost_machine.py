@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
-from spmdsim.cost import Link, Machine, Measurement, Piece, load_machine, save_machine
+import spmdsim.ops as ops
+from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, save_machine
+from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
 from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
-from spmdsim.cost.roofline import Work, ridge
+from spmdsim.cost.roofline import Work, forward_work, gradient_work, ridge
 from spmdsim.cost.volumes import COLLECTIVES, bus_factor, message_bytes, received_per_message
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, RuleError
 from spmdsim.layout import Mesh
+from spmdsim.rules import Rule, Strategy
 
 TOY = Machine("toy", alpha=1.0, beta=0.01, gamma=0.001, flops=1e9, beta_memory=0.5)
 
@@ -213,3 +218,73 @@ def test_roofline_takes_the_slower_of_two() -> None:
     assert Work(1e6, 1e9).seconds(machine) == pytest.approx(10.0)
     assert ridge(machine) == pytest.approx(10.0)
     assert (Work(11, 1).bound(machine), Work(9, 1).bound(machine)) == ("compute", "memory")
+
+
+RATED = replace(TOY, rates=(Rate("elements", 0.0, 3.0), Rate("passes", 5.0, 0.0)))
+
+
+def test_classes_of_operators_have_their_own_rates() -> None:
+    works = {kind: Work(100, 40, kind) for kind in ("", "product", "elements", "passes")}
+    plain = {kind: work.seconds(TOY) for kind, work in works.items()}
+    assert set(plain.values()) == {20.0}
+    assert {kind: work.seconds(RATED) for kind, work in works.items()} == {
+        "": 20.0, "product": 20.0, "elements": 120.0, "passes": 500.0,
+    }  # fmt: skip
+    assert works["passes"].seconds(Restricted(RATED, frozenset({"exchange"}))) == 500.0
+    assert works["passes"].seconds(load_cost_model("dtensor")) == works[""].seconds(
+        load_cost_model("dtensor")
+    )
+    assert RATED.what_if(flops=2, beta_memory=3).rates == (
+        Rate("elements", 0.0, 9.0),
+        Rate("passes", 2.5, 0.0),
+    )
+
+
+def test_rates_are_kept_in_the_machine_file() -> None:
+    assert machine_from_json(machine_to_json(RATED)) == RATED
+    assert machine_from_json(machine_to_json(TOY)).rates == ()
+    for text, words in (
+        ('{"passes": 3}', "'rates' 'passes' is 3; it has to map"),
+        ("[1]", "'rates' is "),
+        ('{"passes": [-1, 0]}', "rate of passes is -1.0; it has to be a number >= 0"),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            machine_from_json(f'{{"alpha": 1, "beta": 1, "rates": {text}}}')
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "params", "kind"),
+    [
+        ("matmul", [(4, 5), (5, 6)], {}, "product"),
+        ("multiply", [(4, 5), (4, 5)], {}, "elements"),
+        ("relu", [(4, 5)], {}, "elements"),
+        ("exp", [(4, 5)], {}, "functions"),
+        ("tanh", [(4, 5)], {}, "functions"),
+        ("gelu", [(4, 5)], {}, "passes"),
+        ("softmax", [(4, 5)], {"dim": 1}, "passes"),
+        ("layer_norm", [(4, 5), (5,), (5,)], {"epsilon": 1e-5}, "passes"),
+        ("cross_entropy", [(4, 5), (4,)], {}, "passes"),
+        ("embedding", [(4,), (5, 6)], {}, "lookup"),
+    ],
+)
+def test_the_class_of_an_operator_follows_from_its_rule(name, shapes, params, kind) -> None:
+    assert getattr(ops, name).op.bind(shapes, params).work == kind
+
+
+def test_a_class_that_is_none_is_refused() -> None:
+    with pytest.raises(
+        RuleError, match="work of a rule is 'elements', 'functions' or 'passes', but got 'fast'"
+    ):
+        Rule.parse("... -> ...", work="fast")
+
+
+def test_what_the_busiest_rank_does_by_hand() -> None:
+    mesh = Mesh((2, 2), ("a", "b"))
+    product = ops.matmul.op.bind([(5, 6), (6, 9)], {})
+    both = Strategy.of(mesh, {"m": "a", "n": "b"})
+    assert forward_work(product, both, (4, 8)) == Work(2 * 3 * 6 * 5, 4 * 18 + 8 * 30 + 8 * 15, "product")
+    assert gradient_work(product, both, (4, 8)) == forward_work(product, both, (4, 8))
+    rows = ops.embedding.op.bind([(7,), (100, 6)], {})
+    split = Strategy.of(mesh, {"v": "a", "h": "b"})
+    assert forward_work(rows, split, (8, 4)) == Work(21, 7 * 8 + 2 * 21 * 4, "lookup")
+    assert gradient_work(rows, split, (8, 4)).nbytes == 7 * 8 + 2 * 21 * 4 + 50 * 3 * 4

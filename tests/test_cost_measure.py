@@ -164,6 +164,8 @@ def test_calibrate_writes_a_machine_that_predicts(tmp_path) -> None:
     assert machine.measured_seconds("all_reduce", "native", 2, 1024)
     assert json.loads(path.read_text())["_ranks"] == 2
     assert machine.interval and "checks of whole collectives" in done.stdout
+    assert [rate.kind for rate in machine.rates] == ["elements", "functions", "passes", "lookup"]
+    assert all(bool(rate.per_flop) != bool(rate.per_byte) for rate in machine.rates)
     shown = spmdsim("predict", "all_reduce", "-n", "2", "-e", "4K", "--machine", str(path), "--json")
     points = json.loads(shown.stdout)["points"]
     assert json.loads(shown.stdout)["interval"] == list(machine.interval)

@@ -78,7 +78,7 @@ def _model_factor(graph: Graph, operator: Operator, split: dict[int, int | None]
             factors = [f for f in term[dim] if f not in bound.rule.whole and _fits(operator, f, size)]
             return factors[0] if factors else None
     weights = [k for k, operand in enumerate(operator.inputs) if graph.values[operand].kind == "parameter"]
-    if not weights or not (operator.contraction or bound.rule.indexed):
+    if not weights or not (operator.bound.contraction or bound.rule.indexed):
         return None
     own = {f for dim in bound.inputs[weights[0]] for f in dim}
     others = {f for k, term in enumerate(bound.inputs) if k not in weights for dim in term for f in dim}

@@ -249,7 +249,7 @@ def _check_usable(model: Model) -> None:
     """Refuse a mesh that no operator can use."""
     if _is_used(model):
         return
-    operator = max(model.graph.operators, key=lambda o: o.flops)
+    operator = max(model.graph.operators, key=lambda o: o.bound.flops)
     sizes = ", ".join(f"{factor}={size}" for factor, size in operator.bound.sizes.items())
     raise InputError(
         f"no operator can use {model.mesh.size} ranks as {model.mesh}: every dim has fewer elements than ranks, or must stay whole, as in the largest operator "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
+from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate
@@ -34,6 +34,7 @@ __all__ = [
     "Prediction",
     "Price",
     "Program",
+    "Rate",
     "Topology",
     "Work",
     "calibrate",

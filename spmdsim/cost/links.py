@@ -33,6 +33,21 @@ class Piece:
     beta: float
 
 
+@dataclass(frozen=True)
+class Rate:
+    """What a class of operators takes on one rank: the slower of the two decides.
+
+    Attributes:
+        kind: the class, as :attr:`spmdsim.rules.BoundRule.work` says.
+        per_flop: seconds per operation.
+        per_byte: seconds per byte read or written.
+    """
+
+    kind: str
+    per_flop: float
+    per_byte: float
+
+
 def piecewise(pieces: tuple[Piece, ...], nbytes: float, beta: float) -> float:
     """Time of this many bytes by their range, or ``nbytes * beta`` without ranges; nothing for no bytes."""
     if nbytes <= 0:

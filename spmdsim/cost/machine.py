@@ -14,13 +14,13 @@ from functools import cache
 from typing import Any
 
 from spmdsim.cost.cost_model import CostModel
-from spmdsim.cost.links import Link, Piece, piecewise, scaled
+from spmdsim.cost.links import Link, Piece, Rate, piecewise, scaled
 from spmdsim.cost.measured import MeasuredTable, Measurement
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.cost.volumes import message_bytes
 from spmdsim.errors import InputError
 
-__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece"]
+__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
 
 @dataclass(frozen=True, eq=True)
@@ -45,6 +45,8 @@ class Machine:
         measured: measured times; they decide over the formulas for their collective and group size.
         memory_bytes: memory of one rank, 0 when unknown.
         call_seconds: what an emulated collective costs besides its rounds.
+        rates: measured rates of classes of operators (:attr:`spmdsim.rules.BoundRule.work`), in the place of ``flops``
+            and ``beta_memory``.
         interval: between how many times and how many times its prediction a measured collective took when
             predictions were checked on this machine; None if nobody checked.
 
@@ -69,6 +71,7 @@ class Machine:
     measured: tuple[Measurement, ...] = ()
     memory_bytes: int = 0
     call_seconds: float = 0.0
+    rates: tuple[Rate, ...] = ()
     interval: tuple[float, float] | None = None
     _table: MeasuredTable = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
@@ -78,7 +81,7 @@ class Machine:
         object.__setattr__(self, "_table", MeasuredTable(self.measured))
         facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
         levels = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes, self.call_seconds)
-        pieces = (self.pieces, self.still_pieces, self.reduce_pieces, self.copy_pieces)
+        pieces = (self.pieces, self.still_pieces, self.reduce_pieces, self.copy_pieces, self.rates)
         object.__setattr__(self, "_hash", hash((facts, levels, pieces, self.measured)))
 
     def __hash__(self) -> int:
@@ -245,8 +248,17 @@ class Machine:
         """Measured time for a message size, interpolated; None where this group size was not measured."""
         return self._table.seconds(collective, algorithm, group_size, message)
 
-    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Time of a local operator: the slower of arithmetic and memory traffic (roofline)."""
+    def compute_seconds(self, flops: float, nbytes: float = 0.0, kind: str = "") -> float:
+        """Time of a local operator: the slower of arithmetic and memory traffic (roofline).
+
+        Args:
+            flops: floating point operations.
+            nbytes: bytes read and written.
+            kind: the operator's class, see :attr:`rates`.
+        """
+        for one in self.rates:
+            if one.kind == kind:
+                return max(flops * one.per_flop, nbytes * one.per_byte)
         return max(flops / self.flops, nbytes * self.beta_memory)
 
     def what_if(self, **factors: float) -> Machine:
@@ -277,6 +289,14 @@ class Machine:
             still_pieces=scaled(self.still_pieces, a, b),
             reduce_pieces=scaled(self.reduce_pieces, factors.get("gamma", 1.0)),
             copy_pieces=scaled(self.copy_pieces, factors.get("beta_memory", 1.0)),
+            rates=tuple(
+                Rate(
+                    x.kind,
+                    x.per_flop / factors.get("flops", 1.0),
+                    x.per_byte * factors.get("beta_memory", 1.0),
+                )
+                for x in self.rates
+            ),
             measured=() if factors else self.measured,
             **numbers,
         )
@@ -347,6 +367,7 @@ def _check_numbers(machine: Machine) -> None:
     values += [
         (f"pieces {key}", getattr(one, key)) for one in _all_pieces(machine) for key in ("alpha", "beta")
     ]
+    values += [(f"rate of {x.kind}", rate) for x in machine.rates for rate in (x.per_flop, x.per_byte)]
     for key, value in values:
         if not 0 <= value < float("inf"):
             raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")

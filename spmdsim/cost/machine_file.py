@@ -14,14 +14,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece
+from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
 from spmdsim.errors import InputError
 from spmdsim.reading import parse_json, read_text, readable
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
 _PIECES = ("pieces", "still_pieces", "reduce_pieces", "copy_pieces")
-_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "interval", "measured")
+_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "rates", "interval", "measured")
 _OWN = {
     "laptop": Machine.laptop,
     "cluster": Machine.cluster,
@@ -78,6 +78,8 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
         if found := getattr(machine, key):
             rows = [(one.limit, one.alpha, one.beta) for one in found]
             data[key] = [[None if limit == float("inf") else limit, *rest] for limit, *rest in rows]
+    if machine.rates:
+        data["rates"] = {one.kind: [one.per_flop, one.per_byte] for one in machine.rates}
     if machine.interval:
         data["interval"] = list(machine.interval)
     if machine.measured:
@@ -126,6 +128,8 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
     for key in _PIECES:
         if key in data:
             values[key] = _pieces(data[key], key, where)
+    if "rates" in data:
+        values["rates"] = _rates(data["rates"], where)
     if "interval" in data:
         values["interval"] = _interval(data["interval"], where)
     if "measured" in data:
@@ -169,6 +173,18 @@ def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
         found.append(Piece(limit, alpha, beta))
     if [one.limit for one in found] != sorted(one.limit for one in found):
         raise InputError(f"{where}: the sizes in {key!r} have to ascend")
+    return tuple(found)
+
+
+def _rates(value: Any, where: str) -> tuple[Rate, ...]:
+    wanted = "classes of operators to [seconds per operation, seconds per byte]"
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: 'rates' is {value!r}; it has to map {wanted}")
+    found: list[Rate] = []
+    for kind, row in value.items():
+        if not isinstance(row, list) or len(row) != 2:
+            raise InputError(f"{where}: 'rates' {kind!r} is {row!r}; it has to map {wanted}")
+        found.append(Rate(kind, *(_number(part, f"rates {kind}", where) for part in row)))
     return tuple(found)
 
 

@@ -1,12 +1,19 @@
-"""The roofline: time of local computation from its flops and the bytes it touches."""
+"""What an operator does locally, and its time: the one price of arithmetic.
+
+The roofline: the slower of the arithmetic and of the bytes touched. A calibrated machine has rates of its own for each
+class of operators, since numpy's exponentials and temporaries are slower than a product's arithmetic or a plain copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
+from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.layout.blocks import largest_block
+from spmdsim.rules import BoundRule, Strategy
+from spmdsim.rules.bound import elements, members
 
 
 @dataclass(frozen=True)
@@ -16,16 +23,13 @@ class Work:
     Attributes:
         flops: floating point operations.
         nbytes: bytes read and written, each operand once.
+        kind: the class of operators, as :attr:`spmdsim.rules.BoundRule.work` says; "" for any.
 
-    >>> Work(2e9, 4e6) + Work(0, 1e6)
-    Work(flops=2000000000.0, nbytes=5000000.0)
     """
 
     flops: float
     nbytes: float
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.nbytes + other.nbytes)
+    kind: str = ""
 
     @property
     def intensity(self) -> float:
@@ -34,7 +38,10 @@ class Work:
 
     def seconds(self, model: CostModel) -> float:
         """Time on a machine, or cost in a published model's unit."""
-        return model.compute_seconds(self.flops, self.nbytes)
+        machine = model.model if isinstance(model, Restricted) else model
+        if isinstance(machine, Machine):
+            return machine.compute_seconds(self.flops, self.nbytes, self.kind)
+        return machine.compute_seconds(self.flops, self.nbytes)
 
     def bound(self, machine: Machine) -> str:
         """What limits this work on this machine: ``compute`` or ``memory``.
@@ -50,15 +57,44 @@ def ridge(machine: Machine) -> float:
     return machine.flops * machine.beta_memory
 
 
-def work(flops: float, local_shapes: Iterable[Sequence[int]], itemsize: int) -> Work:
-    """Work of an operator that touches each of its local operands and results once.
+def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
+    """What the busiest rank does to compute an operator.
+
+    A look-up touches the rows it finds, not the table.
 
     Args:
-        flops: operations of this rank.
-        local_shapes: shapes of the shards read and written.
-        itemsize: bytes per element.
+        bound: the operator's rule with sizes.
+        strategy: who computes what.
+        itemsizes: bytes per element of each operand; results have the widest.
 
-    >>> work(2 * 4 * 5 * 6, [(4, 5), (5, 6), (4, 6)], 4)
-    Work(flops=240, nbytes=296)
+    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.rules import Rule, bind
+    >>> product = bind(Rule.parse("m k, k n -> m n", linear="each"), ((9, 5), (5, 6)))
+    >>> forward_work(product, Strategy.of(Mesh((2,), ("x",)), {"m": "x"}), (4, 4))
+    Work(flops=300, nbytes=340, kind='product')
     """
-    return Work(flops, itemsize * sum(prod(shape) for shape in local_shapes))
+    return _work(bound, strategy, itemsizes, tables=False)
+
+
+def gradient_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
+    """What it does for the gradient of one operand of a product, or of all operands of anything else.
+
+    That is as much as forward; but a look-up's gradient is a table, most of it zeros.
+    """
+    return _work(bound, strategy, itemsizes, tables=True)
+
+
+def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables: bool) -> Work:
+    sizes = {f: largest_block(size, strategy.parts(f)) for f, size in bound.sizes.items()}
+    looked_up = [not bound.rule.indexed.isdisjoint(members(term)) for term in bound.inputs]
+    widths = [*itemsizes]
+    if any(looked_up):  # entries come out as they are in the table, whatever the ids are
+        widths = [size for size, table in zip(itemsizes, looked_up) if table]
+    nbytes = sum(
+        size * elements(term, sizes)
+        for term, size, table in zip(bound.inputs, itemsizes, looked_up)
+        if tables or not table
+    )
+    found = sum(elements(term, sizes) for term in bound.outputs) * max(widths, default=4)
+    # What is looked up is read and written.
+    return Work(bound.flops_of(sizes), nbytes + found * (2 if any(looked_up) else 1), bound.work)

@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, Vjp, alike, binary, conj, unary
-from spmdsim.rules import Rule
+from spmdsim.rules import FUNCTIONS, PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
 from spmdsim.tensor.element_types import promoted
@@ -61,7 +61,7 @@ def _chosen(pick: Callable[..., Any]) -> Vjp:
     return vjp
 
 
-power = binary("power", np.power, _power_vjp)
+power = binary("power", np.power, _power_vjp, work=PASSES)
 maximum = binary("maximum", np.maximum, _chosen(np.greater))
 minimum = binary("minimum", np.minimum, _chosen(np.less))
 equal = binary("equal", np.equal, None)
@@ -69,10 +69,10 @@ greater = binary("greater", np.greater, None)
 less = binary("less", np.less, None)
 
 negative = unary("negative", np.negative, lambda x, y: np.asarray(-1, x.dtype), linear="each")
-exp = unary("exp", np.exp, lambda x, y: y)
-log = unary("log", np.log, lambda x, y: 1 / x)
+exp = unary("exp", np.exp, lambda x, y: y, work=FUNCTIONS)
+log = unary("log", np.log, lambda x, y: 1 / x, work=FUNCTIONS)
 sqrt = unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y)
-tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y)
+tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y, work=FUNCTIONS)
 
 
 def _away_from_zero(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ def stable_sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 relu = unary("relu", _relu, lambda x, y: x > 0, real=True)
-sigmoid = unary("sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True)
+sigmoid = unary("sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True, work=PASSES)
 
 _GELU = 0.7978845608028654  # sqrt(2 / pi)
 
@@ -113,7 +113,7 @@ def _gelu_slope(x: np.ndarray, _y: np.ndarray) -> np.ndarray:
     return half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
 
 
-gelu = unary("gelu", _gelu, _gelu_slope, fractions=True)
+gelu = unary("gelu", _gelu, _gelu_slope, fractions=True, work=PASSES)
 
 
 def _where_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import _log_softmax
 from spmdsim.redistribution.rows import checked_ids
-from spmdsim.rules import Rule
+from spmdsim.rules import PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 
 
@@ -34,7 +34,10 @@ def _dense_vjp(
 
 
 _dense_op = Op(
-    "softmax_cross_entropy", Rule.parse("... w, ... w -> ..., ... w", whole="w"), _dense, _dense_vjp
+    "softmax_cross_entropy",
+    Rule.parse("... w, ... w -> ..., ... w", whole="w", work=PASSES),
+    _dense,
+    _dense_vjp,
 )
 
 
@@ -73,7 +76,7 @@ def _sparse_vjp(dys: Sequence[Any], operands: Sequence[np.ndarray], _results: An
 
 _sparse_op = Op(
     "sparse_softmax_cross_entropy",
-    Rule.parse("... w, ... -> ... w, ...", whole="w"),
+    Rule.parse("... w, ... -> ... w, ...", whole="w", work=PASSES),
     _sparse,
     _sparse_vjp,
     dtype=lambda logits, _labels: logits,

@@ -19,7 +19,7 @@ from spmdsim.ops.reduce import as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.rows import checked_ids
-from spmdsim.rules import Rule
+from spmdsim.rules import PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import promoted
 
@@ -36,7 +36,7 @@ def row_rule(shape: tuple[int, ...], dim: Dim, **_: Any) -> Rule:
     rows = _dims(dim)
     names = [f"w{d}" if d in rows else f"d{d}" for d in range(len(shape))]
     text = " ".join(names)
-    return Rule.parse(f"{text} -> {text}", whole=" ".join(n for n in names if n[0] == "w"))
+    return Rule.parse(f"{text} -> {text}", whole=" ".join(n for n in names if n[0] == "w"), work=PASSES)
 
 
 def _softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
@@ -128,7 +128,7 @@ def _norm_rule(
     data, parameters = norm_terms(len(x), len(scale), begin)
     whole = " ".join(n for n in data.split() if n[0] == "w")
     text = f"{data}, {parameters}, {parameters} -> {data}"
-    return Rule.parse(text, whole=whole, linear=((1, 2),))
+    return Rule.parse(text, whole=whole, linear=((1, 2),), work=PASSES)
 
 
 def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, begin: int = -1) -> np.ndarray:
@@ -206,7 +206,7 @@ def _rows_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _losses: Any) -> t
 
 _rows_op = Op(
     "cross_entropy",
-    Rule.parse("... w, ... -> ...", whole="w"),
+    Rule.parse("... w, ... -> ...", whole="w", work=PASSES),
     _rows,
     _rows_vjp,
     dtype=lambda logits, _labels: logits,

@@ -11,7 +11,7 @@ from spmdsim.errors import RuleError
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import norm_terms, row_rule
 from spmdsim.ops.reduce import Dims, normal_dims
-from spmdsim.rules import Rule
+from spmdsim.rules import PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 
 
@@ -19,7 +19,7 @@ def _rms_rule(x: tuple[int, ...], scale: tuple[int, ...], epsilon: float) -> Rul
     if not 1 <= len(scale) <= len(x):
         raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
     data, parameters = norm_terms(len(x), len(scale), -len(scale))
-    return Rule.parse(f"{data}, {parameters} -> {data}", whole=parameters, linear=((1,),))
+    return Rule.parse(f"{data}, {parameters} -> {data}", whole=parameters, linear=((1,),), work=PASSES)
 
 
 def _inverse(x: np.ndarray, scale: np.ndarray, epsilon: float) -> tuple[np.ndarray, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.cost.machine import CostModel, Link, Machine
+from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.layout import Layout
 from spmdsim.layout.element_type import element_type, held_type
@@ -52,10 +53,11 @@ def _choose(
     bound: BoundRule, layouts: tuple[Layout, ...], dtypes: tuple[np.dtype, ...], machine: Any
 ) -> Strategy:
     options = []
+    itemsizes = [dtype.itemsize for dtype in dtypes]
     for number, strategy in enumerate(_candidates(bound, layouts)):
         moves = _moves(bound, strategy, layouts, dtypes)
         least = [
-            _work(bound, strategy, dtypes, machine or Machine.laptop()),
+            forward_work(bound, strategy, itemsizes).seconds(machine or Machine.laptop()),
             *(least_seconds(*move, machine) for move in moves),
         ]
         options.append((sum(least), number, least, moves, strategy))
@@ -106,13 +108,6 @@ def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
             if order != axes:
                 variants.append(Strategy.of(strategy.mesh, {**strategy.axes, factor: order}, strategy.passed))
     return variants
-
-
-def _work(bound: BoundRule, strategy: Strategy, dtypes: Sequence[np.dtype], machine: CostModel) -> float:
-    """Seconds of the computation."""
-    pieces = math.prod(strategy.parts(factor) for factor in bound.sizes)
-    nbytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(bound.shapes, dtypes)) / pieces
-    return machine.compute_seconds(bound.flops / pieces, nbytes)
 
 
 def _moves(

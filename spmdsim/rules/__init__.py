@@ -3,10 +3,13 @@
 from spmdsim.rules.bind import bind
 from spmdsim.rules.bound import BoundRule
 from spmdsim.rules.cuts import factor_cuts, strategy_from_cuts, strategy_from_factors
-from spmdsim.rules.rule import Rule, Term
+from spmdsim.rules.rule import ELEMENTS, FUNCTIONS, PASSES, Rule, Term
 from spmdsim.rules.strategy import Strategy
 
 __all__ = [
+    "ELEMENTS",
+    "FUNCTIONS",
+    "PASSES",
     "BoundRule",
     "Rule",
     "Strategy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,15 +41,34 @@ class BoundRule:
         return tuple(tuple(math.prod(self.sizes[f] for f in dim) for dim in term) for term in self.outputs)
 
     @cached_property
-    def points(self) -> int:
-        """Size of the iteration space: the product of all factors."""
-        return math.prod(self.sizes.values())
+    def contraction(self) -> bool:
+        """Whether products are summed: linear in each of several operands, and a factor is reduced."""
+        several = len(self.inputs) > 1 and not self.rule.indexed
+        return (
+            several
+            and all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
+            and bool(self.reduced(0))
+        )
+
+    @property
+    def work(self) -> str:
+        """What the local function does: ``"product"``, ``"lookup"``, or what the rule says."""
+        return "lookup" if self.rule.indexed else "product" if self.contraction else self.rule.work
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations: one per point, two where products are summed."""
+        """Floating-point operations: one per point, two where operands are multiplied and summed.
+
+        A look-up does not go through the table: it is one for each element of its results.
+        """
+        return self.flops_of(self.sizes)
+
+    def flops_of(self, sizes: Mapping[str, int]) -> int:
+        """Those of a piece, whose factors have these sizes."""
+        if self.rule.indexed:
+            return sum(elements(term, sizes) for term in self.outputs)
         multiply_add = len(self.inputs) > 1 and bool(self.reduced(0))
-        return (2 if multiply_add else 1) * self.points
+        return (2 if multiply_add else 1) * math.prod(sizes.values())
 
     def reduced(self, output: int = 0) -> tuple[str, ...]:
         """Factors of the operands that a result lacks, unless they must stay whole."""
@@ -264,6 +283,11 @@ class BoundRule:
                 continue
             if self.allows(strategy):
                 yield strategy
+
+
+def elements(term: Term, sizes: Mapping[str, int]) -> int:
+    """Elements of a tensor whose factors have these sizes."""
+    return math.prod([sizes[factor] for dim in term for factor in dim])
 
 
 def members(term: Term) -> set[str]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Term = tuple[tuple[str, ...], ...]
 
 ELLIPSIS = "..."
+#: What operators do with each element: most read and write it, some evaluate an exponential or the like, and some go
+#: several times through all of them, as softmax and norms do.
+ELEMENTS, FUNCTIONS, PASSES = "elements", "functions", "passes"
 _ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
 
 
@@ -44,6 +47,8 @@ class Rule:
             A product is linear in each operand, a sum in all of them jointly.
         passes: the pending reductions that pass through linear operands.
         order: factors in the order of the device matrix, where it is not that of first appearance.
+        work: what the local function does with each element: :data:`ELEMENTS`, :data:`FUNCTIONS` or :data:`PASSES`;
+            products and look-ups show in the rule itself.
     """
 
     text: str
@@ -55,6 +60,7 @@ class Rule:
     linear: tuple[frozenset[int], ...] = ()
     passes: frozenset[str] = field(default=frozenset({"sum", "avg"}))
     order: tuple[str, ...] = ()
+    work: str = ELEMENTS
 
     @classmethod
     def parse(
@@ -67,6 +73,7 @@ class Rule:
         linear: str | Iterable[Iterable[int]] = "none",
         passes: Iterable[str] = ("sum", "avg"),
         order: str = "",
+        work: str = ELEMENTS,
     ) -> Rule:
         """Read a rule.
 
@@ -79,6 +86,8 @@ class Rule:
                 operand numbers.
             passes: reductions that pass through linear operands.
             order: the order of the factors in a device matrix.
+            work: ``"functions"`` where each element takes an exponential or the like, ``"passes"`` where the local
+                function goes through the elements several times.
 
         Raises:
             RuleError: the text is not a rule; the message shows where.
@@ -97,6 +106,7 @@ class Rule:
             linear if isinstance(linear, str) else tuple(tuple(group) for group in linear),
             tuple(passes),
             tuple(order.split()),
+            work,
         )
 
     @property
@@ -172,6 +182,7 @@ def _parse(
     linear: str | tuple[tuple[int, ...], ...],
     passes: tuple[str, ...],
     order: tuple[str, ...],
+    work: str,
 ) -> Rule:
     if text.count("->") != 1:
         raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
@@ -183,6 +194,10 @@ def _parse(
     for name in (*whole, *indexed, *order, *(factor for factor, _ in named)):
         if name not in known:
             raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
+    if work not in (ELEMENTS, FUNCTIONS, PASSES):
+        raise RuleError(
+            f"the work of a rule is {ELEMENTS!r}, {FUNCTIONS!r} or {PASSES!r}, but got {work!r} for {text!r}"
+        )
     ops = dict.fromkeys(rule.reduced, op) | dict(named)
     return Rule(
         rule.text,
@@ -194,6 +209,7 @@ def _parse(
         linear=_linear(linear, len(inputs), text),
         passes=frozenset(passes),
         order=order,
+        work=work,
     )
 
 

@@ -85,7 +85,6 @@ class Op:
         contextual: the local functions take a :class:`Context` as first argument.
         finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
             promises a result that is not partial).
-        flops: floating-point operations from the bound rule; the rule's own count if None.
         saves_result: whether ``vjp`` looks at the result.
         moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
             not become float32 for it.
@@ -98,7 +97,6 @@ class Op:
     dtype: Callable[..., Any] | None = None
     contextual: bool = False
     finish: bool = False
-    flops: Callable[[BoundRule], int] | None = None
     saves_result: bool = False
     params: tuple[str, ...] = field(default=())
     moves: bool = False

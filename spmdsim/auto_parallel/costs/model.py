@@ -367,7 +367,7 @@ class Model:
 def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Strategy, ...]:
     """The strategies a search considers for an operator."""
     passing = settings.partial and operator.linear
-    full = settings.full and operator.contraction
+    full = settings.full and operator.bound.contraction
     return mesh_strategies(
         operator.bound, mesh, partial=passing, full=full, even=settings.even, nested=settings.nested
     )

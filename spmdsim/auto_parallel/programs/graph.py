@@ -83,26 +83,9 @@ class Operator:
     out: Any = None
 
     @cached_property
-    def contraction(self) -> bool:
-        """Whether products are summed: the operators whose work matters."""
-        rule = self.bound.rule
-        factors = len(rule.inputs) > 1 and all(frozenset({i}) in rule.linear for i in range(len(rule.inputs)))
-        return factors and not rule.indexed and bool(self.bound.reduced(0))
-
-    @cached_property
     def linear(self) -> bool:
         """Whether the gradient needs none of the operands (sums, reshapes, copies)."""
         return frozenset(range(len(self.bound.inputs))) in self.bound.rule.linear
-
-    @cached_property
-    def flops(self) -> int:
-        """Floating-point operations of the forward computation.
-
-        A look-up touches its result only, however large the table is.
-        """
-        if self.bound.rule.indexed:
-            return sum(math.prod(shape) for shape in self.bound.output_shapes)
-        return self.bound.flops
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from spmdsim.rules import Rule
+from spmdsim.rules import FUNCTIONS, PASSES, Rule
 
 ADD = Rule.parse("..., ... -> ...", linear="all")
 MULTIPLY = Rule.parse("..., ... -> ...", linear="each")
 POINTWISE = Rule.parse("... -> ...")
+FUNCTION = Rule.parse("... -> ...", work=FUNCTIONS)
+GELU = Rule.parse("... -> ...", work=PASSES)
 BIAS = Rule.parse("... n, n -> ... n", linear="all")
 MATMUL = Rule.parse("... k, k n -> ... n", linear="each")
-NORM = Rule.parse("... h, h, h -> ... h", whole="h")
-SOFTMAX = Rule.parse("... k -> ... k", whole="k")
+NORM = Rule.parse("... h, h, h -> ... h", whole="h", work=PASSES)
+SOFTMAX = Rule.parse("... k -> ... k", whole="k", work=PASSES)
 LOOKUP = Rule.parse("v h, b s -> b s h", indexed="v")
 SELECT = Rule.parse("b s t n d -> b s n d", whole="t", linear="all")
 SQUARED_ERROR = Rule.parse("b n, b n -> ", linear="none")

@@ -161,7 +161,7 @@ def _head(build: GraphBuilder, x: int) -> int:
     width = build.shape(x)[-1]
     x = build.apply(rules.MATMUL, x, build.parameter("head.w", (width, width)), name="head", kind="matmul")
     x = build.apply(rules.BIAS, x, build.parameter("head.b", (width,)), name="head_bias", kind="bias_add")
-    return _norm(build, build.apply(rules.POINTWISE, x, name="head_gelu", kind="gelu"), "head_norm")
+    return _norm(build, build.apply(rules.GELU, x, name="head_gelu", kind="gelu"), "head_norm")
 
 
 def _norm(build: GraphBuilder, x: int, name: str) -> int:
@@ -211,7 +211,7 @@ def _feed_forward(build: GraphBuilder, x: int, p: str) -> int:
             rules.BIAS, x, build.parameter(f"{p}fc{k}.b", (columns,)), name=f"{p}fc{k}_bias", kind="bias_add"
         )
         if k == 1:
-            x = build.apply(rules.POINTWISE, x, name=p + "gelu", kind="gelu")
+            x = build.apply(rules.GELU, x, name=p + "gelu", kind="gelu")
     return x
 
 
@@ -268,9 +268,9 @@ def _cross_entropy(build: GraphBuilder, x: int, table: int, *, bias: bool = Fals
         logits = build.apply(rules.BIAS, logits, words, name="logits_bias", kind="bias_add")
     top = build.apply(rules.ROW_MAX, logits, name="max", kind="max", differentiable=False)
     shifted = build.apply(rules.ROW_SUBTRACT, logits, top, name="shift", kind="subtract")
-    powers = build.apply(rules.POINTWISE, shifted, name="exp", kind="exp")
+    powers = build.apply(rules.FUNCTION, shifted, name="exp", kind="exp")
     total = build.apply(rules.ROW_SUM, powers, name="sum", kind="sum")
-    logs = build.apply(rules.POINTWISE, total, name="log", kind="log")
+    logs = build.apply(rules.FUNCTION, total, name="log", kind="log")
     picked = build.apply(rules.ROW_PICK, shifted, labels, name="pick", kind="pick")
     a = build.apply(rules.TOTAL, logs, name="mean_log", kind="mean")
     b = build.apply(rules.TOTAL, picked, name="mean_pick", kind="mean")

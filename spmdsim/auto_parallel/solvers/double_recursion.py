@@ -127,7 +127,7 @@ def step_costs(
         pieces: into how many pieces the step cuts.
         version: which variant.
     """
-    kind = _Kind(operator.bound, operator.contraction, version)
+    kind = _Kind(operator.bound, operator.bound.contraction, version)
     state = tuple(done.get(f, 1) for f in kind.factors)
     costs = kind.costs(state, pieces)
     return {factor: costs[k] for k, factor in enumerate(kind.factors)}
@@ -218,10 +218,10 @@ class _Search:
         for operator in graph.operators:
             number = identities.get(id(operator.bound))
             if number is None:
-                key = (operator.bound, operator.contraction)
+                key = (operator.bound, operator.bound.contraction)
                 if key not in kinds:
                     kinds[key] = len(self.kinds)
-                    self.kinds.append(_Kind(operator.bound, operator.contraction, version))
+                    self.kinds.append(_Kind(operator.bound, operator.bound.contraction, version))
                 number = identities[id(operator.bound)] = kinds[key]
             self.kind_of.append(number)
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}

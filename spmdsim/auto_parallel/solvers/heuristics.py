@@ -82,7 +82,7 @@ def _expresses(graph: Graph, mesh: Mesh) -> bool:
 
 def _useful(graph: Graph, mesh: Mesh) -> bool:
     """Whether the largest operator can use every axis: one of 6 ranks is of no use if only 2 divides the sizes."""
-    operator = max(graph.operators, key=lambda o: o.flops)
+    operator = max(graph.operators, key=lambda o: o.bound.flops)
     sizes = [operator.bound.sizes[factor] for factor in operator.bound.splittable]
     return all(any(size % axis == 0 for size in sizes) for axis in mesh.shape)
 

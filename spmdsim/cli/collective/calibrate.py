@@ -84,6 +84,7 @@ def measured_machine(comm: Any, largest: int) -> Machine:
 def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibration, Fit | None]:
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
     from spmdsim.cli.collective import samples
+    from spmdsim.cli.collective.operator_rates import operator_rates
     from spmdsim.cost import Link
     from spmdsim.cost.calibration import calibrate, fit_pieces, lower_envelope
 
@@ -101,7 +102,12 @@ def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibrat
         min(comm.allgather(samples.flops_per_second())),
         samples.native_table(comm, largest) if native else [],
     )
-    machine = replace(found.machine, call_seconds=max(comm.allgather(samples.call_seconds(comm))))
+    rates = [
+        max(same, key=lambda rate: (rate.per_flop, rate.per_byte))
+        for same in zip(*comm.allgather(operator_rates()))
+    ]
+    calls = max(comm.allgather(samples.call_seconds(comm)))
+    machine = replace(found.machine, call_seconds=calls, rates=tuple(rates))
     if far is None or near is None:
         return replace(found, machine=machine), None
     inside = fit_pieces(lower_envelope(samples.round_samples(comm, near, largest).fresh))
@@ -143,7 +149,10 @@ def _print(found: Calibration, inside: Fit | None) -> None:
             f"{len(fit.errors)} sizes"
         )
     machine = found.machine
-    say(f"arithmetic: {machine.flops / 1e9:.3g} Gflop/s per rank in float32")
+    say(f"arithmetic: {machine.flops / 1e9:.3g} Gflop/s per rank in products of float32")
+    for rate in machine.rates:
+        each, what = (rate.per_flop, "elements") if rate.per_flop else (rate.per_byte, "bytes")
+        say(f"{rate.kind}: {1e-9 / each:.3g} G {what} per second and rank")
     say(f"an emulated collective costs {machine.call_seconds * 1e6:.2g} us besides its rounds")
     say(f"{machine.certainty}, {len(found.checks)} checks of whole collectives")
     if machine.measured:

@@ -149,7 +149,7 @@ def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
         action = Action(*places) if what == "reduce" else Action(*places[:2])
         program = Program((), (action,) * ACTIONS, count, count, count, False, 0)
         comm.Barrier()
-        seconds = _per_call(partial(_run_locally, program, arrays), nbytes * ACTIONS) / ACTIONS
+        seconds = per_call(partial(_run_locally, program, arrays), nbytes * ACTIONS) / ACTIONS
         samples.append((nbytes, median(comm.allgather(seconds))))
     return samples
 
@@ -168,17 +168,17 @@ def call_seconds(comm: Any) -> float:
 
 def _empty_call_seconds(transport: Any) -> float:
     nothing, empty = Program((), (), 0, 0, 0, False, 0), np.empty(0, np.float32)
-    return _per_call(lambda: execute(nothing, transport, empty, empty), 0)
+    return per_call(lambda: execute(nothing, transport, empty, empty), 0)
 
 
 def flops_per_second() -> float:
     """Arithmetic speed of one rank on a float32 matrix product."""
     n = 512
     a, b, c = (np.ones((n, n), np.float32) for _ in range(3))
-    return 2 * n**3 / _per_call(lambda: np.matmul(a, b, out=c), 4 << 20)
+    return 2 * n**3 / per_call(lambda: np.matmul(a, b, out=c), 4 << 20)
 
 
-def _per_call(call: Callable[[], object], nbytes: int) -> float:
+def per_call(call: Callable[[], object], nbytes: int) -> float:
     """Time of a call in the fastest of several loops: other work on the machine only ever adds time."""
     repeats, calls = loops(nbytes)
     call()  # warms caches and connections up
