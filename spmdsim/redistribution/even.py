@@ -18,7 +18,6 @@ from spmdsim.cost.links import Link
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.candidates import Candidate
-from spmdsim.redistribution.exchange.shares import FEW_RANKS
 from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.price import machine_on
 
@@ -94,9 +93,6 @@ def even_move(src: Layout, dst: Layout, machine: Any) -> EvenMove | None:
         return math.prod([size_of[axis] for axis in free.union(*entries)])
 
     pairs = [*zip(src.dims, dst.dims)]
-    crossing = any(before != after[: len(before)] for before, after in pairs)
-    if crossing and src.mesh.size <= FEW_RANKS and {*dst.split_axes} - {*src.split_axes}:
-        return None  # copies among few ranks share boxes to the element
     divisors = tuple([math.lcm(parts(before), parts(after)) for before, after in pairs])
     dims = [(parts(*pair), *pair) for pair in pairs]
     # One dim that nothing splits stands for all.

@@ -22,6 +22,7 @@ from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange.even import EvenTraffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
 from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, reduction_elements
@@ -119,7 +120,10 @@ def step_messages(step: Step) -> int:
     if step.collective in LOCAL_STEPS:
         return 0
     if step.collective == "exchange":
-        return _busiest(step).most_messages if step.to_shape is None else _flat(step)[1]
+        if step.to_shape is not None:
+            return _flat(step)[1]
+        shared = shares(_ends(step))
+        return (shared or _busiest(step)).most_messages
     members = step.src.mesh.axis_size(*step.axes)
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
 
@@ -244,7 +248,7 @@ def most_sent(step: Step) -> int:
     if step.collective in LOCAL_STEPS:
         return 0
     if step.collective == "exchange":
-        return _busiest(step).most_sent if step.to_shape is None else _flat(step)[0]
+        return math.ceil(_busiest(step).most_sent) if step.to_shape is None else _flat(step)[0]
     members, held = step.src.mesh.axis_size(*step.axes), largest(step.src, step.shape)
     if step.collective == "all_gather":
         return (members - 1) * held

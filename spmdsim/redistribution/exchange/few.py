@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from spmdsim.layout import Mesh
 from spmdsim.layout.blocks import nested_blocks
+from spmdsim.redistribution.exchange.even import senders
 from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of
-from spmdsim.redistribution.exchange.shares import shares
+from spmdsim.redistribution.exchange.shares import apart
 
 
 class FewTraffic:
@@ -32,11 +33,10 @@ class FewTraffic:
 
     @cached_property
     def most_messages(self) -> int:
-        """The most messages one rank receives."""
-        shared = shares(self._ends)
-        if shared is not None:
-            return shared.most_messages
+        """The most messages one rank receives; those who hold a piece share its boxes."""
         have, src, want, dst, shape = self._ends
+        if self._holders > 1:
+            return self._shared_messages()
         columns = []
         for size, before, after in zip(shape, src, dst):
             if before == after[: len(before)] and (have == want or not before):
@@ -47,23 +47,59 @@ class FewTraffic:
         return max([n - (own > 0) if all_ else 0 for n, own, all_ in zip(sources, self._own, self._wanted)])
 
     @cached_property
-    def most_sent(self) -> int:
-        """The most elements one rank sends."""
-        shared = shares(self._ends)
-        if shared is not None:
-            return shared.most_sent
-        # No two ranks hold the same: a rank sends what all others want of its piece.
-        have, src, want, dst, _ = self._ends
-        split, needed = ([axis for entry in dims for axis in entry] for dims in (src, dst))
-        apart: list[str] = []
-        if have == want:
-            apart = [axis for axis in have.axes if axis not in split and axis not in needed]
-        copies = want.size // prod([want.size_of[axis] for axis in (*needed, *apart)])
-        sent = _product([copies] * have.size, [dim.given for dim in self._dims])
+    def most_sent(self) -> float:
+        """The most elements one rank sends: what others want of its piece, by those who hold it."""
+        want, dst = self._ends.want, self._ends.dst
+        copies = want.size // want.axis_size(*[axis for entry in dst for axis in entry], *self._apart)
+        sent = _product([copies] * len(self._pieces), [dim.given for dim in self._dims])
+        demand = dict(zip(self._pieces, sent))
         for position, own in zip(self._held, self._own):
             if own:
-                sent[position] -= own
-        return max(sent)
+                demand[self._pieces[position]] -= own
+        return max(demand.values()) / self._holders
+
+    @cached_property
+    def _apart(self) -> tuple[str, ...]:
+        return apart(self._ends)
+
+    @cached_property
+    def _pieces(self) -> list[int]:
+        """Per position of the source's mesh the number of its piece: the same where the same is held."""
+        have, src, *_ = self._ends
+        return piece_numbers(have, (*[axis for entry in src for axis in entry], *self._apart)).tolist()
+
+    @cached_property
+    def _holders(self) -> int:
+        """How many ranks hold each piece."""
+        have, src, *_ = self._ends
+        return have.size // have.axis_size(*[axis for entry in src for axis in entry], *self._apart)
+
+    def _shared_messages(self) -> int:
+        """Who needs which piece, counted pair by pair."""
+        have, src, want, dst, shape = self._ends
+        dims = [
+            (*_boxes(size, have, before), *_boxes(size, want, after))
+            for size, before, after in zip(shape, src, dst)
+        ]
+        slices = [piece_numbers(mesh, self._apart).tolist() for mesh in (have, want)]
+        needing: dict[int, list[int]] = {}
+        for position, piece in enumerate(self._pieces):
+            if piece not in needing:
+                needing[piece] = [
+                    rank
+                    for rank, held in enumerate(self._held)
+                    if slices[0][position] == slices[1][rank]
+                    and not (held >= 0 and self._pieces[held] == piece)
+                    and all([
+                        start[position] < ends[rank] and begins[rank] < stop[position]
+                        for start, stop, begins, ends in dims
+                    ])
+                ]  # fmt: skip
+        messages = [0] * want.size
+        for ranks in needing.values():
+            for rank in ranks:
+                messages[rank] += senders(self._holders, len(ranks))
+        return max(messages)
 
 
 def _product(start: list[int], columns: list[list[int]]) -> list[int]:
@@ -119,6 +155,15 @@ def _overlapping(size: int, before: tuple[int, ...], after: tuple[int, ...]) -> 
         bisect_left(edges, start + length) - bisect_right(edges, start) + 1
         for start, length in zip(*pieces_of(size, after))
     ]
+
+
+@lru_cache(maxsize=4096)
+def _boxes(size: int, mesh: Mesh, entry: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """Start and stop of a dim per position of a mesh; of an empty piece both are 0."""
+    starts, lengths = pieces_of(size, _parts(mesh, entry))
+    numbers = piece_numbers(mesh, entry).tolist()
+    first = [starts[n] if lengths[n] else 0 for n in numbers]
+    return first, [start + lengths[n] for start, n in zip(first, numbers)]
 
 
 def _parts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:

@@ -30,9 +30,9 @@ class Shares:
         self._received: dict[int, list[Transfer]] = {}
         self._sent: dict[int, list[Transfer]] = {}
         have, src, want, dst, _ = ends
-        apart = _apart(ends)
-        sources = _members(ends, have, src, apart)
-        targets = _members(ends, want, dst, apart)
+        slices = apart(ends)
+        sources = _members(ends, have, src, slices)
+        targets = _members(ends, want, dst, slices)
         for (slice_, box), holders in sources.items():
             needing = [
                 (rank, part)
@@ -108,7 +108,7 @@ def portions(line: Sequence[tuple[int, Bounds]], holders: Sequence[int]) -> Iter
         before += volume
 
 
-def _apart(ends: Ends) -> tuple[str, ...]:
+def apart(ends: Ends) -> tuple[str, ...]:
     """On one mesh, the axes along which both sides copy: every rank keeps to its slice."""
     have, src, want, dst, _ = ends
     if have != want:
@@ -145,7 +145,7 @@ def shares(ends: Ends) -> Shares | None:
     if have.size > FEW_RANKS or want.size > FEW_RANKS:
         return None
     split = {axis for entry in src for axis in entry}
-    if have.axis_size(*split, *_apart(ends)) == have.size:
+    if have.axis_size(*split, *apart(ends)) == have.size:
         return None
     return _shares(ends)
 

@@ -14,14 +14,13 @@ from spmdsim.layout import Layout
 from spmdsim.redistribution.exchange.even import EvenTraffic, even_traffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, grids
-from spmdsim.redistribution.exchange.shares import FEW_RANKS, shares
+from spmdsim.redistribution.exchange.shares import FEW_RANKS
 
 
 class Traffic:
     """Elements and messages of the direct exchange from ``src`` to ``dst``; counted when asked for."""
 
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
-        self._ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)
         self._have, self._want, _ = grids(src, dst, shape)
         one_mesh = src.mesh == dst.mesh
         self._held = None if one_mesh else self._have.ranks.positions(self._want.ranks.rank)
@@ -54,11 +53,7 @@ class Traffic:
 
     @cached_property
     def messages(self) -> np.ndarray:
-        """Per position of the target mesh, from how many other ranks."""
-        shared = shares(self._ends)
-        if shared is not None:
-            ranks = self._want.ranks.rank.tolist()
-            return np.array([sum(t.peer != rank for t in shared.receives(rank)) for rank in ranks], np.int64)
+        """Per position of the target mesh, from how many other ranks, where one holder of a piece sends its box."""
         pieces = np.ones(self._want.mesh.size, np.int64)
         for mine, theirs, piece in zip(self._want.cuts, self._have.cuts, self._want.pieces):
             first, last = theirs.overlaps(mine.start, np.maximum(mine.stop, mine.start + 1))
@@ -76,18 +71,15 @@ class Traffic:
         return int(self.messages.max(initial=0))
 
     @cached_property
-    def most_sent(self) -> int:
-        """The most elements one rank sends, equal pieces being shared out evenly among their holders.
+    def most_sent(self) -> float:
+        """The most elements one rank sends, those who hold a piece sending equally much.
 
         A piece's demand is what all its receivers need, less what its holders hold themselves.
         """
-        shared = shares(self._ends)
-        if shared is not None:
-            return shared.most_sent
         have, held = self._have, self._held
         shape = [cut.count for cut in have.cuts]
         if not all(shape):
-            return 0
+            return 0.0
         sizes = np.ones(1, np.int64)
         for cut in have.cuts:
             sizes = (sizes[:, None] * np.diff(cut.edge_array)).ravel()
@@ -97,7 +89,7 @@ class Traffic:
             number = number * count + (cell if held is None else cell[held])[keep]
         kept = np.bincount(number, weights=self.own[keep], minlength=len(sizes))
         demand = sizes * self._want.copies - kept.astype(np.int64)
-        return int(-(-demand.max() // have.copies))
+        return float(demand.max() / have.copies)
 
 
 @lru_cache(maxsize=2048)
@@ -108,7 +100,11 @@ def exchange_traffic(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Traffi
 
 @lru_cache(maxsize=1 << 14)
 def busiest(ends: Ends) -> Traffic | FewTraffic | EvenTraffic:
-    """The busiest ranks of a direct exchange, cached by value; counted in lists for few ranks."""
+    """The busiest ranks of a direct exchange as it is priced, cached by value; counted in lists for few ranks.
+
+    Those who hold a piece are taken to send equally much, to the element and whatever the order of the boxes: so a
+    price depends on sizes as shares of the tensor's. What is sent (:mod:`.shares`) is that up to rounding.
+    """
     have, src, want, dst, shape = ends
     even = even_traffic(ends)
     if even is not None:
