@@ -18,11 +18,20 @@ from spmdsim.redistribution.bound import lower_bounds
 from spmdsim.redistribution.candidates import REDUCED, candidates, endpoints
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives, sends
+from spmdsim.redistribution.exchange.even import even_traffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends
+from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exchange.traffic import busiest, exchange_traffic
 from spmdsim.redistribution.exchange.transfers import Transfers
-from spmdsim.redistribution.price import Prices, least_exchange, machine_on, most_sent, price_exchange
+from spmdsim.redistribution.price import (
+    Prices,
+    least_exchange,
+    machine_on,
+    most_sent,
+    price_exchange,
+    step_messages,
+)
 from spmdsim.redistribution.step import Step, overlap
 from spmdsim.worlds.lockstep import LockStep
 
@@ -128,7 +137,8 @@ def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
                 mine = receives(src, dst, shape, rank)
                 others = [t for t in mine if t.peer != rank]
                 assert traffic.received[position] == sum(t.count for t in others)
-                assert traffic.messages[position] == len(others)
+                if shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)) is None:
+                    assert traffic.messages[position] == len(others)
                 assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in mine)
                 assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(mine, 2))
 
@@ -161,8 +171,35 @@ def test_few_ranks_are_counted_as_many_are() -> None:
             few = FewTraffic(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
             many = exchange_traffic(src, dst, shape)
             assert few.most_received == many.most_received, (src, dst, shape)
-            assert few.most_messages == many.most_messages, (src, dst, shape)
             assert few.most_sent == many.most_sent, (src, dst, shape)
+            shared = shares(few_ends := Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+            if shared is None:
+                assert few.most_messages == many.most_messages, few_ends
+            else:
+                assert many.most_messages <= few.most_messages, few_ends
+
+
+def test_equal_pieces_are_counted_in_closed_form_as_pair_by_pair() -> None:
+    """Elements exactly; messages, where several hold a piece, but for the place of a box among others of its line."""
+    sizes, choose = (144, 288), random.Random(8)
+    counts: Counter[str] = Counter()
+    for mesh in [mesh for ranks in (4, 6, 8, 12) for mesh in every_mesh(ranks)]:
+        layouts = [one.canonical for one in every_layout(mesh, 2)]
+        for _ in range(250):
+            src, dst = choose.choice(layouts), choose.choice(layouts)
+            ends = Ends(mesh, src.dims, mesh, dst.dims, sizes)
+            even, few, shared = even_traffic(ends), FewTraffic(ends), shares(ends)
+            if even is None:
+                continue
+            counts["even"] += 1
+            assert (even.most_received, even.most_sent) == (few.most_received, few.most_sent), ends
+            if shared is None:
+                assert even.most_messages == few.most_messages, ends
+                continue
+            counts["shared"] += 1
+            assert few.most_sent <= shared.most_sent <= 1.05 * few.most_sent + 1, ends
+            counts["as sent"] += even.most_messages == shared.most_messages
+    assert counts["even"] > 1000 and counts["as sent"] > 0.85 * counts["shared"] > 300, counts
 
 
 TIMES = [
@@ -196,7 +233,7 @@ def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine |
             least, exact = least_exchange(ends, 4, known), price_exchange(ends, 4, known)
             assert least <= exact * (1 + 1e-12), (src, dst, shape)
             tight += 0 < exact <= least * (1 + 1e-12)
-    assert tight > 100 or not prices.rising
+    assert tight > 80 or not prices.rising
     assert prices.rising == (machine is None or machine.name not in ("falling", "slow exchanges"))
 
 
@@ -253,7 +290,12 @@ def test_copies_of_a_piece_send_equally_much(size: int) -> None:
         assert [step.sent_nbytes(r, 4) for r in range(size)] == [4 * count for count in sent]
         assert most_sent(step) == max(sent)
         if any(sent):
-            assert busiest(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)).most_sent == max(sent)
+            priced = busiest(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+            assert priced.most_sent == pytest.approx(least, rel=1e-12)
+            messages = max(
+                sum(t.peer != r for t in receives(src, dst, shape, r)) for r in range(size) if r in dst.mesh
+            )
+            assert step_messages(step) == messages
     assert sum(ratio <= 1.05 for ratio in ratios) >= 0.99 * len(ratios)
     assert max(ratios) < 1.2
 

@@ -69,7 +69,7 @@ class Prices:
         self,
         collective: str,
         members: int,
-        nbytes: int,
+        nbytes: float,
         axes: tuple[str, ...] | None,
         messages: int | None = None,
     ) -> float:

@@ -84,17 +84,17 @@ class FewTraffic:
         slices = [piece_numbers(mesh, self._apart).tolist() for mesh in (have, want)]
         needing: dict[int, list[int]] = {}
         for position, piece in enumerate(self._pieces):
-            if piece not in needing:
-                needing[piece] = [
-                    rank
-                    for rank, held in enumerate(self._held)
-                    if slices[0][position] == slices[1][rank]
-                    and not (held >= 0 and self._pieces[held] == piece)
-                    and all([
-                        start[position] < ends[rank] and begins[rank] < stop[position]
-                        for start, stop, begins, ends in dims
-                    ])
-                ]  # fmt: skip
+            if piece in needing:
+                continue
+            ranks = [
+                rank
+                for rank, held in enumerate(self._held)
+                if slices[0][position] == slices[1][rank] and not (held >= 0 and self._pieces[held] == piece)
+            ]
+            for start, stop, begins, ends in dims:
+                a, b = start[position], stop[position]
+                ranks = [rank for rank in ranks if a < ends[rank] and begins[rank] < b]
+            needing[piece] = ranks
         messages = [0] * want.size
         for ranks in needing.values():
             for rank in ranks:
