@@ -161,19 +161,21 @@ def test_a_wrong_operator_is_found(monkeypatch, capsys):
 
 
 def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
-    """A few rows are wrong, on one rank: only a text with such bytes shows it."""
+    """A few rows are wrong: a text with such bytes shows it, and whole numbers do for any text."""
 
     def wrong(ids, table, *more, **options):
         return ops.embedding(ops.minimum(ids, 200), table, *more, **options)
 
     monkeypatch.setattr(spmdsim.cases.layers, "embedding", wrong)
     (tmp_path / "low").write_bytes(bytes(range(201)))
-    (tmp_path / "high").write_bytes(bytes([1, 2, 201]))
-    assert run_json(capsys, "-n", 2, "--only", "embedding", "--text", tmp_path / "low")["ok"]
-    report = run_json(capsys, "-n", 2, "--only", "embedding", "--text", tmp_path / "high", code=1)
-    assert [case["ok"] for case in report["cases"]] == [
-        "padding" in case["strategy"] for case in report["cases"]
-    ]
+    (tmp_path / "high").write_bytes(bytes([1, 2, 201]) * 100)
+    for text, exact in (("low", True), ("high", False)):
+        report = run_json(capsys, "-n", 2, "--only", "embedding", "--text", tmp_path / text, code=1)
+        for case in report["cases"]:
+            assert case["ok"] == ("padding" in case["strategy"])
+            assert case["ok"] or case["why"] == (
+                "whole numbers, exact in any order" if exact else "no arithmetic"
+            )
 
 
 def test_other_bytes_than_predicted_are_found(monkeypatch, capsys):
@@ -204,7 +206,7 @@ def test_each_rank_reads_its_slice_only(tmp_path, monkeypatch):
     inputs = Inputs(str(tmp_path / "x.npy"), str(tmp_path / "w.npy"))
     mesh = Mesh((2, 2), ("dp", "tp"))
     world = LockStep(4)
-    program = matmul_case(mesh, ("m", "k"), False, inputs).build(world)
+    program = matmul_case(mesh, ("m", "k"), False, inputs).build(world, inputs)
     for name, operand in zip(asked, program.operands):
         mine = [operand.layout.slices(operand.shape, rank) for rank in range(4)]
         assert sorted(map(str, asked[name])) == sorted({str(part) for part in mine})

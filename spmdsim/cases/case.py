@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from spmdsim.cases.inputs import parse_dtype
+from spmdsim.cases.exact import ExactInputs, exact_block
+from spmdsim.cases.injection import Injection, Runner, find
+from spmdsim.cases.inputs import Inputs, parse_dtype
 from spmdsim.layout import Layout, Mesh
 from spmdsim.layout.pieces import misplaced
 from spmdsim.redistribution.rows import RowStep
@@ -31,7 +33,7 @@ class Program:
 
     Attributes:
         operands: the operands, each rank holding its piece.
-        run: computes the result.
+        run: computes the result from them.
         reference: gives any block of the right result, in one process, with plain numpy: a function and its operands,
             or an array where there is nothing to round.
         depth: 0 where results are copied, and have to be equal.
@@ -39,7 +41,7 @@ class Program:
     """
 
     operands: tuple[Tensor, ...]
-    run: Callable[[], Tensor]
+    run: Callable[..., Tensor]
     reference: Block
     depth: int = 1
     ids: Block | None = None
@@ -53,13 +55,15 @@ class Case:
         op: the operator's name.
         mesh: the mesh.
         strategy: how it is laid out, in words.
-        build: makes the program for a world.
+        build: makes the program for a world and data.
+        inputs: the data.
     """
 
     op: str
     mesh: Mesh
     strategy: str
-    build: Callable[[World], Program]
+    build: Callable[[World, Inputs], Program]
+    inputs: Inputs
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,9 @@ class Outcome:
         as_due: whether every step moved what its way moves (see ``CollectiveEvent.due``), and amounts to what was
             predicted.
         seconds: time of the slowest rank, redistributions included.
-        verdict: the comparison with the reference.
+        on_data: the comparison with the reference.
+        on_whole_numbers: the same for whole numbers, where no rounding hides anything.
+        injection: the fault that was put in, if any.
         slices: per rank the bounds of its pieces, operands first.
     """
 
@@ -92,8 +98,28 @@ class Outcome:
     predicted: tuple[int, ...]
     as_due: bool
     seconds: float
-    verdict: Verdict
+    on_data: Verdict
+    on_whole_numbers: Verdict
+    injection: Injection | None = None
     slices: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the data; if that holds and the one on whole numbers does not, that one."""
+        return self.on_data if self.on_whole_numbers.ok or not self.on_data.ok else self.on_whole_numbers
+
+    @property
+    def noticed(self) -> list[str]:
+        """Which comparisons do not hold."""
+        both = {"data": self.on_data, "whole numbers": self.on_whole_numbers}
+        return [name for name, verdict in both.items() if not verdict.ok]
+
+    @property
+    def word(self) -> str:
+        """The verdict's word; of a fault that was put in, ``"no effect"`` where it has none, ``"MISSED"`` if not noticed."""
+        if self.injection is not None and not self.noticed:
+            return "no effect" if self.injection.place is None else "MISSED"
+        return self.verdict.word if self.as_due or not self.verdict.ok else "BYTES DIFFER"
 
     @property
     def ok(self) -> bool:
@@ -127,24 +153,51 @@ class Outcome:
             "seconds": self.seconds,
             "max_error": self.verdict.max_error if math.isfinite(self.verdict.max_error) else None,
             "tolerance": self.verdict.tolerance,
-            "verdict": self.verdict.word,
+            "verdict": self.verdict.word if self.injection is None else self.word,
             "why": self.verdict.why,
+            "whole_numbers": self.on_whole_numbers.word,
             "ok": self.ok,
+        } | self._injected()
+
+    def _injected(self) -> dict[str, Any]:
+        if self.injection is None:
+            return {}
+        verdict, has_effect = self.verdict, self.injection.place is not None
+        element = {
+            "rank": verdict.rank, "index": verdict.index, "got": str(verdict.got), "expected": str(verdict.expected),
+        }  # fmt: skip
+        return {
+            "injected": self.injection.fault.name,
+            "broken": self.injection.text,
+            "effect": has_effect,
+            "noticed_by": self.noticed,
+            "element": element if self.noticed else None,
         }
 
 
-def run_case(case: Case, world: World, verbose: bool = False) -> Outcome:
-    """Run a case and judge it. All ranks must call it; all return the same outcome."""
-    program = case.build(world)
+def run_case(case: Case, world: World, verbose: bool = False, inject: str | None = None) -> Outcome:
+    """Run a case and judge it. All ranks must call it; all return the same outcome.
+
+    Args:
+        case: the case.
+        world: where it runs.
+        verbose: tell every rank's slices, too.
+        inject: break it by this kind of fault (see :mod:`spmdsim.cases.injection`).
+    """
+    injection = None if inject is None else find(case, world, inject)
+    runner = Runner(world, injection)
+    program = case.build(runner.world, case.inputs)
+    operands = runner.operands(program)
     world.barrier()
     # A file's nan and inf are values like others: the verdict says whether they are where they should be.
     with np.errstate(invalid="ignore", over="ignore"), record() as trace:
         start = time.perf_counter()
-        result = program.run()
+        result = program.run(*operands)
         elapsed = time.perf_counter() - start
     with np.errstate(invalid="ignore", over="ignore"):
-        verdict = check(result, program.reference, depth=program.depth)
+        verdict = check(runner.result(result), program.reference, depth=program.depth)
     verdict = next(filter(None, (_lost(operand) for operand in program.operands)), verdict)
+    exact = _on_whole_numbers(case, Runner(world, injection))
     predicted, as_due = predict(case, world.size), all(e.nbytes == e.due for e in trace.collectives)
     mine = [
         (trace.nbytes(rank), trace.sent(rank), as_due and trace.planned(rank) == predicted[rank], elapsed)
@@ -165,8 +218,18 @@ def run_case(case: Case, world: World, verbose: bool = False) -> Outcome:
         all(due),
         max(times),
         verdict,
+        exact,
+        injection,
         slices,
     )
+
+
+def _on_whole_numbers(case: Case, runner: Runner) -> Verdict:
+    """The case once more on numbers that are exact in every order: any difference is wrong."""
+    program, result = runner.run(case, ExactInputs(case.inputs))
+    verdict = check(result, lambda index: exact_block(program.reference(index), result.dtype), depth=0)
+    why = "whole numbers, exact in any order" if verdict.index is not None else verdict.why
+    return replace(verdict, why=why, compared="")
 
 
 def _lost(operand: Tensor) -> Verdict | None:
@@ -180,8 +243,8 @@ def _lost(operand: Tensor) -> Verdict | None:
 def predict(case: Case, size: int) -> tuple[int, ...]:
     """Bytes each rank will receive: the program followed by shapes only, without data (but ids) or messages."""
     with record() as trace:
-        program = case.build(ShapeOnly(size))
-        program.run()
+        program = case.build(ShapeOnly(size), case.inputs)
+        program.run(*program.operands)
     return tuple(
         sum(_nbytes(event, rank, program.ids) for event in trace.collectives if rank in event.step.dst.mesh)
         for rank in range(size)

@@ -40,41 +40,38 @@ def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 def _lookup(
     label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs, owned: bool = False
 ) -> Case:
-    def build(world: World) -> Program:
-        tokens = Tensor.from_global(inputs.ids, ids, world)
-        rows = Tensor.from_global(inputs.table, table, world)
+    def build(world: World, inputs: Inputs) -> Program:
+        operands = Tensor.from_global(inputs.ids, ids, world), Tensor.from_global(inputs.table, table, world)
         if owned:
-            run = partial(embedding, tokens, rows, out, rows="owned")
-            return Program((tokens, rows), run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
-        return Program((tokens, rows), lambda: embedding(tokens, rows).to(out), _rows(inputs), 0)
+            run = partial(embedding, layout=out, rows="owned")
+            return Program(operands, run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
+        return Program(operands, lambda *given: embedding(*given).to(out), _rows(inputs), 0)
 
-    return Case("embedding", mesh, label, build)
+    return Case("embedding", mesh, label, build, inputs)
 
 
 def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
     """Every rank's part of the table ends in a zero row, where the ids of other ranks are looked up."""
     parts = mesh.axis_size(mesh.axes[-1])
-    rows = -(-inputs.table.shape[0] // parts)
-    width = inputs.table.shape[1]
 
-    def padded(index: tuple[slice, ...]) -> np.ndarray:
-        numbers = np.arange(index[0].start, index[0].stop)
-        real = numbers - numbers // (rows + 1)
-        block = np.zeros((len(numbers), len(range(*index[1].indices(width)))), inputs.dtype)
-        keep = (numbers % (rows + 1) != rows) & (real < inputs.table.shape[0])
-        if keep.any():
-            first, last = int(real[keep][0]), int(real[keep][-1])
-            block[keep] = inputs.table[slice(first, last + 1), index[1]]
-        return block
+    def build(world: World, inputs: Inputs) -> Program:
+        rows, width = -(-inputs.table.shape[0] // parts), inputs.table.shape[1]
 
-    def build(world: World) -> Program:
-        tokens = Tensor.from_global(inputs.ids, ids, world)
-        table = Tensor.from_global(
-            padded, layout, world, shape=(parts * (rows + 1), width), dtype=inputs.dtype
-        )
-        return Program((tokens, table), lambda: padded_embedding(tokens, table).to(out), _rows(inputs), 0)
+        def padded(index: tuple[slice, ...]) -> np.ndarray:
+            numbers = np.arange(index[0].start, index[0].stop)
+            real = numbers - numbers // (rows + 1)
+            block = np.zeros((len(numbers), len(range(*index[1].indices(width)))), inputs.dtype)
+            keep = (numbers % (rows + 1) != rows) & (real < inputs.table.shape[0])
+            if keep.any():
+                first, last = int(real[keep][0]), int(real[keep][-1])
+                block[keep] = inputs.table[slice(first, last + 1), index[1]]
+            return block
 
-    return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build)
+        tokens, shape = Tensor.from_global(inputs.ids, ids, world), (parts * (rows + 1), width)
+        table = Tensor.from_global(padded, layout, world, shape=shape, dtype=inputs.dtype)
+        return Program((tokens, table), lambda *given: padded_embedding(*given).to(out), _rows(inputs), 0)
+
+    return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build, inputs)
 
 
 def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
@@ -105,16 +102,15 @@ def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 def _linear(
     label: str, x: Layout, w: Layout, b: Layout, out: Layout, inputs: Inputs, take: Layout | None = None
 ) -> Case:
-    def build(world: World) -> Program:
+    def build(world: World, inputs: Inputs) -> Program:
         operands = (
             Tensor.from_global(inputs.x, x, world),
             Tensor.from_global(inputs.w, w, world),
             Tensor.from_global(inputs.bias, b, world),
         )
 
-        def run() -> Tensor:
-            given = operands[0] if take is None else operands[0].to(take)
-            return linear(given, operands[1], operands[2]).to(out)
+        def run(given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return linear(given if take is None else given.to(take), weight, bias).to(out)
 
         product = Product(inputs.x, inputs.w)
 
@@ -123,45 +119,43 @@ def _linear(
 
         return Program(operands, run, reference)
 
-    return Case("linear", x.mesh, label, build)
+    return Case("linear", x.mesh, label, build, inputs)
 
 
 def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
     """``gather_out=False`` of a row-parallel Linear: the partial products, without bias, not yet reduced."""
 
-    def build(world: World) -> Program:
-        operands = (Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world))
-        return Program(operands, lambda: matmul(*operands), Product(inputs.x, inputs.w))
+    def build(world: World, inputs: Inputs) -> Program:
+        operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
+        return Program(operands, matmul, Product(inputs.x, inputs.w))
 
-    return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build)
+    return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build, inputs)
 
 
 def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
     """Column-parallel, ReLU, row-parallel: what is split in between is never gathered."""
 
-    def build(world: World) -> Program:
-        a = Tensor.from_global(inputs.x, x, world)
-        w1 = Tensor.from_global(inputs.w, column, world)
-        b1 = Tensor.from_global(inputs.bias, bias, world)
-        w2 = Tensor.from_global(inputs.w2, row, world)
+    def build(world: World, inputs: Inputs) -> Program:
+        operands = (
+            Tensor.from_global(inputs.x, x, world),
+            Tensor.from_global(inputs.w, column, world),
+            Tensor.from_global(inputs.bias, bias, world),
+            Tensor.from_global(inputs.w2, row, world),
+        )
 
-        def run() -> Tensor:
+        def run(a: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
             return linear(relu(linear(a, w1, b1)), w2).to(x)
 
         product = Product(inputs.x, inputs.w)
         columns = slice(0, inputs.w.shape[1])
 
         def reference(index: tuple[slice, ...]) -> Any:
-            operands = (
-                *product.operands((index[0], columns)),
-                inputs.bias[(columns,)],
-                inputs.w2[columns, index[1]],
-            )
-            return _two_layers, operands
+            weights = inputs.bias[(columns,)], inputs.w2[columns, index[1]]
+            return _two_layers, (*product.operands((index[0], columns)), *weights)
 
-        return Program((a, w1, b1, w2), run, reference)
+        return Program(operands, run, reference)
 
-    return Case("linear", x.mesh, "column -> relu -> row, one all_reduce", build)
+    return Case("linear", x.mesh, "column -> relu -> row, one all_reduce", build, inputs)
 
 
 def _affine(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -52,17 +52,15 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
 def layout_case(x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs) -> Case:
     """MatMul of operands laid out like this; the result as computed if ``out`` is None."""
 
-    def build(world: World) -> Program:
-        left = Tensor.from_global(inputs.x, x, world)
-        right = Tensor.from_global(inputs.w, w, world)
-
-        def run() -> Tensor:
+    def build(world: World, inputs: Inputs) -> Program:
+        def run(left: Tensor, right: Tensor) -> Tensor:
             y = matmul(left, right)
             return y.to(y.layout.reduced if out is None else out)
 
-        return Program((left, right), run, Product(inputs.x, inputs.w))
+        operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
+        return Program(operands, run, Product(inputs.x, inputs.w))
 
-    return Case("matmul", x.mesh, label, build)
+    return Case("matmul", x.mesh, label, build, inputs)
 
 
 def _label(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:

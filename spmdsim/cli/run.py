@@ -27,6 +27,11 @@ examples:
   spmdsim run -n 8 --only matmul --shape 4096,4096,4096 --mesh dp=2,tp=4 --strategy "m:dp k:tp >m"
   spmdsim run -n 4 --only matmul --layout "dp,tp; tp,None" --mesh 2,2 --x a.npy --w model.safetensors:fc1
   spmdsim run -n 8 --data train-images-idx3-ubyte.gz --text book.txt --json > verdicts.json
+  spmdsim run -n 4 --world lockstep --only matmul --mesh 2,2 --inject drop   is a lost contribution noticed?
+  spmdsim run --inject list                      what can be broken on purpose
+
+exit code: 0 if every verdict holds, 1 if one is WRONG (with --inject: as it should be), 2 for a mistake in the
+arguments or files, 3 if a fault that changes a result is MISSED
 """
 
 
@@ -66,25 +71,49 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--text", metavar="FILE", help="any file whose bytes are the token ids (the first 262,144)"
     )
+    parser.add_argument(
+        "--inject",
+        metavar="KIND",
+        help="break every case on purpose and show which check notices: drop, double, root, swap, shift, ulp; 'list' "
+        "explains them",
+    )
     parser.add_argument("--verbose", action="store_true", help="also show every rank's slices")
     parser.add_argument("--json", action="store_true", help="verdicts for programs")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cases; 0 if every verdict holds, 1 if not."""
+    """Run the cases; 0 if every verdict holds, 1 if not, 3 if a fault that was put in is missed."""
+    from spmdsim.cases.injection import fault
     from spmdsim.launch import launched, start_self
 
+    if args.inject == "list":
+        return _list_faults(args.json)
+    if args.inject is not None:
+        fault(args.inject)  # before ranks are started
     if args.world != "lockstep" and not launched() and (args.n or args.world == "mpi"):
         return start_self(args.n or os.cpu_count() or 1, sys.argv[1:])
     world = _world(args)
     inputs = _inputs(args)
     cases = _cases(args, world, inputs)
-    outcomes = _run_all(cases, world, args.verbose)
+    outcomes = _run_all(cases, world, args)
     ok = all(outcome.ok for outcome in outcomes)
     _report(outcomes, world, args, ok, inputs.text_note)
     world.close()
-    return 0 if ok else 1
+    return 3 if any(outcome.word == "MISSED" for outcome in outcomes) else 0 if ok else 1
+
+
+def _list_faults(as_json: bool) -> int:
+    from spmdsim.cases.injection import FAULTS
+    from spmdsim.cli import output
+
+    if as_json:
+        output.emit_json({fault.name: fault.about for fault in FAULTS.values()})
+    else:
+        output.print_table(
+            ("kind", "what goes wrong"), [[fault.name, fault.about] for fault in FAULTS.values()]
+        )
+    return 0
 
 
 def _world(args: argparse.Namespace) -> World:
@@ -177,14 +206,14 @@ def _first_fit(found: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
         raise InputError(f"{error}; a mesh can be given with --mesh, such as --mesh dp=2,tp=4") from None
 
 
-def _run_all(cases: list[Case], world: World, verbose: bool) -> list[Outcome]:
+def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[Outcome]:
     from spmdsim.cases.case import run_case
     from spmdsim.cli.output import progress
 
     outcomes = []
     with progress(len(cases), "cases") as step:
         for case in cases:
-            outcomes.append(run_case(case, world, verbose))
+            outcomes.append(run_case(case, world, args.verbose, args.inject))
             step(f"{case.op} {case.strategy}")
     return outcomes
 
@@ -198,9 +227,12 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         cases = [outcome.to_dict() for outcome in outcomes]
         output.emit_json({"world": type(world).__name__, "ranks": world.size, "cases": cases, "ok": ok})
         return
+    if args.inject is not None:
+        _report_faults(outcomes, world)
+        return
     columns = (
         "operator", "mesh", "strategy", "layouts", "local shapes", "collectives",
-        "received", "predicted", "ms", "max error", "verdict",
+        "sent", "received", "predicted", "ms", "max error", "verdict",
     )  # fmt: skip
     output.print_table(columns, [_row(o) for o in outcomes], right=("ms",))
     if args.verbose:
@@ -214,11 +246,32 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
     wrong = sum(not o.ok for o in outcomes)
     output.say(
         f"{len(outcomes) - wrong} of {len(outcomes)} cases hold on {world.size} ranks ({type(world).__name__}); "
-        "bytes are those of the rank that receives most"
+        "bytes are those of the rank that sends or receives most"
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if world.size > cores and type(world).__name__ == "MPIWorld":
         output.say(f"times are noise: {world.size} ranks share {cores} cores")
+    sys.stdout.flush()
+
+
+def _report_faults(outcomes: list[Outcome], world: World) -> None:
+    from spmdsim.cli import output
+
+    columns = ("operator", "mesh", "strategy", "what was broken", "noticed on", "which element", "verdict")
+    rows = [
+        [
+            o.case.op, str(o.case.mesh), o.case.strategy, o.injection.text if o.injection else "",
+            " and ".join(o.noticed) or "-", o.verdict.element if o.noticed else "-", o.word,
+        ]
+        for o in outcomes
+    ]  # fmt: skip
+    output.print_table(columns, rows)
+    words = [outcome.word for outcome in outcomes]
+    without, missed = words.count("no effect"), words.count("MISSED")
+    output.say(
+        f"{len(words) - without - missed} of {len(words) - without} faults that change a result are noticed, {missed} "
+        f"MISSED; {without} have no effect; {world.size} ranks ({type(world).__name__})"
+    )
     sys.stdout.flush()
 
 
@@ -232,11 +285,12 @@ def _row(outcome: Outcome) -> list[str]:
         layouts,
         " ".join("x".join(map(str, s)) or "()" for s in outcome.local_shapes),
         ", ".join(_collective(e) for e in outcome.collectives) or "none",
+        _bytes(outcome.sent),
         _bytes(outcome.counted),
         _bytes(outcome.predicted) if outcome.counted != outcome.predicted else "equal",
         f"{outcome.seconds * 1e3:.2f}",
-        f"{verdict.max_error:.1e} <= {verdict.tolerance:.1e}",
-        verdict.word if outcome.ok or not verdict.ok else "BYTES DIFFER",
+        f"{verdict.max_error:.1e} {'<=' if verdict.ok else '>'} {verdict.tolerance:.1e}",
+        outcome.word,
     ]
 
 

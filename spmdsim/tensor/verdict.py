@@ -57,10 +57,12 @@ class Verdict:
             return f"max error {self.max_error:.2g} <= {self.tolerance:.2g} ({self.why}){compared}"
         if self.index is None:
             return self.why
-        return (
-            f"on rank {self.rank} at {self.index}: got {self.got}, expected {self.expected}; error "
-            f"{self.max_error:.2g} > {self.tolerance:.2g} ({self.why}){compared}"
-        )
+        return f"{self.element}; error {self.max_error:.2g} > {self.tolerance:.2g} ({self.why}){compared}"
+
+    @property
+    def element(self) -> str:
+        """The element that the verdict is about."""
+        return f"on rank {self.rank} at {self.index}: got {self.got}, expected {self.expected}"
 
     def __str__(self) -> str:
         return f"{self.word}{'' if self.details.startswith('on rank') else ':'} {self.details}"

@@ -1,0 +1,259 @@
+"""Faults put into a case on purpose: what broke, whether that changes the result, and whether it is noticed.
+
+A fault is one edit of the arrays of one rank (or of two) at one place of a run: what it gives to a collective, what it
+gets from it, its piece of an operand, or its piece of the result. Any case and any world can be broken like this, since
+collectives pass through :class:`~spmdsim.worlds.intercept.Intercepted` and tensors through the runner's hands.
+
+The place is found by trial, on whole numbers (:mod:`spmdsim.cases.exact`): the first one, of those that the kind of fault
+can happen at, where the result becomes another. On whole numbers order changes nothing, so if all of them leave the
+result as it was (ranks that hold the same swap it, a sum of parts in another order) the fault has **no effect** in this
+case, and nobody could notice it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.cases.exact import ExactInputs
+from spmdsim.errors import InputError
+from spmdsim.redistribution.step import LOCAL_STEPS, Step
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.rounding import is_rounded
+from spmdsim.trace.events import group_size
+from spmdsim.worlds.base import World
+from spmdsim.worlds.intercept import Intercepted
+
+if TYPE_CHECKING:
+    from spmdsim.cases.case import Case, Program
+    from spmdsim.cases.inputs import Inputs
+
+#: By how many units in the last place an element is off.
+ULPS = 64
+
+#: Another array for a rank, from its own and another rank's.
+Edit = Callable[[np.ndarray, np.ndarray, np.dtype], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault.
+
+    Attributes:
+        name: how it is asked for.
+        about: what goes wrong, for lists.
+        sites: where it can happen, most telling first.
+        edit: the array that a rank goes on with.
+        phrase: what happened, of ``{rank}``, ``{other}`` and the ``{place}``.
+        both: whether the other rank is hit in the same way.
+    """
+
+    name: str
+    about: str
+    sites: tuple[str, ...]
+    edit: Edit
+    phrase: str
+    both: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run can be broken.
+
+    Attributes:
+        site: ``"before"`` or ``"after"`` a collective, an ``"operand"``, or the ``"result"``.
+        number: which one.
+        text: in words.
+    """
+
+    site: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault at a place of a run, on these ranks; or a fault that has no effect in this case.
+
+    Attributes:
+        fault: the kind.
+        place: where; None if it changes the result nowhere.
+        ranks: who is hit, and whose data that rank may have instead; None until the arrays are seen.
+    """
+
+    fault: Fault
+    place: Place | None = None
+    ranks: tuple[int, int] | None = None
+
+    @property
+    def text(self) -> str:
+        """What was broken, in words."""
+        if self.place is None or self.ranks is None:
+            return "nothing: the result is the same wherever it happens"
+        rank, other = self.ranks
+        return self.fault.phrase.format(rank=rank, other=other, place=self.place.text)
+
+
+def _like(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return array if array.shape == shape else np.resize(array, shape)
+
+
+def _off(mine: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The element in the middle moved by :data:`ULPS` units in the last place of the type."""
+    if not mine.size:
+        return mine
+    array = np.array(mine.astype(dtype), order="C")
+    flat = array.reshape(-1)
+    middle = flat[len(flat) // 2 :][:1]
+    parts = middle.view(middle.real.dtype) if dtype.kind == "c" else middle
+    if not is_rounded(dtype):
+        parts += parts.dtype.type(ULPS)
+    elif parts.itemsize <= 8:
+        parts[:1].view(f"i{parts.itemsize}")[...] += ULPS
+    else:
+        parts[:1] += ULPS * np.spacing(parts[:1])
+    return array.astype(mine.dtype)
+
+
+_CONTRIBUTION = ("before", "operand", "result", "after")
+_POSITION = ("after", "before", "operand", "result")
+
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        Fault(
+            "drop", "a rank's contribution is lost", _CONTRIBUTION,
+            lambda mine, _, __: np.zeros_like(mine), "rank {rank} loses its {place}",
+        ),
+        Fault(
+            "double", "a rank's contribution is added twice", _CONTRIBUTION,
+            lambda mine, _, __: mine + mine, "rank {rank}'s {place} counts twice",
+        ),
+        Fault(
+            "root", "a rank's data is taken from the wrong rank", _CONTRIBUTION,
+            lambda mine, theirs, _: _like(theirs, mine.shape), "rank {rank} has rank {other}'s {place}",
+        ),
+        Fault(
+            "swap", "two ranks have each other's shard", _POSITION,
+            lambda mine, theirs, _: _like(theirs, mine.shape),
+            "ranks {rank} and {other} have each other's {place}", both=True,
+        ),
+        Fault(
+            "shift", "a shard is shifted by one element", _POSITION,
+            lambda mine, _, __: np.roll(mine, 1), "rank {rank}'s {place} is shifted by one element",
+        ),
+        Fault(
+            "ulp", f"one element is off by {ULPS} units in the last place", ("result",),
+            _off, f"one element of rank {{rank}}'s {{place}} is off by {ULPS} units in the last place",
+        ),
+    )
+}  # fmt: skip
+
+
+def fault(name: str) -> Fault:
+    """A kind of fault by its name.
+
+    Raises:
+        InputError: there is no such kind; it says which is meant, or which there are.
+    """
+    if name not in FAULTS:
+        near = get_close_matches(name, FAULTS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"no fault is called {name!r}; {hint}there are {', '.join(FAULTS)}")
+    return FAULTS[name]
+
+
+class Runner:
+    """Runs a case's program once, as it is or broken.
+
+    Args:
+        world: where.
+        injection: how to break it; None to leave it as it is.
+    """
+
+    def __init__(self, world: World, injection: Injection | None = None) -> None:
+        self.outer, self.injection = world, injection
+        self.ranks = None if injection is None else injection.ranks
+        self.world = world if injection is None else Intercepted(world, self._at)
+        self.places: list[Place] = []
+
+    def run(self, case: Case, inputs: Inputs) -> tuple[Program, Tensor]:
+        """The case's program on these inputs, and its result."""
+        program = case.build(self.world, inputs)
+        return program, self.result(program.run(*self.operands(program)))
+
+    def operands(self, program: Program) -> tuple[Tensor, ...]:
+        """The operands, one of which may be broken."""
+        return tuple(self._tensor("operand", k, operand) for k, operand in enumerate(program.operands))
+
+    def result(self, result: Tensor) -> Tensor:
+        """The result, its pending reductions done; it may be broken."""
+        return self._tensor("result", 0, result.detach().to(result.layout.reduced))
+
+    def _tensor(self, site: str, number: int, tensor: Tensor) -> Tensor:
+        if self.injection is None or tensor.ndim < 2:  # ids and biases are left alone
+            return tensor
+        text = "piece of the result" if site == "result" else f"piece of operand {number}"
+        shards = self._passed(Place(site, number, text), list(tensor.shards), tensor.dtype)
+        return Tensor.from_local(shards, tensor.layout, tensor.world, shape=tensor.shape)
+
+    def _at(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
+        if step.collective in LOCAL_STEPS:
+            return shards
+        number = sum(place.site == site for place in self.places)
+        name = (
+            f"{step.collective}({','.join(step.axes)}: {group_size(step)})" if step.axes else step.collective
+        )
+        text = f"{'part' if site == 'before' else 'result'} of {name}"
+        return self._passed(Place(site, number, text), shards, shards[0].dtype)
+
+    def _passed(self, place: Place, shards: list[Any], dtype: np.dtype) -> list[Any]:
+        self.places.append(place)
+        assert self.injection is not None
+        if place != self.injection.place:
+            return shards
+        everybody = self.outer.gather_objects(shards)
+        ranks = self.ranks = self.ranks or _hit(self.injection.fault, everybody, dtype)
+        return [self._edited(rank, ranks, everybody, dtype) for rank in self.outer.ranks]
+
+    def _edited(self, rank: int, ranks: tuple[int, int], everybody: Sequence[Any], dtype: np.dtype) -> Any:
+        assert self.injection is not None
+        one, other = ranks
+        if rank == one:
+            return self.injection.fault.edit(everybody[one], everybody[other], dtype)
+        if rank == other and self.injection.fault.both:
+            return self.injection.fault.edit(everybody[other], everybody[one], dtype)
+        return everybody[rank]
+
+
+def find(case: Case, world: World, name: str) -> Injection:
+    """Where a kind of fault changes the result of a case. All ranks must call it; all return the same.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    kind, inputs = fault(name), ExactInputs(case.inputs)
+    whole = Runner(world, Injection(kind))
+    _, right = whole.run(case, inputs)
+    for place in (place for site in kind.sites for place in whole.places if place.site == site):
+        broken = Runner(world, Injection(kind, place))
+        _, got = broken.run(case, inputs)
+        changed = [not np.array_equal(a, b) for a, b in zip(got.shards, right.shards)]
+        if any(world.gather_objects(changed)):
+            return Injection(kind, place, broken.ranks)
+    return Injection(kind)
+
+
+def _hit(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
+    """The first two neighbours, from the middle on, where the fault changes anything."""
+    size = len(everybody)
+    pairs = [(rank % size, (rank + 1) % size) for rank in range(size // 2, size // 2 + size)]
+    for one, other in pairs:
+        mine, theirs = everybody[one], everybody[other]
+        if not np.array_equal(kind.edit(mine, theirs, dtype), mine):
+            return one, other
+    return pairs[0]

@@ -1,0 +1,189 @@
+"""Faults put in on purpose: each that changes anything is called WRONG, for every operator, type, strategy and world."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from processes import run_python
+from run_files import LOCKSTEP, run_json
+
+import spmdsim.worlds.lockstep
+from spmdsim import LockStep, Mesh, ops
+from spmdsim.cases.case import run_case
+from spmdsim.cases.catalogue import catalogue, meshes
+from spmdsim.cases.exact import MOST, MOST_HALF, ExactInputs
+from spmdsim.cases.injection import FAULTS
+from spmdsim.cases.inputs import Inputs
+from spmdsim.cli.main import main
+
+#: What two ranks cannot make another result of, wherever it happens: everything is the same on both.
+SAME = {("root", "replicated"), ("swap", "replicated")}
+PAIR, GRID = Mesh((2,), ("tp",)), Mesh((2, 2), ("dp", "tp"))
+
+
+def judged(mesh, dtype, kinds=tuple(FAULTS)):
+    inputs = Inputs(shape=(12, 16, 10), dtype=dtype)
+    for kind in kinds:
+        for case in catalogue([mesh], inputs):
+            yield kind, case, run_case(case, LockStep(mesh.size), inject=kind)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mesh"),
+    [
+        ("float32", GRID), ("bfloat16", GRID), ("float64", PAIR), ("float16", PAIR), ("longdouble", PAIR),
+        ("complex64", PAIR), ("complex128", PAIR), ("int64", PAIR), ("int8", PAIR), ("uint16", PAIR),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.size} ranks",
+)  # fmt: skip
+def test_every_fault_is_called_wrong(dtype, mesh):
+    words = Counter()
+    for kind, case, outcome in judged(mesh, dtype):
+        same = (kind, case.strategy) in SAME
+        assert outcome.word == ("no effect" if same else "WRONG"), (kind, case.strategy, str(outcome.verdict))
+        assert outcome.ok == same and (outcome.injection.place is None) == same
+        assert not same or "nothing" in outcome.injection.text
+        words[kind] += not same
+    assert set(words) == set(FAULTS) and min(words.values()) >= 16
+
+
+def test_rounding_hides_what_whole_numbers_show():
+    """One element of a long sum that is off by 64 units in the last place of bfloat16 or float32."""
+    for dtype, k in (("bfloat16", 512), ("float32", 4096)):
+        inputs = Inputs(shape=(8, k, 8), dtype=dtype)
+        for case in catalogue([PAIR], inputs, ("matmul",)):
+            outcome = run_case(case, LockStep(2), inject="ulp")
+            assert outcome.word == "WRONG" and outcome.on_whole_numbers.word == "WRONG", case.strategy
+            assert "64 units in the last place" in outcome.injection.text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_rank_whose_part_of_every_sum_is_lost(dtype, monkeypatch):
+    """A world that is broken beneath everything else, on the job's own data."""
+    honest = spmdsim.worlds.lockstep.LockStep._run
+
+    def broken(self, step, shards, algorithm):
+        if step.collective in ("all_reduce", "reduce_scatter"):
+            shards = [shard * 0 if rank == 3 else shard for rank, shard in enumerate(shards)]
+        return honest(self, step, shards, algorithm)
+
+    monkeypatch.setattr(spmdsim.worlds.lockstep.LockStep, "_run", broken)
+    found = [
+        (run_case(case, LockStep(8)), case)
+        for case in catalogue(meshes(8)[1:2], Inputs(shape=(16, 64, 16), dtype=dtype))
+    ]
+    for outcome, case in found:
+        reduces = "reduce" in case.strategy or case.strategy.startswith("row, ")
+        assert outcome.verdict.word == ("WRONG" if reduces else "ok"), (case.op, case.strategy)
+    assert sum(not outcome.ok for outcome, _ in found) == 12
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int8", "longdouble"]
+)
+def test_whole_numbers_are_exact(dtype):
+    """Products, sums of the sums of absolute values, and results are numbers of the type."""
+    inputs = ExactInputs(Inputs(shape=(6, 3000, 500), dtype=dtype))
+    x, w, bias, w2 = (
+        np.asarray(source[tuple(slice(0, n) for n in source.shape)])
+        for source in (inputs.x, inputs.w, inputs.bias, inputs.w2)
+    )
+    assert x.dtype == w.dtype == bias.dtype == w2.dtype == inputs.dtype
+    if dtype == "int8":
+        return
+    wide = [np.abs(array.astype(complex)) for array in (x, w, bias, w2)]
+    first = wide[0] @ wide[1] + wide[2]
+    digits = {"float16": 2**11, "bfloat16": 2**8}.get(dtype, 2**24)
+    assert first.max() <= (MOST_HALF if x.dtype.itemsize <= 2 else MOST) * 2 * 2 + 3
+    assert x.dtype.kind == "c" or first.max() <= digits
+    assert (first @ wide[3]).max() < (65504 if x.dtype.itemsize <= 2 else 2**24)
+    assert all((array != 0).any(axis=0).all() for array in (x, w, w2)) and (x != 0).all()
+
+
+# -- on all kinds of worlds ---------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("kind", FAULTS)
+def test_real_ranks_are_broken_in_the_same_way(world, kind):
+    inputs = Inputs(shape=(8, 8, 8), dtype="float32")
+    wanted = (
+        "contraction, all_reduce (k:tp)",
+        "row (m:tp)",
+        "vocabulary-split, owned rows",
+        "column, gather_out",
+    )
+    cases = [case for case in catalogue([Mesh((world.size,), ("tp",))], inputs) if case.strategy in wanted]
+    assert len(cases) == 4
+    for case in cases:
+        outcome, again = run_case(case, world, inject=kind), run_case(case, LockStep(world.size), inject=kind)
+        assert outcome.word == again.word == "WRONG"
+        assert outcome.injection.text == again.injection.text and outcome.noticed == again.noticed
+        assert outcome.on_whole_numbers == again.on_whole_numbers
+
+
+def test_the_command_on_real_ranks(tmp_path, launcher):
+    arguments = ["run", "-n", "2", "--only", "linear", "--shape", "8,8,8", "--inject", "drop", "--json"]
+    real = run_python("-m", "spmdsim", *arguments, cwd=tmp_path)
+    assert real.returncode == 1, real.stderr
+    report = json.loads(real.stdout)
+    assert report["world"] == "MPIWorld" and {case["verdict"] for case in report["cases"]} == {"WRONG"}
+    assert all(case["effect"] and "rank 1" in case["broken"] for case in report["cases"])
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+SMALL = ("-n", "2", "--shape", "8,8,8", "--only", "matmul")
+
+
+def test_the_report_shows_what_broke_and_who_noticed(capsys):
+    assert main([*LOCKSTEP, *SMALL, "--inject", "swap"]) == 1
+    told = capsys.readouterr().out
+    assert "4 of 4 faults that change a result are noticed, 0 MISSED; 1 have no effect" in told
+    assert "ranks 1 and 0 have each other's" in told and "data and whole numbers" in told
+    report = run_json(capsys, *SMALL, "--inject", "swap", code=1)
+    by_word = {case["verdict"]: case for case in report["cases"]}
+    assert set(by_word) == {"WRONG", "no effect"}
+    assert by_word["WRONG"]["element"]["got"] != by_word["WRONG"]["element"]["expected"]
+    assert by_word["WRONG"]["noticed_by"] and not by_word["WRONG"]["ok"]
+    assert not by_word["no effect"]["noticed_by"] and not by_word["no effect"]["effect"]
+
+
+def test_a_fault_that_nobody_notices_has_an_exit_code_of_its_own(monkeypatch, capsys):
+    """The comparison is broken as well."""
+    monkeypatch.setattr("spmdsim.cases.case.check", lambda tensor, *_, **__: RIGHT)
+    assert main([*LOCKSTEP, *SMALL, "--inject", "drop"]) == 3
+    assert (
+        "0 of 5 faults that change a result are noticed, 5 MISSED; 0 have no effect"
+        in capsys.readouterr().out
+    )
+
+
+RIGHT = spmdsim.check(spmdsim.Tensor.from_global(np.ones(2), PAIR("tp"), LockStep(2)), np.ones(2))
+
+
+def test_kinds_are_listed_and_the_nearest_is_named(capsys):
+    assert main(["run", "--inject", "list"]) == 0
+    told = capsys.readouterr().out
+    assert all(fault.name in told and fault.about in told for fault in FAULTS.values())
+    assert main(["run", "--inject", "list", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == set(FAULTS)
+    assert main([*LOCKSTEP, *SMALL, "--inject", "dorp"]) == 2
+    assert "no fault is called 'dorp'; did you mean 'drop'? there are drop, double" in capsys.readouterr().err
+
+
+def test_without_injection_whole_numbers_are_judged_too(monkeypatch, capsys):
+    """An operator that is off by less than rounding explains."""
+    monkeypatch.setattr(
+        spmdsim.cases.matmul, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), np.float32(1 + 2**-22))
+    )
+    report = run_json(capsys, *SMALL, code=1)
+    assert (
+        {case["verdict"] for case in report["cases"]}
+        == {"WRONG"}
+        == {c["whole_numbers"] for c in report["cases"]}
+    )
+    assert {case["why"] for case in report["cases"]} == {"whole numbers, exact in any order"}
