@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from spmdsim._version import __version__
+from spmdsim.launcher import detect as _detect
 
 #: Public name -> module that has it.
 _HOMES = {
@@ -47,3 +48,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *_ON_MPI])
+
+
+if (_here := _detect()) is not None and _here.size > 1:
+    import_module("spmdsim.ending.hooks").protect()  # a failure of this rank ends the job

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,3 +42,20 @@ def _end(process: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, kind)
             process.communicate(timeout=10)
+
+
+def waited_for(happened: Callable[[], bool], tries: int = 1200) -> bool:
+    """Whether something happens before long; the machine may be slow."""
+    for _ in range(tries):
+        if happened():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def parent_of(process: int) -> int:
+    """Who started a process; 0 if it is gone."""
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0

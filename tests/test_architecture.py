@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent / "spmdsim"
 LEFT_OF = {
     "errors": (),
     "launcher": (),
+    "ending": ("errors", "launcher"),
     "reading": ("errors",),
     "layout": ("errors", "reading"),
     "rules": ("errors", "reading", "layout"),
@@ -26,6 +27,7 @@ LEFT_OF = {
         "errors",
         "reading",
         "launcher",
+        "ending",
         "layout",
         "rules",
         "collectives",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from processes import run_python
 
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.tensor import checkpoint
 from spmdsim.tensor.files import open_array
+from spmdsim.tensor.saving import Saving
 
 
 @pytest.fixture
@@ -214,3 +217,200 @@ def test_what_cannot_be_loaded_or_saved_is_said(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="elements of type float64, not F32"):
         checkpoint.load(tmp_path, LockStep(2))
+
+
+# -- ranks that disagree, and saves that are killed -------------------------------------------------
+
+
+def entries(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", ["name", "fewer", "type", "shape", "layout"])
+def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world, shared, monkeypatch):
+    mesh = Mesh((2, 2), ("a", "b"))
+
+    def x(value, layout=("a", None), shape=(8, 6)):
+        return Tensor.from_global(np.full(shape, value), mesh(*layout), world)
+
+    checkpoint.save(shared / "c", {"x": x(1), "y": x(1)})
+    before = entries(shared / "c") if 0 in world.ranks else set()
+    good, bad, says = {
+        "name": ({"x": x(2)}, {"z": x(2)}, "'x' is saved on rank 0 and not on rank 2"),
+        "fewer": ({"x": x(2), "y": x(2)}, {"x": x(2)}, "'y' is saved on rank 0 and not on rank 2"),
+        "type": ({"x": x(2)}, {"x": x(np.float32(2))}, r"'x' is int64\[8, 6\] .* on rank 0, float32"),
+        "shape": (
+            {"x": x(2)},
+            {"x": x(2, shape=(6, 8))},
+            r"'x' is int64\[8, 6\] .* on rank 0, int64\[6, 8\]",
+        ),
+        "layout": (
+            {"x": x(2)},
+            {"x": x(2, layout=(None, "a"))},
+            r"'x' is .*\[a, -\] .* on rank 0, .*\[-, a\]",
+        ),
+    }[case]
+    described = checkpoint._to_save(bad)[1]
+    gather = world.gather_objects
+
+    def disagreeing(mine):  # what all ranks would hear if rank 2 saved something else
+        found = gather(mine)
+        return [*found[:2], (found[2][0], described), *found[3:]]
+
+    monkeypatch.setattr(world, "gather_objects", disagreeing)
+    with pytest.raises(WorldError, match=f"the ranks save different tensors: {says}"):
+        checkpoint.save(shared / "c", good)
+    monkeypatch.undo()
+    world.barrier()
+    assert 0 not in world.ranks or entries(shared / "c") == before
+    np.testing.assert_array_equal(checkpoint.load(shared / "c", world)["y"].full(), np.full((8, 6), 1))
+
+
+def test_the_order_of_names_is_nothing_to_disagree_about(tmp_path):
+    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
+    described = checkpoint._to_save({"b": x, "a": x})[1]
+    assert list(described) == ["a", "b"] and described == checkpoint._to_save({"a": x, "b": x})[1]
+
+
+def test_tensors_of_two_worlds_are_refused(tmp_path):
+    line = Mesh((2,), ("a",))("a")
+    one, two = (Tensor.from_global(np.arange(4.0), line, LockStep(2)) for _ in range(2))
+    with pytest.raises(WorldError, match="tensors of one world, but 'one' and 'two' are of two"):
+        checkpoint.save(tmp_path, {"one": one, "two": two})
+
+
+KILLED = """\
+import os, signal, sys
+import numpy as np
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.tensor import checkpoint, saving
+where, folder = sys.argv[1:]
+world = LockStep(2)
+
+def x(value):
+    return {"x": Tensor.from_global(np.full((4, 4), value), Mesh((2,), ("a",))("a", None), world)}
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.save(folder, x(1))
+if where == "begin":
+    saving.sync_folder = kill
+elif where == "data":
+    checkpoint._write_rank = kill
+elif where == "manifest":
+    os.replace = kill
+elif where == "old":
+    saving.shutil.rmtree = kill
+elif where == "word":
+    saving.Saving.end = kill
+checkpoint.save(folder, x(2))
+"""
+
+
+@pytest.mark.parametrize("where", ["begin", "data", "manifest", "old", "word"])
+def test_what_a_killed_save_left_is_removed_by_the_next(where, tmp_path):
+    """Wherever it is killed: what can be loaded is the old or the new checkpoint, and nothing is left in the end."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    folder = tmp_path / "c"
+    result = run_python(tmp_path / "killed.py", where, folder)
+    assert result.returncode == -9, result.stderr
+    assert len(entries(folder)) > 2
+    value = 2 if where in ("old", "word") else 1
+    np.testing.assert_array_equal(checkpoint.load(folder, LockStep(2))["x"].full(), np.full((4, 4), value))
+    x = Tensor.from_global(np.full((4, 4), 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(folder, {"x": x})
+    assert entries(folder) == {"manifest.json", checkpoint.read_manifest(folder)["data"]}
+    np.testing.assert_array_equal(checkpoint.load(folder, LockStep(2))["x"].full(), np.full((4, 4), 3))
+
+
+def test_a_save_that_is_under_way_elsewhere_is_left_alone(tmp_path):
+    """Two saves into one folder, the second within the first: both end well, and the later one is the checkpoint."""
+    line = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.arange(4.0), line("a"), LockStep(2))
+    first, foreign = Saving(tmp_path, "0" * 12), Saving(tmp_path, "1" * 12)
+    first.begin()
+    (first.data / "rank-00000.safetensors").write_bytes(b"half")
+    foreign.begin()
+    os.close(foreign._lock)  # as of a process of another machine, whose locks cannot be seen
+    (tmp_path / f"{'1' * 12}.saving").write_text("another-machine")
+    checkpoint.save(tmp_path, {"x": x})
+    assert (first.data / "rank-00000.safetensors").read_bytes() == b"half" and foreign.data.is_dir()
+    first.end()
+    os.utime(tmp_path / f"{'1' * 12}.saving", (0, 0))
+    checkpoint.save(tmp_path, {"x": x})
+    assert entries(tmp_path) == {"manifest.json", checkpoint.read_manifest(tmp_path)["data"]}
+
+
+def test_nothing_is_removed_beside_a_manifest_that_cannot_be_read(tmp_path):
+    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    data = checkpoint.read_manifest(tmp_path)["data"]
+    (tmp_path / "manifest.json").write_text('{"spmdsim_checkpoint": 9, "data": "later", "tensors": {}}')
+    checkpoint.save(tmp_path, {"x": x})
+    assert (tmp_path / data).is_dir()
+
+
+def test_data_reach_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
+    """Files and the folders that name them are flushed, in this order."""
+    order: list[str] = []
+    flush, rename = os.fsync, os.replace
+
+    def name_of(descriptor: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+
+    monkeypatch.setattr(os, "fsync", lambda d: (order.append(name_of(d)), flush(d))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append("replace"), rename(a, b))[1])
+    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
+    checkpoint.save(tmp_path / "c", {"x": x})
+    data = checkpoint.read_manifest(tmp_path / "c")["data"]
+    at = order.index("replace")
+    assert {"rank-00000.safetensors", "rank-00001.safetensors", f"manifest.json.{data}", "c"} <= set(
+        order[:at]
+    )
+    last_data = max(k for k, name in enumerate(order) if name.startswith("rank-"))
+    assert data in order[last_data:at] and order[at + 1 :] == ["c"]
+
+
+PROGRAM = """\
+import sys
+import numpy as np
+from spmdsim import Mesh, Tensor, world
+from spmdsim.tensor import checkpoint
+w, case, folder = world(), *sys.argv[1:]
+bad = w.rank == 1
+x = Tensor.from_global(np.arange(8.0), Mesh((2,), ("a",))("a"), w)
+checkpoint.save(folder, {"x": x})
+if case == "names":
+    checkpoint.save(folder, {"y" if bad else "x": x})
+if case == "folders":
+    checkpoint.save(folder + "-of-1" if bad else folder, {"x": x})
+if case == "load":
+    checkpoint.save(folder + "-second", {"x": x})
+    checkpoint.load(folder + "-second" if bad else folder, w)
+if case == "no folder":
+    checkpoint.load(folder + "-second" if bad else folder, w)
+"""
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("names", "the ranks save different tensors: 'x' is saved on rank 0 and not on rank 1"),
+        ("folders", "the ranks save to different folders: rank 1 has no"),
+        ("load", "the ranks load different checkpoints: rank 0 that of"),
+        ("no folder", "there is no checkpoint in"),
+    ],
+)
+def test_real_ranks_that_disagree(case, says, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    result = run_python(
+        "-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py", case, tmp_path / "c", cwd=tmp_path
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.count(says) == 1 and "Traceback" not in result.stderr
+    found = checkpoint.load(tmp_path / "c", LockStep(2))
+    np.testing.assert_array_equal(found["x"].full(), np.arange(8.0))
+    assert entries(tmp_path / "c") == {"manifest.json", checkpoint.read_manifest(tmp_path / "c")["data"]}

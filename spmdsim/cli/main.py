@@ -14,6 +14,7 @@ from spmdsim.launch.abort import guard
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import Launched, is_root, prepare
 from spmdsim.launch.logs import redirect_output
+from spmdsim.launch.nurse import nursed
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("spmdsim.cli.run", "run distributed operators on real ranks and check every shard"),
@@ -120,13 +121,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     print_anywhere()
     rank = prepare()
-    redirect_output(rank.rank if rank else 0)
+    nursed(rank)
     argv = sys.argv[1:] if argv is None else list(argv)
     command = chosen_command(argv)
     return guard(lambda: _run(command, argv, rank), f"spmdsim {command}" if command else "spmdsim")
 
 
 def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int:
+    redirect_output(rank.rank if rank else 0)
     check_launcher(rank)
     parser = build_parser(command)
     args = parser.parse_args(argv)

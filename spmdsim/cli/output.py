@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spmdsim.ending.notes import has_log
 from spmdsim.errors import InputError
 from spmdsim.launch.environment import is_root, terminal_columns
-from spmdsim.launch.logs import has_log
 
 if TYPE_CHECKING:
     from rich.console import Console

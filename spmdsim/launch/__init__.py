@@ -2,7 +2,8 @@
 
 ``launched()`` says whether this process already is a rank of an MPI job; ``start(n, argv)`` makes such a job
 out of any command; ``prepare()`` sets what must be set before numpy and MPI are loaded. Nothing here is
-imported by the library itself: only the command line, the tests and scripts use it.
+imported by the library itself: only the command line, the tests and scripts use it. How a failure ends the job, however
+it was started, is said in ``spmdsim/ending``.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def start(
 def end_job_on_error(name: str = "program") -> None:
     """Make an uncaught exception of this rank, or of one of its threads, end the whole job.
 
-    For scripts that are started by ``mpirun python script.py``; ``spmdsim launch`` does it for every script.
+    Importing the package does so in every process that a launcher started: this is for programs that set hooks of
+    their own before, or that want another name in error lines.
     """
-    from spmdsim.launch.abort import hook_exceptions, hook_threads
+    from spmdsim.ending.hooks import protect
 
-    hook_threads()
-    hook_exceptions(name)
+    protect(name)
 
 
 def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:

@@ -1,62 +1,43 @@
-"""A failure on one rank ends the job: one traceback, the rank named, the exit code kept.
-
-Without this, a rank that raises waits in MPI's finalisation for ranks that wait for it in a collective, for ever,
-and its traceback drowns or is never seen. ``guard()`` wraps a program: whatever leaves it other than a normal
-return ends all ranks within seconds, on every MPI.
-"""
+"""A program of one rank, guarded: whatever leaves it other than a normal return ends all ranks within seconds."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from spmdsim.ending.hooks import hook_threads
+from spmdsim.ending.notes import note_end, note_left
+from spmdsim.ending.stop import active_world, leave, stop, write
 from spmdsim.errors import SpmdError
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import detect
-from spmdsim.launch.logs import has_log, note_end, note_failure
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mpi4py import MPI
-
-STARTERS = ("/launch/abort.py", "/launch/bootstrap.py", "/cli/main.py", "runpy.py", "<frozen runpy>")
-"""Files whose frames say nothing at the top of a traceback."""
-
-FORWARD_SECONDS = 0.2
-"""Given to the launcher to pass on what was printed: some drop it when the job is aborted right after."""
 
 JOIN_SECONDS = 4.0
 """How long starting MPI may take for a rank that only wants to say why it stops."""
 
-READER_LEFT = 141
-"""Exit code when the reader of the output has left, as shells have it."""
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+def guard(program: Callable[[], int | None], name: str) -> int:
+    """Run a program so that its failure on any rank ends all of them.
 
+    Args:
+        program: returns an exit code, or None for 0, when all its work with other ranks is done.
+        name: how the program is called in error lines.
 
-_agreed: list[int] = []
-"""The exit code that all ranks leave with, once they have agreed on one."""
-
-
-def agree(code: int) -> None:
-    """All ranks of this job will leave with ``code``: none of them need end the others, however long they take."""
-    _agreed[:] = [code]
-
-
-def active_world() -> MPI.Comm | None:
-    """All ranks, if MPI is running in this process already; it is never started here."""
-    module = sys.modules.get("mpi4py.MPI")
-    if module is None or not module.Is_initialized() or module.Is_finalized():
-        return None
-    world: MPI.Comm = module.COMM_WORLD
-    return world
+    Returns:
+        The exit code for this process.
+    """
+    hook_threads()
+    try:
+        code = program() or 0
+        note_left(found.rank if (found := detect()) else 0)
+        return leave(code) if code and active_world() is not None else code
+    except BaseException as error:
+        return stop(error, name, join_world)
 
 
 def join_world(text: str, code: int) -> MPI.Comm | None:
@@ -67,7 +48,7 @@ def join_world(text: str, code: int) -> MPI.Comm | None:
     """
 
     def leave() -> None:
-        _write(text)
+        write(text)
         note_end()
         os._exit(code)
 
@@ -86,196 +67,3 @@ def join_world(text: str, code: int) -> MPI.Comm | None:
     finally:
         timer.cancel()
     return MPI.COMM_WORLD
-
-
-def exit_code(error: BaseException) -> int:
-    """The exit code an exception stands for.
-
-    >>> exit_code(SystemExit(5)), exit_code(SystemExit()), exit_code(ValueError())
-    (5, 0, 1)
-    """
-    if isinstance(error, SystemExit):
-        if error.code is None:
-            return 0
-        return error.code & 0xFF if isinstance(error.code, int) else 1
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    return 2 if isinstance(error, SpmdError) else 1
-
-
-def describe(error: BaseException, name: str) -> str:
-    """What to print about an error: one line for a user's mistake, the traceback for anything else."""
-    if isinstance(error, SpmdError):
-        return f"{name}: error: {error}"
-    if isinstance(error, SystemExit):
-        if isinstance(error.code, str):
-            return error.code
-        return f"sys.exit({error.code})" if error.code else ""
-    return "".join(traceback.format_exception(without_starters(error))).rstrip()
-
-
-def without_starters(error: BaseException) -> BaseException:
-    """The error with a traceback that begins in the user's program, not in what started it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.endswith(STARTERS):
-        trace = trace.tb_next
-    return error if trace is None else error.with_traceback(trace)
-
-
-def stop(error: BaseException, name: str) -> int:
-    """Say once why the job stops, and return the exit code; does not return if other ranks still run.
-
-    Args:
-        error: what left the program on this rank.
-        name: the program, for the beginning of an error line.
-    """
-    code, text = exit_code(error), describe(error, name)
-    quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
-    if code == 0:
-        return 0
-    if isinstance(error, SystemExit) and code in _agreed:
-        return leave(code)
-    found_rank = detect()
-    if found_rank is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
-        return _leave_quietly(error, code)
-    noted = note_failure(found_rank.rank if found_rank else 0, code)
-    comm = active_world()
-    if comm is None and found_rank and not quiet_exit:
-        comm = join_world(text, code)
-    if comm is None or (comm.size == 1 and found_rank and found_rank.size > 1):
-        _say_apart(text, quiet_exit)
-        note_end()
-        return code
-    if comm.size == 1:
-        if not quiet_exit:
-            _write(text)
-        return code
-    from spmdsim.launch.agree import EXIT_SECONDS, SECONDS, gather_stops
-
-    found = gather_stops(comm, text, EXIT_SECONDS if quiet_exit else SECONDS)
-    agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
-    if found is None:  # another rank speaks, and has heard from all
-        if has_log() and not quiet_exit:
-            _write(text)
-        return agreed_code
-    if len(found) < comm.size:
-        _say_of_ranks(found, comm.size)
-        kill(code)
-    if not quiet_exit:
-        _say_of_ranks(found, comm.size)
-    return agreed_code
-
-
-def leave(code: int) -> int:
-    """Leave with a code after all is done: MPI's end, where all ranks wait for each other, is the end of the job.
-
-    Rank 0 may still be printing what it has to say of this code, so nobody is hurried.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    found = detect()
-    noted = note_failure(found.rank if found else 0, code)
-    return 0 if noted else code  # our starter knows; the launcher need not complain too
-
-
-def _leave_quietly(error: BaseException, code: int) -> int:
-    """After Ctrl-C, or when who reads the output has left (``| head``): no traceback, as shells expect."""
-    if not isinstance(error, BrokenPipeError):
-        return code
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered would complain once more at exit
-    return READER_LEFT
-
-
-def kill(code: int) -> NoReturn:
-    """End every rank of the job now."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    note_end()
-    comm = active_world()
-    if comm is not None:
-        time.sleep(FORWARD_SECONDS)
-        comm.Abort(code)
-    os._exit(code)
-
-
-def _write(text: str) -> None:
-    """Write in one piece, so that the lines of several ranks do not mix."""
-    sys.stdout.flush()
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
-def _say_of_ranks(found: dict[int, str], size: int) -> None:
-    """Print each distinct message once, with its ranks unless all have it."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, text in sorted(found.items()):
-        ranks_of.setdefault(text, []).append(rank)
-    for text, ranks in ranks_of.items():
-        if len(ranks) == size:
-            _write(text)
-            continue
-        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks}"
-        _write(f"{which} of {size} stopped, the job ends:\n{text}")
-
-
-def _say_apart(text: str, quiet_exit: bool) -> None:
-    """Print when ranks cannot reach each other, as it must be with a wrong launcher: rank 0 speaks for all.
-
-    What keeps MPI from starting does so on all ranks.
-    """
-    found = detect()
-    if not quiet_exit and (found is None or found.rank == 0):
-        _write(text)
-
-
-def guard(program: Callable[[], int | None], name: str) -> int:
-    """Run a program so that its failure on any rank ends all of them.
-
-    Args:
-        program: returns an exit code, or None for 0, when all its work with other ranks is done.
-        name: how the program is called in error lines.
-
-    Returns:
-        The exit code for this process.
-    """
-    hook_threads()
-    try:
-        code = program() or 0
-        return leave(code) if code and active_world() is not None else code
-    except BaseException as error:
-        return stop(error, name)
-
-
-def hook_threads() -> None:
-    """End the job when a thread of this rank dies of an exception, which Python would only print."""
-
-    def dies(args: threading.ExceptHookArgs) -> None:
-        if args.exc_type is SystemExit:
-            return
-        comm = active_world()
-        if comm is None or comm.size == 1:
-            threading.__excepthook__(args)
-            return
-        lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-        thread = args.thread.name if args.thread else "?"
-        _write(f"rank {comm.rank} of {comm.size}, thread {thread}:\n{''.join(lines).rstrip()}")
-        kill(1)
-
-    threading.excepthook = dies
-
-
-def hook_exceptions(name: str) -> None:
-    """Do for uncaught exceptions what :func:`guard` does, where the program cannot be wrapped."""
-
-    def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        os._exit(stop(error.with_traceback(trace), name)) if _several() else sys.__excepthook__(
-            kind, error, trace
-        )
-
-    sys.excepthook = dies
-
-
-def _several() -> bool:
-    comm = active_world()
-    return comm is not None and comm.size > 1

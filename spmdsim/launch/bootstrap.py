@@ -15,6 +15,7 @@ from spmdsim.launch.abort import guard
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import prepare
 from spmdsim.launch.logs import redirect_output
+from spmdsim.launch.nurse import nursed
 
 
 def run_script(argv: list[str]) -> None:
@@ -32,13 +33,14 @@ def run_script(argv: list[str]) -> None:
 def main() -> int:
     """One rank, from its beginning to its end."""
     found = prepare()
-    redirect_output(found.rank if found else 0)
+    nursed(found)
     argv = sys.argv[1:]
     if not argv or argv == ["-m"]:
         sys.stderr.write("usage: python -m spmdsim.launch.bootstrap (script.py | -m module) args\n")
         return 2
 
     def program() -> None:
+        redirect_output(found.rank if found else 0)
         check_launcher(found)
         run_script(argv)
 

@@ -28,6 +28,10 @@ YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 """Makes Open MPI's waiting ranks give way to others."""
 
 
+LAUNCHER_VARIABLE = "SPMDSIM_LAUNCHER"
+"""The process that started this rank's nurse."""
+
+
 def launched() -> bool:
     """Is this process a rank of a job that an MPI launcher started?"""
     return detect() is not None
@@ -49,7 +53,8 @@ def terminal_columns(stream: TextIO) -> int | None:
     try:
         if not launched():
             return os.get_terminal_size(stream.fileno()).columns or 80
-        descriptor = os.open(f"/proc/{os.getppid()}/fd/{stream.fileno()}", os.O_WRONLY | os.O_NOCTTY)
+        launcher = os.environ.get(LAUNCHER_VARIABLE, os.getppid())
+        descriptor = os.open(f"/proc/{launcher}/fd/{stream.fileno()}", os.O_WRONLY | os.O_NOCTTY)
         try:
             return os.get_terminal_size(descriptor).columns or 80
         finally:

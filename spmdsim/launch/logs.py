@@ -12,16 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from spmdsim.ending.notes import LOG_DIR, has_log
 from spmdsim.errors import InputError
-
-LOG_DIR = "SPMDSIM_LOG_DIR"
-"""Tells each rank where to write its log."""
-
-FAILED_DIR = "SPMDSIM_FAILED_DIR"
-"""Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank."""
-
-ENDING = "ending"
-"""The note, beside those of the ranks, that the job ends now."""
 
 TAIL_LINES = 20
 """Lines of a failed rank's log that are shown."""
@@ -34,7 +26,12 @@ def redirect_output(rank: int) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = os.open(log_path(Path(folder), rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    path = log_path(Path(folder), rank)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    except OSError as error:
+        del os.environ[LOG_DIR]  # what this rank has to say goes where it is read
+        raise InputError(f"--log-dir: rank {rank} cannot write its log {path}: {error.strerror}") from None
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
@@ -66,12 +63,13 @@ def own_log(folder: str | None, rank: int) -> Iterator[None]:
     if not folder or has_log():
         yield
         return
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise InputError(f"--log-dir {place} is a file: a folder is needed")
-    place.mkdir(parents=True, exist_ok=True)
-    shown = sys.stdout
-    with log_path(place, rank).open("w") as log:
+    make_folder(Path(folder))
+    path, shown = log_path(Path(folder), rank), sys.stdout
+    try:
+        log = path.open("w")
+    except OSError as error:
+        raise InputError(f"--log-dir: rank {rank} cannot write its log {path}: {error.strerror}") from None
+    with log:
         os.environ[LOG_DIR] = folder
         sys.stdout = _Both(shown, log) if rank == 0 else log
         try:
@@ -81,39 +79,22 @@ def own_log(folder: str | None, rank: int) -> Iterator[None]:
             del os.environ[LOG_DIR]
 
 
-def has_log() -> bool:
-    """Whether this rank writes to a log of its own."""
-    return bool(os.environ.get(LOG_DIR))
-
-
-def note_failure(rank: int, code: int) -> bool:
-    """Leave this rank's exit code where the starter looks for it; False if there is no starter."""
-    folder = os.environ.get(FAILED_DIR)
-    if not folder or not os.path.isdir(folder):
-        return False
-    Path(folder, f"rank_{rank}").write_text(str(code))
-    return True
-
-
-def note_end() -> None:
-    """Tell the starter that this rank ends the job now."""
-    folder = os.environ.get(FAILED_DIR)
-    if folder and os.path.isdir(folder):
-        Path(folder, ENDING).touch()
-
-
-def job_ends(failed_dir: Path, n: int) -> bool:
-    """Whether a rank ends the job, or all ``n`` ranks have left it."""
-    return (failed_dir / ENDING).exists() or len(list(failed_dir.glob("rank_*"))) == n
-
-
 def prepare_logs(log_dir: Path) -> None:
     """Make the folder, and remove the logs of an earlier run."""
-    if log_dir.exists() and not log_dir.is_dir():
-        raise InputError(f"--log-dir {log_dir} is a file: a folder is needed")
-    log_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(log_dir)
     for old in log_dir.glob("worker_*.log"):
-        old.unlink()
+        if not old.is_dir():
+            old.unlink()
+
+
+def make_folder(log_dir: Path) -> None:
+    """Make the folder of the logs."""
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InputError(f"--log-dir {log_dir} is a file: a folder is needed") from None
+    except OSError as error:
+        raise InputError(f"--log-dir {log_dir} cannot be made: {error.strerror}") from None
 
 
 def log_path(log_dir: Path, rank: int) -> Path:
@@ -136,14 +117,6 @@ def follow(path: Path, stop: threading.Event) -> None:
         if last:
             return
         time.sleep(0.05)
-
-
-def first_failed(failed_dir: Path) -> tuple[int, int] | None:
-    """Rank and exit code of the rank that failed first, as they noted it themselves."""
-    notes = sorted(failed_dir.glob("rank_*"), key=lambda note: note.stat().st_mtime_ns)
-    for note in notes:
-        return int(note.name.removeprefix("rank_")), int(note.read_text() or 1)
-    return None
 
 
 def log_tail(log_dir: Path, rank: int, code: int) -> str:

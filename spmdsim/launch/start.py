@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -14,23 +15,20 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from spmdsim.ending.notes import ENDING, FAILED_DIR, LOG_DIR, Failure, failures
 from spmdsim.errors import InputError, WorldError
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores, launched
-from spmdsim.launch.logs import (
-    FAILED_DIR,
-    LOG_DIR,
-    first_failed,
-    follow,
-    job_ends,
-    log_path,
-    log_tail,
-    prepare_logs,
-)
+from spmdsim.launch.leftovers import sweep
+from spmdsim.launch.logs import follow, log_path, log_tail, prepare_logs
 from spmdsim.launch.mpi import find_launcher
+from spmdsim.launch.nurse import STARTER_VARIABLE, dies_with_parent
 from spmdsim.worlds.base import RANKS_VARIABLE
 
 FAILED_SECONDS = 5.0
-"""How long the launcher may take to end by itself once a rank ends the job, or all have left it with a failure."""
+"""How long the launcher may take to end by itself once all ranks have left it with a failure."""
+
+SAID_SECONDS = 0.3
+"""How long it may take to pass on what a rank said before it ends the job."""
 
 GRACE_SECONDS = 2.0
 """How long the launcher may take to end its ranks after a signal."""
@@ -51,25 +49,48 @@ def start_command(
     launcher = None if lockstep else find_launcher()
     if log_dir is not None:
         prepare_logs(log_dir)
-    with tempfile.TemporaryDirectory(prefix="spmdsim-") as failed_dir:
+    ranks = 1 if lockstep else n
+    with tempfile.TemporaryDirectory(prefix="spmdsim-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         if launcher is None:
             environment, command = {**os.environ, RANKS_VARIABLE: str(n)}, argv
         else:
             environment = rank_environment(n) | launcher.environment()
             command = launcher.command(n, oversubscribe=n > cores()) + argv
-        environment |= {FAILED_DIR: failed_dir, **(env or {})}
+        environment |= {FAILED_DIR: name, STARTER_VARIABLE: str(os.getpid()), **(env or {})}
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
-        ranks = 1 if lockstep else n
-        code = wait(command, environment, log_dir, partial(job_ends, Path(failed_dir), ranks))
-        failed = first_failed(Path(failed_dir))
+        code = wait(command, environment, log_dir, partial(job_ends, folder, ranks))
+        clear_up(folder.stat().st_ctime, hurried=code == 0)
+        failed = worst(failures(folder), ranks)
     if failed is not None:
-        rank, code = failed
+        if failed.cause:
+            sys.stderr.write(f"rank {failed.rank} of {ranks} {failed.cause}, the job ends\n")
         if log_dir is not None:
-            sys.stderr.write(log_tail(log_dir, rank, code))
-    elif code and log_dir is not None:
+            sys.stderr.write(log_tail(log_dir, failed.rank, failed.code))
+        return failed.code
+    if code and log_dir is not None:
         sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {log_dir}\n")
     return code
+
+
+def worst(failed: list[Failure], ranks: int) -> Failure | None:
+    """The failure that ended the job: the first one, of ranks that left without a code only if not all did.
+
+    >>> worst([Failure(1, 0, "left"), Failure(0, 137, "was killed")], 2)
+    Failure(rank=0, code=137, cause='was killed')
+    """
+    for failure in failed:
+        if failure.code:
+            return failure
+    return failed[0]._replace(code=1) if 0 < len(failed) < ranks else None
+
+
+def clear_up(since: float, hurried: bool) -> None:
+    """Remove what a job left in shared memory; after a failure its ranks may just be ending."""
+    end = time.monotonic() + (0.0 if hurried else GRACE_SECONDS)
+    while sweep(since) and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def rank_environment(n: int) -> dict[str, str]:
@@ -81,16 +102,28 @@ def rank_environment(n: int) -> dict[str, str]:
     return environment
 
 
+def job_ends(folder: Path, n: int) -> float | None:
+    """Seconds that the launcher still has: few once a rank ends the job, more when all ``n`` ranks have left it."""
+    if (folder / ENDING).exists():
+        return SAID_SECONDS
+    return FAILED_SECONDS if len(list(folder.glob("rank_*"))) == n else None
+
+
 class Terminated(Exception):
     """This process was asked to end."""
 
 
 def wait(
-    command: list[str], environment: Mapping[str, str], log_dir: Path | None, ending: Callable[[], bool]
+    command: list[str],
+    environment: Mapping[str, str],
+    log_dir: Path | None,
+    ending: Callable[[], float | None],
 ) -> int:
     """Run the launcher to its end; Ctrl-C and termination are passed on, and end it for certain."""
     stop = threading.Event()
-    process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
+    process = subprocess.Popen(
+        command, env=dict(environment), start_new_session=True, preexec_fn=dies_with_parent(signal.SIGTERM)
+    )
     echo = None
     if log_dir is not None:
         echo = threading.Thread(target=follow, args=(log_path(log_dir, 0), stop), daemon=True)
@@ -101,6 +134,8 @@ def wait(
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
         end(process, with_signal)
+        if with_signal == signal.SIGTERM:
+            sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
         return 128 + with_signal
     finally:
         stop.set()
@@ -108,19 +143,20 @@ def wait(
             echo.join()
 
 
-def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], bool]) -> int:
+def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], float | None]) -> int:
     """Wait for the launcher; once the job is ``ending`` it must end soon, or is ended.
 
     Launchers sometimes hang while they clean up after a failure.
     """
-    deadline = None
+    deadline = math.inf
     while True:
         try:
             return process.wait(0.2)
         except subprocess.TimeoutExpired:
-            if deadline is None and ending():
-                deadline = time.monotonic() + FAILED_SECONDS
-            if deadline is not None and time.monotonic() > deadline:
+            seconds = ending()
+            if seconds is not None:
+                deadline = min(deadline, time.monotonic() + seconds)
+            if time.monotonic() > deadline:
                 end(process, signal.SIGTERM)
 
 

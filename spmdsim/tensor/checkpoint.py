@@ -3,14 +3,13 @@
 A checkpoint is a folder with ``manifest.json`` and one ``.safetensors`` file per rank in a subfolder. The
 manifest names for each tensor its shape, type and layout, and for each distinct shard the file, its bounds and a
 checksum. It is replaced in one step after all data has reached the disk: a crash while saving leaves the previous
-checkpoint whole. Nothing is ever unpickled.
+checkpoint whole, and the next save removes what it left (see ``saving``). Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import uuid
 import zlib
@@ -25,7 +24,8 @@ from spmdsim.layout import Bounds, Layout
 from spmdsim.redistribution.step import overlap
 from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
 from spmdsim.tensor.files import open_array
-from spmdsim.tensor.manifest import MANIFEST, VERSION, read_manifest, saved_layout
+from spmdsim.tensor.manifest import VERSION, read_manifest, saved_layout
+from spmdsim.tensor.saving import Saving, sees, sync_folder
 from spmdsim.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -39,39 +39,99 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
 
     Args:
         folder: made if need be; an earlier checkpoint in it is replaced when the new one is complete.
-        tensors: by name, all of one world. Pending values are reduced first.
+        tensors: by name, all of one world, the same ones on all ranks. Pending values are reduced first.
 
     Raises:
-        InputError: nothing to save, or a folder that cannot be written, the same on all ranks.
+        InputError: nothing to save, or a folder that cannot be written or is not the same one on all ranks.
+        WorldError: the ranks save different tensors. What was saved before is untouched then, as after any error.
     """
+    world, mine = _to_save(tensors)
+    place = Path(folder)
+    gathered = world.gather_objects([(uuid.uuid4().hex[:12], mine)] * len(world.ranks))
+    _require_equal([found for _, found in gathered])
+    reduced = {name: (t := tensors[name].detach()).to(t.layout.reduced) for name in mine}
+    saving, first = Saving(place, gathered[0][0]), 0 in world.ranks
+    try:
+        _raise_first(world.gather_objects([_begin(saving) if first else None] * len(world.ranks)))
+        written = world.gather_objects(
+            [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
+        )
+        _raise_first([problem for problem, _ in written])
+        shards = [shard for _, found in written for shard in found]
+        _raise_first(
+            world.gather_objects([_end(saving, reduced, shards) if first else None] * len(world.ranks))
+        )
+    finally:
+        if first:
+            saving.end()
+
+
+def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, str]]:
+    """The world of the tensors, and by name, in alphabetical order, what each of them is."""
     if not tensors:
         raise InputError("there are no tensors to save")
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise UsageTypeError(f"save() takes tensors, but {name!r} is a {type(tensor).__name__}")
-    reduced = {name: t.detach().to(t.layout.reduced) for name, t in tensors.items()}
-    world = next(iter(reduced.values())).world
-    place = Path(folder)
-    data = world.gather_objects([uuid.uuid4().hex[:12] for _ in world.ranks])[0]
-    entries, problem = [], None
-    for k, rank in enumerate(world.ranks):
-        found: list[dict[str, Any]] = []
-        try:
-            (place / data).mkdir(parents=True, exist_ok=True)
-            found = _write_rank(place / data, rank, reduced, k)
-        except OSError as error:
-            problem = f"rank {rank} cannot write to {str(place)!r}: {error.strerror or error}"
-        entries.append((problem, found))
-    gathered = world.gather_objects(entries)
-    _raise_first([entry[0] for entry in gathered], lambda: shutil.rmtree(place / data, ignore_errors=True))
-    problems: list[str | None] = [None] * len(world.ranks)
-    if 0 in world.ranks:
-        shards = [shard for _, found in gathered for shard in found]
-        try:
-            _replace_manifest(place, data, reduced, shards)
-        except OSError as error:
-            problems[0] = f"the manifest in {str(place)!r} cannot be written: {error.strerror or error}"
-    _raise_first(world.gather_objects(problems))
+    first, *others = tensors.items()
+    for name, tensor in others:
+        if tensor.world is not first[1].world:
+            raise WorldError(f"save() takes tensors of one world, but {first[0]!r} and {name!r} are of two")
+    found = {name: f"{t.dtype}{list(t.shape)} {t.layout}" for name, t in sorted(tensors.items())}
+    return first[1].world, found
+
+
+def _require_equal(found: Sequence[Mapping[str, str]]) -> None:
+    """All ranks must save the same, or what they write makes up no checkpoint.
+
+    Raises:
+        WorldError: they do not.
+    """
+    for rank, other in enumerate(found):
+        for name in sorted({*found[0], *other}):
+            here, there = found[0].get(name), other.get(name)
+            if here is None or there is None:
+                which, lacks = (0, rank) if there is None else (rank, 0)
+                raise WorldError(
+                    f"the ranks save different tensors: {name!r} is saved on rank {which} and not on rank {lacks}"
+                )
+            if here != there:
+                raise WorldError(
+                    f"the ranks save different tensors: {name!r} is {here} on rank 0, {there} on rank {rank}"
+                )
+
+
+def _begin(saving: Saving) -> str | None:
+    try:
+        saving.begin()
+    except OSError as error:
+        return f"rank 0 cannot write to {str(saving.place)!r}: {error.strerror or error}"
+    return None
+
+
+def _write(
+    saving: Saving, rank: int, tensors: Mapping[str, Tensor], k: int
+) -> tuple[str | None, list[dict[str, Any]]]:
+    """A problem, or what was written."""
+    try:
+        if not sees(saving.data):
+            return (
+                f"the ranks save to different folders: rank {rank} has no {saving.data.name!r}, which rank 0 made, in "
+                f"{str(saving.place.absolute())!r}; nothing was replaced"
+            ), []
+        found = _write_rank(saving.data, rank, tensors, k)
+        sync_folder(saving.data)
+        return None, found
+    except OSError as error:
+        return f"rank {rank} cannot write to {str(saving.place)!r}: {error.strerror or error}", []
+
+
+def _end(saving: Saving, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str | None:
+    try:
+        saving.replace_manifest(_manifest(saving.data.name, tensors, shards))
+    except OSError as error:
+        return f"the manifest in {str(saving.place)!r} cannot be written: {error.strerror or error}"
+    return None
 
 
 def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
@@ -111,9 +171,7 @@ def _bytes(array: np.ndarray) -> memoryview:
     return memoryview(flat) if array.size else memoryview(b"")
 
 
-def _replace_manifest(
-    place: Path, data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]
-) -> None:
+def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str:
     described = {
         name: {
             "shape": list(t.shape),
@@ -128,22 +186,7 @@ def _replace_manifest(
         }
         for name, t in tensors.items()
     }
-    old = _data_folder(place)
-    fresh = place / f"{MANIFEST}.{data}"
-    with fresh.open("w") as stream:
-        json.dump({"spmdsim_checkpoint": VERSION, "data": data, "tensors": described}, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(fresh, place / MANIFEST)
-    if old is not None and old.name != data:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _data_folder(place: Path) -> Path | None:
-    try:
-        return place / read_manifest(place)["data"]
-    except InputError:
-        return None
+    return json.dumps({"spmdsim_checkpoint": VERSION, "data": data, "tensors": described}, indent=1)
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -164,7 +207,7 @@ def load(
         InputError: a missing, damaged or foreign file, named, the same on all ranks.
     """
     place = Path(folder)
-    manifest = read_manifest(place)
+    manifest = _same_manifest(place, world)
     entries = manifest["tensors"]
     files = place / manifest["data"]
     if isinstance(layouts, Mapping):
@@ -184,6 +227,26 @@ def load(
         problems = [str(error)] * len(world.ranks)
     _raise_first(world.gather_objects(problems))
     return loaded
+
+
+def _same_manifest(place: Path, world: World) -> dict[str, Any]:
+    """The manifest, if all ranks read the same one."""
+    manifest: dict[str, Any] = {}
+    problem, data = None, None
+    try:
+        manifest = read_manifest(place)
+        data = manifest["data"]
+    except InputError as error:
+        problem = str(error)
+    gathered = world.gather_objects([(problem, data, str(place.absolute()))] * len(world.ranks))
+    _raise_first([problem for problem, _, _ in gathered])
+    for rank, (_, other, path) in enumerate(gathered):
+        if other != gathered[0][1]:
+            raise InputError(
+                f"the ranks load different checkpoints: rank 0 that of {gathered[0][2]!r}, rank {rank} that of {path!r}, "
+                "which was written by another save"
+            )
+    return manifest
 
 
 def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layouts: LayoutChoice) -> Tensor:
@@ -260,9 +323,7 @@ def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | N
     return None
 
 
-def _raise_first(problems: Sequence[str | None], clean: Callable[[], None] | None = None) -> None:
+def _raise_first(problems: Sequence[str | None]) -> None:
     found = [problem for problem in problems if problem]
     if found:
-        if clean is not None:
-            clean()
         raise InputError(found[0])

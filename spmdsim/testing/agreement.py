@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spmdsim.launch.abort import FORWARD_SECONDS
+from spmdsim.ending.stop import FORWARD_SECONDS
 
 if TYPE_CHECKING:
     from mpi4py import MPI

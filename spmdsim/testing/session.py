@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from spmdsim.launch.abort import agree
+from spmdsim.ending.stop import agree
 from spmdsim.testing.agreement import ABORTED, FAILED, PASSED, SKIPPED, Agreement
 from spmdsim.testing.ranks import FAILED as FAILED_SOMEWHERE
 from spmdsim.testing.watchdog import Watchdog

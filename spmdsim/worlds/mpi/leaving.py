@@ -8,19 +8,29 @@ knows that it will not come. A rank that merely is done before the others distur
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
 
 from mpi4py import MPI
 
+from spmdsim.ending.hooks import left_with
+from spmdsim.ending.stop import end_job, write
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
 from spmdsim.worlds.mpi.fingerprint import number_of
+from spmdsim.worlds.mpi.processes import Processes
 
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0
 #: Bytes of such a message at most: what every library sends without waiting for the receiver.
 LONGEST = 2048
+#: Seconds that a rank which leaves with an exit code other than 0 waits for the others to leave as well.
+CODE_PATIENCE = 4.0
+#: Seconds after which a rank says for the first time whom it waits for at the end.
+WORD = 10.0
+#: Exit code of a job that waits in vain: that of every mistake of the user's.
+MISTAKE = 2
 
 Counts = dict[int, int]
 
@@ -52,9 +62,22 @@ class Departures:
         while self.comm.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             self._left[status.Get_source()] = self.comm.recv(source=status.Get_source(), tag=LEFT)
 
-    def leave(self, counts: Counts) -> None:
-        """Wait until all ranks leave; tell the others after a while."""
-        comm, begin, told = self.comm, time.monotonic(), len(MPI.pickle.dumps(counts)) > LONGEST
+    def leave(
+        self, counts: Counts, code: int = 0, processes: Processes | None = None, deadline: float = math.inf
+    ) -> None:
+        """Wait until all ranks leave; tell the others after a while.
+
+        Ranks that still work are waited for as long as they like, those that are stopped until the deadline. A rank
+        that leaves with an exit code other than 0 waits for nobody long: it ends the job.
+
+        Args:
+            counts: the calls that this rank made.
+            code: the exit code that it leaves with.
+            processes: the other ranks as processes, where they can be seen.
+            deadline: in seconds.
+        """
+        comm, begin, next_word = self.comm, time.monotonic(), WORD
+        told = code != 0 or len(MPI.pickle.dumps(counts)) > LONGEST
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
         # No barrier of MPI's: another rank may have begun a collective that it will never finish.
@@ -63,22 +86,48 @@ class Departures:
             for rank in [rank for rank in awaited if comm.Iprobe(rank, DONE)]:
                 comm.recv(source=rank, tag=DONE)
                 awaited.discard(rank)
-            if not told and time.monotonic() - begin > PATIENCE:
+            waited = time.monotonic() - begin
+            if not told and waited > PATIENCE:
                 sent += [comm.isend(counts, rank, LEFT) for rank in others]
                 told = True
+            turn = waited - 0.1 * comm.rank  # so that one speaks for all
+            if code and turn > CODE_PATIENCE:
+                end_job(f"rank {comm.rank} of {comm.size} stopped, the job ends:\nsys.exit({code})", code)
+            if (
+                processes is not None
+                and turn > deadline
+                and (still := sorted(filter(processes.is_stopped, awaited)))
+            ):
+                who = f"{ranks_of(still)} {'is' if len(still) == 1 else 'are'} stopped"
+                end_job(f"{who} and did not come to the end of the program within {deadline:g} s", MISTAKE)
+            if awaited and waited > next_word:
+                next_word *= 2
+                self._sign(sorted(awaited), waited)
             time.sleep(0.0005)
         if comm.rank == 0:
             sent += [comm.isend(None, rank, DONE) for rank in others]
         self.listen()
         MPI.Request.Waitall(sent)
 
+    def _sign(self, awaited: list[int], waited: float) -> None:
+        """The first rank that has left says whom it waits for."""
+        self.listen()
+        if self.comm.rank == min([self.comm.rank, *self._left]):
+            write(
+                f"rank {self.comm.rank} has ended the program, and waits for {ranks_of(awaited)} since {waited:.0f} s"
+            )
 
-def at_end(departures: Departures, counts: Callable[[], Counts | None]) -> None:
+
+def at_end(
+    departures: Departures, counts: Callable[[], Counts | None], processes: Processes | None, deadline: float
+) -> None:
     """Have this process leave properly at its end.
 
     Args:
         departures: of the world.
         counts: the calls made, or None if the world was closed.
+        processes: the other ranks as processes, where they can be seen.
+        deadline: seconds that a stopped rank is waited for.
     """
     process = os.getpid()
 
@@ -86,12 +135,18 @@ def at_end(departures: Departures, counts: Callable[[], Counts | None]) -> None:
         if os.getpid() != process or MPI.Is_finalized():
             return
         if (made := counts()) is not None:
-            departures.leave(made)
+            departures.leave(made, left_with(), processes, deadline)
+        if processes is not None:
+            processes.stop()
 
     atexit.register(leave)
 
 
+def ranks_of(ranks: list[int]) -> str:
+    """The ranks in words."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
 def who_left(ranks: list[int]) -> str:
     """The beginning of the error."""
-    which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-    return f"{which} left the program and will not come to"
+    return f"{ranks_of(ranks)} left the program and will not come to"

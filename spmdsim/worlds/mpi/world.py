@@ -32,6 +32,7 @@ from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.leaving import Counts, at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.place import broadcast, place
+from spmdsim.worlds.mpi.processes import Processes
 from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
@@ -118,6 +119,7 @@ class MPIWorld(World):
         mode = settings["check"] if self.size > 1 else False
         self._checker = Checker(self._comms, mode, seconds) if mode else None
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
+        self._processes: Processes | None = None
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
@@ -138,7 +140,13 @@ class MPIWorld(World):
         if _launched is None:
             _launched = cls()
             if _launched._comms.departures is not None:
-                at_end(_launched._comms.departures, _launched._counts)
+                _launched._processes = Processes(_launched.comm)
+                at_end(
+                    _launched._comms.departures,
+                    _launched._counts,
+                    _launched._processes,
+                    _launched._comms.deadline,
+                )
         return _launched
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
@@ -323,6 +331,8 @@ class MPIWorld(World):
         self.choose_anew()
         if self._checker is not None:
             self._checker.close()
+        if self._processes is not None:
+            self._processes.stop()
         for program in self._programs.values():
             _free(program)
         self._programs.clear()

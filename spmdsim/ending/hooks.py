@@ -1,0 +1,104 @@
+"""What leaves a program that nobody guards is seen by hooks, so that it ends the job and not only its own rank.
+
+They are set in every process that a launcher started, when the package is imported, and do nothing before MPI runs
+there on several ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from spmdsim.ending.stop import active_world, end_job, stop
+
+_left_with: list[int] = []
+
+
+class _Exit(SystemExit):
+    """What ``sys.exit`` raises: it notes that nobody has caught it when Python itself asks for the code."""
+
+    @property
+    def code(self) -> object:  # type: ignore[override]
+        """The code it was given."""
+        found = super().code
+        if sys._getframe().f_back is None:
+            _left_with[:] = [_number(found)]
+        return found
+
+
+def _number(code: object) -> int:
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def left_with() -> int:
+    """The exit code of a program that ``sys.exit`` ends, as soon as nobody can catch it any more; 0 before."""
+    return _left_with[0] if _left_with else 0
+
+
+def protect(name: str | None = None) -> None:
+    """Set all hooks.
+
+    Args:
+        name: how the program is called in error lines; the script's name by default.
+    """
+    hook_threads()
+    hook_exceptions(name)
+    hook_exit()
+
+
+def hook_exit() -> None:
+    """Note the code that ``sys.exit`` ends this process with: what runs at exit cannot see it otherwise."""
+
+    def leave(status: object = None, /) -> None:
+        raise _Exit(status)
+
+    leave.__name__ = leave.__qualname__ = "exit"
+    sys.exit = leave  # type: ignore[assignment]
+
+
+def hook_threads() -> None:
+    """End the job when a thread of this rank dies of an exception, which Python would only print."""
+
+    def dies(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is SystemExit:
+            return
+        comm = active_world()
+        if comm is None or comm.size == 1:
+            threading.__excepthook__(args)
+            return
+        lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
+        thread = args.thread.name if args.thread else "?"
+        end_job(f"rank {comm.rank} of {comm.size}, thread {thread}:\n{''.join(lines).rstrip()}", 1)
+
+    threading.excepthook = dies
+
+
+def hook_exceptions(name: str | None = None) -> None:
+    """End the job when an exception leaves the program."""
+
+    def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not _several():
+            sys.__excepthook__(kind, error, trace)
+            return
+        try:
+            code = stop(error.with_traceback(trace), name or Path(sys.argv[0]).name)
+        except BaseException as second:  # no memory to end well, most likely
+            code = 1
+            os.write(2, f"{kind.__name__}, and {type(second).__name__} while the job was ended\n".encode())
+        with suppress(OSError, ValueError):  # who reads it may have left
+            sys.stdout.flush()
+        os._exit(code)
+
+    sys.excepthook = dies
+
+
+def _several() -> bool:
+    comm = active_world()
+    return comm is not None and comm.size > 1

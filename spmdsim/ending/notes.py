@@ -1,0 +1,91 @@
+"""What a rank leaves for the program that started it: that it failed, why, and that the job ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+LOG_DIR = "SPMDSIM_LOG_DIR"
+"""Tells each rank where to write its log."""
+
+FAILED_DIR = "SPMDSIM_FAILED_DIR"
+"""Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank."""
+
+ENDING = "ending"
+"""The note, beside those of the ranks, that the job ends now."""
+
+
+def has_log() -> bool:
+    """Whether this rank writes to a log of its own."""
+    return bool(os.environ.get(LOG_DIR))
+
+
+def job_folder() -> Path | None:
+    """Where notes for the starter go, if there is one on this machine."""
+    folder = os.environ.get(FAILED_DIR)
+    return Path(folder) if folder and os.path.isdir(folder) else None
+
+
+def note_failure(rank: int, code: int, cause: str = "") -> bool:
+    """Leave this rank's exit code where the starter looks for it, unless it is there; False if there is no starter.
+
+    Args:
+        rank: which rank.
+        code: its exit code.
+        cause: what the starter has to say of it; empty where the rank has said it itself.
+    """
+    folder = job_folder()
+    if folder is None:
+        return False
+    try:
+        with Path(folder, f"rank_{rank}").open("x") as note:
+            note.write(f"{code}\n{cause}")
+    except FileExistsError:
+        pass
+    return True
+
+
+def note_left(rank: int) -> None:
+    """Tell the starter that this rank's program is over, and only MPI's end still to come."""
+    folder = job_folder()
+    if folder is not None:
+        Path(folder, f"left_{rank}").touch()
+
+
+def has_left(folder: Path, rank: int) -> bool:
+    """Whether a rank said that its program is over."""
+    return (folder / f"left_{rank}").exists()
+
+
+def note_end() -> None:
+    """Tell the starter that this rank ends the job now."""
+    folder = job_folder()
+    if folder is not None:
+        Path(folder, ENDING).touch()
+
+
+def job_ends(folder: Path, n: int) -> bool:
+    """Whether a rank ends the job, or all ``n`` ranks have left it."""
+    return (folder / ENDING).exists() or len(list(folder.glob("rank_*"))) == n
+
+
+class Failure(NamedTuple):
+    """What a rank noted.
+
+    Attributes:
+        rank: which rank.
+        code: its exit code.
+        cause: what happened to it; empty where it has said so itself.
+    """
+
+    rank: int
+    code: int
+    cause: str
+
+
+def failures(folder: Path) -> list[Failure]:
+    """The notes of the ranks that failed, the first one first."""
+    notes = sorted(folder.glob("rank_*"), key=lambda note: note.stat().st_mtime_ns)
+    told = [(note.name.removeprefix("rank_"), *note.read_text().partition("\n")) for note in notes]
+    return [Failure(int(rank), int(code or 1), cause) for rank, code, _, cause in told]

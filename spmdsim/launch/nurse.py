@@ -1,0 +1,176 @@
+"""A rank has a nurse: a process that sees how the rank ends, tells the starter, and leaves no orphan.
+
+No launcher says of every death which rank it was and by which signal or code, and some let ranks run on when the starter
+is killed. A nurse is the process that the launcher started, with the rank as its child: forked before anything is
+loaded, it shares its memory and sleeps until something happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from spmdsim.ending.notes import has_left, job_folder, note_end, note_failure
+from spmdsim.launch.environment import LAUNCHER_VARIABLE, Launched
+from spmdsim.launch.leftovers import sweep
+
+STARTER_VARIABLE = "SPMDSIM_STARTER"
+"""The process that wants the job."""
+
+FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
+"""Signals that launchers pass on to their ranks."""
+
+GRACE_SECONDS = 3
+"""How long a rank may take to end once it was asked to."""
+
+ENDED_SECONDS = 5.0
+"""How long the starter may take to end the job after a rank died."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def dies_with_parent(with_signal: int) -> Callable[[], None]:
+    """A function that has the system send this process a signal when its parent dies; nothing where it cannot."""
+    try:
+        call = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError, TypeError):
+        return lambda: None
+    return lambda: call(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0) and None
+
+
+def nursed(found: Launched | None) -> None:
+    """Let this process become the nurse of the rank it was, which goes on in a child; only the child returns.
+
+    Does nothing without a starter on this machine, or on a system that cannot watch processes.
+    """
+    folder = job_folder()
+    if found is None or folder is None or LAUNCHER_VARIABLE in os.environ or not hasattr(os, "pidfd_open"):
+        return
+    os.environ[LAUNCHER_VARIABLE] = str(os.getppid())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    forwarded = [getattr(signal, name) for name in FORWARDED]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    nurse, child_dies = os.getpid(), dies_with_parent(signal.SIGKILL)
+    child = os.fork()
+    if child == 0:
+        child_dies()
+        if os.getppid() != nurse:  # gone already
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    code = 1
+    try:
+        code = _Nurse(child, found, folder).watch(forwarded, before)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os._exit(code)
+
+
+class _Nurse:
+    def __init__(self, child: int, found: Launched, folder: Path) -> None:
+        self.child, self.found, self.folder = child, found, folder
+        self.asked = False
+
+    def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
+        """Wait for the rank's end; its exit code."""
+        rank = os.pidfd_open(self.child)
+        starter = _ancestor(int(os.environ.get(STARTER_VARIABLE, "0")))
+        for number in forwarded:
+            signal.signal(number, self._forward)
+        signal.signal(signal.SIGALRM, lambda *_: self._end(signal.SIGKILL))
+        dies_with_parent(signal.SIGTERM)()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        poll = select.poll()
+        poll.register(rank, select.POLLIN)
+        if starter is not None:
+            poll.register(starter, select.POLLIN)
+        alone = False
+        while rank not in (ready := [descriptor for descriptor, _ in poll.poll()]):
+            alone = starter in ready
+            self.asked = True
+            poll.unregister(ready[0])
+            self._end(signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        if alone:
+            self._clean()
+        elif not self.asked:
+            self._tell(code)
+        return code if code >= 0 else 128 - code
+
+    def _forward(self, number: int, _: object) -> None:
+        if number == signal.SIGTERM:
+            self.asked = True
+            signal.alarm(GRACE_SECONDS)  # a rank that is stopped, or does not listen
+        self._end(number)
+
+    def _end(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.child, number)
+
+    def _tell(self, code: int) -> None:
+        """Leave a note of a death, unless the rank itself has said why it ends; the starter ends the job."""
+        rank = self.found.rank
+        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or has_left(self.folder, rank):
+            return
+        note_failure(rank, code if code >= 0 else 128 - code, cause_of(code))
+        end = time.monotonic() + ENDED_SECONDS
+        while (
+            code == 0 and len(list(self.folder.glob("[lr]*_[0-9]*"))) < self.found.size
+        ):  # do all go like this?
+            time.sleep(0.05)
+            code = int(time.monotonic() > end)
+        if code:
+            note_end()
+            time.sleep(ENDED_SECONDS)
+
+    def _clean(self) -> None:
+        """Leave nothing behind where the starter cannot: the last nurse finds nothing in use any more."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        with suppress(OSError):
+            since = self.folder.stat().st_ctime
+            shutil.rmtree(self.folder, ignore_errors=True)
+            sweep(since)
+
+
+def cause_of(code: int) -> str:
+    """What ended a rank, in words.
+
+    Args:
+        code: its exit code; minus the number of the signal that killed it.
+
+    >>> cause_of(-11), cause_of(5)
+    ('was killed by signal 11 (SIGSEGV)', 'ended with exit code 5 without a word')
+    """
+    if code > 0:
+        return f"ended with exit code {code} without a word"
+    if code == 0:
+        return "left in the middle of the program, by os._exit(0) or the like"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "of no name"
+    why = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({name}{why})"
+
+
+def _ancestor(process: int) -> int | None:
+    """A descriptor of a process, if it is one of those that started this one."""
+    here = os.getpid()
+    while here > 1:
+        try:
+            here = int(Path(f"/proc/{here}/stat").read_text().rpartition(")")[2].split()[1])
+            if here == process:
+                return os.pidfd_open(process)
+        except (OSError, ValueError, IndexError):
+            return None
+    return None

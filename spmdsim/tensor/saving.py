@@ -1,0 +1,166 @@
+"""The folder of a checkpoint while one is written: whole at every moment, and rid of what killed saves left.
+
+Data go to a subfolder of a new name, and reach the disk before the manifest names it; the manifest is replaced in one
+step. Beside the subfolder a file says that it is being written, locked for as long as the writing process lives: so what
+a killed save left is told from a save that is under way elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+
+from spmdsim.errors import InputError
+from spmdsim.tensor.manifest import MANIFEST, read_manifest
+
+try:
+    import fcntl
+except ImportError:  # no locks here: nothing that others may be writing is removed
+    fcntl = None  # type: ignore[assignment]
+
+#: How the file is called that says of a subfolder that it is being written.
+SAVING = ".saving"
+#: What a manifest names that cannot be read: it may be of a later version, and any subfolder its data.
+UNKNOWN = "?"
+#: Seconds after which the folder of a save on another machine counts as left behind if nobody has it locked.
+ABANDONED = 86_400.0
+#: Seconds that a new folder may take to be seen by other ranks: network file systems remember what was not there.
+SEEN = 2.0
+
+
+class Saving:
+    """One save, as the process of rank 0 does it for all.
+
+    Args:
+        place: the checkpoint's folder.
+        data: the name of the new subfolder.
+    """
+
+    def __init__(self, place: Path, data: str) -> None:
+        self.place, self.data = place, place / data
+        self._word = place / f"{data}{SAVING}"
+        self._lock = -1
+
+    def begin(self) -> None:
+        """Make the subfolder, after removing what killed saves left."""
+        make_folder(self.place)
+        self._lock = os.open(self._word, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        _locked(self._lock)
+        os.write(self._lock, socket.gethostname().encode())
+        _remove_left_behind(self.place)
+        self.data.mkdir()
+        sync_folder(self.place)
+
+    def replace_manifest(self, text: str) -> None:
+        """Make the new data the checkpoint, and remove the old ones."""
+        old = _current(self.place)
+        fresh = self.place / f"{MANIFEST}.{self.data.name}"
+        with fresh.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        sync_folder(self.data)
+        os.replace(fresh, self.place / MANIFEST)
+        sync_folder(self.place)
+        if old not in (None, UNKNOWN, self.data.name):
+            shutil.rmtree(self.place / str(old), ignore_errors=True)
+
+    def end(self) -> None:
+        """Forget the save, and what it wrote unless that is the checkpoint now."""
+        if self._lock < 0:
+            return
+        if _current(self.place) != self.data.name:
+            _remove(self.place, self.data.name)
+        self._word.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def sees(data: Path) -> bool:
+    """Whether this rank has the folder that rank 0 made."""
+    end = time.monotonic() + SEEN
+    while not data.is_dir():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def make_folder(place: Path) -> None:
+    """Make a folder and those above it, for good."""
+    if not place.is_dir():
+        make_folder(place.absolute().parent)
+        place.mkdir(exist_ok=True)
+        sync_folder(place.absolute().parent)
+
+
+def sync_folder(place: Path) -> None:
+    """Have the names in a folder reach the disk; not all file systems know how."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock a file, if nobody else has and the file system can."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _current(place: Path) -> str | None:
+    """The subfolder that the manifest names; None without a manifest."""
+    if not (place / MANIFEST).is_file():
+        return None
+    try:
+        return str(read_manifest(place)["data"])
+    except InputError:
+        return UNKNOWN
+
+
+def _remove_left_behind(place: Path) -> None:
+    """Remove the subfolders that nobody writes and the manifest does not name.
+
+    In this order: a save makes its word before its subfolder, and removes it after the manifest names its data.
+    """
+    subfolders = {path.name for path in place.iterdir() if re.fullmatch("[0-9a-f]{12}", path.name)}
+    words = {path.name.removesuffix(SAVING) for path in place.glob(f"*{SAVING}")}
+    current = _current(place)
+    for name in subfolders - words - {current}:
+        if current != UNKNOWN:
+            _remove(place, name)
+    for name in words:
+        with contextlib.suppress(OSError):
+            _remove_unlocked(place, name)
+
+
+def _remove_unlocked(place: Path, name: str) -> None:
+    word = place / f"{name}{SAVING}"
+    descriptor = os.open(word, os.O_RDWR)
+    try:
+        here = os.read(descriptor, 256) == socket.gethostname().encode()
+        age = time.time() - os.fstat(descriptor).st_mtime
+        if (here or age > ABANDONED) and _locked(descriptor):
+            if _current(place) != name:  # else it was killed when all was done
+                _remove(place, name)
+            word.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(place: Path, name: str) -> None:
+    shutil.rmtree(place / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (place / f"{MANIFEST}.{name}").unlink(missing_ok=True)

@@ -1,0 +1,135 @@
+"""Whoever is killed, however: nothing of the job is left, no process, no folder, no shared memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from processes import parent_of, waited_for
+
+from spmdsim.ending.notes import FAILED_DIR
+from spmdsim.launch import leftovers
+
+pytestmark = pytest.mark.usefixtures("launcher")
+
+PROGRAM = """\
+import sys, time
+from mpi4py import MPI
+from spmdsim import world
+world().barrier()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def processes_with(word: str) -> dict[int, str]:
+    """The processes that have a word in their command line, and their command lines."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if word in line and int(place.parent.name) != os.getpid():
+            found[int(place.parent.name)] = line
+    return found
+
+
+def variable(process: int, name: str) -> str:
+    """A variable of another process's environment."""
+    text = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    return next(line.partition(b"=")[2].decode() for line in text if line.startswith(name.encode() + b"="))
+
+
+def segments(word: str) -> set[Path]:
+    """The shared memory of a job: files that its ranks have mapped."""
+    found = set()
+    for process in processes_with(word):
+        lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+        found |= {Path(line.split()[-1]) for line in lines if f" {leftovers.SHARED}/" in line}
+    return {path for path in found if path.exists()}
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of two ranks that are at work: its starter, and a word that all its processes have in their command lines."""
+    script, word = tmp_path / "program.py", uuid.uuid4().hex
+    script.write_text(PROGRAM)
+    command = [sys.executable, "-m", "spmdsim", "launch", "-n", "2", script, word]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+        start_new_session=True,
+    ) as starter:
+        assert starter.stdout is not None and starter.stdout.readline() == "ready\n"
+        shared = segments(word)
+        yield starter, word
+        starter.kill()
+    for process in processes_with(word):
+        os.kill(process, signal.SIGKILL)
+    assert waited_for(lambda: not any(path.exists() for path in shared)), shared
+
+
+def is_gone(word: str) -> bool:
+    return waited_for(lambda: not processes_with(word))
+
+
+def folder_of(job) -> Path:
+    """Where the ranks leave notes."""
+    starter, word = job
+    ranks = {
+        process: line
+        for process, line in processes_with(word).items()
+        if "bootstrap" in line.split(" -m ")[-1]
+    }
+    rank = max(process for process in ranks if process != starter.pid)
+    folder = Path(variable(rank, FAILED_DIR))
+    assert folder.is_dir()
+    return folder
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda kind: kind.name)
+def test_the_starter_is_killed(job, kind):
+    starter, word = job
+    folder = folder_of(job)
+    starter.send_signal(kind)
+    assert is_gone(word)
+    assert waited_for(lambda: not folder.exists())
+    told = starter.stderr.read()
+    if kind == signal.SIGKILL:
+        assert starter.wait() == -kind
+    else:
+        assert starter.wait() == 128 + kind
+        assert told == (
+            "spmdsim launch: ended by SIGTERM, with all ranks\n" if kind == signal.SIGTERM else ""
+        )
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM], ids=lambda kind: kind.name)
+def test_the_launcher_of_mpi_is_killed(job, kind):
+    starter, word = job
+    folder = folder_of(job)
+    (launcher,) = [process for process in processes_with(word) if parent_of(process) == starter.pid]
+    os.kill(launcher, kind)
+    assert is_gone(word)
+    assert starter.wait() == 128 + kind
+    assert not folder.exists()
+
+
+def test_a_rank_that_is_stopped_goes_with_the_others(job):
+    starter, word = job
+    folder = folder_of(job)
+    for process in processes_with(word):
+        if parent_of(process) != starter.pid and process != starter.pid:
+            os.kill(process, signal.SIGSTOP)
+    starter.send_signal(signal.SIGTERM)
+    assert is_gone(word) and waited_for(lambda: not folder.exists())
