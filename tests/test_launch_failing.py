@@ -35,6 +35,17 @@ if comm.rank == 1:
         raise KeyboardInterrupt
     if case == "thread":
         threading.Thread(target=lambda: 1 / 0).start()
+    if case == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if case == "crash":
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if case == "abort":
+        os.abort()
+    if case == "code":
+        os._exit(5)
+    if case == "vanish":
+        os._exit(0)
 comm.Barrier()
 if case == "thread":
     time.sleep(30)
@@ -64,6 +75,50 @@ def test_one_rank_ends_all(tmp_path, case, code, text):
     assert result.stderr.count(text) == 1
     assert "rank 1 of 2" in result.stderr
     assert "bootstrap.py" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "case, code, text",
+    [
+        ("kill", 137, "was killed by signal 9 (SIGKILL, as the system does when memory runs out)"),
+        ("crash", 139, "was killed by signal 11 (SIGSEGV)"),
+        ("abort", 134, "was killed by signal 6 (SIGABRT)"),
+        ("code", 5, "ended with exit code 5 without a word"),
+        ("vanish", 1, "left in the middle of the program, by os._exit(0) or the like"),
+    ],
+)
+def test_a_death_without_a_word_is_named(tmp_path, case, code, text):
+    """The rank, and the signal or exit code: launchers say less, each in its own way."""
+    result = launch(tmp_path, case)
+    assert result.returncode == code, result.stderr
+    assert result.stderr.count(f"rank 1 of {RANKS} {text}, the job ends\n") == 1
+    assert "rank 0" not in result.stderr and "rank 2" not in result.stderr
+
+
+def test_a_killed_program_in_lock_step_is_named(tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    result = run_python("-m", "spmdsim", "launch", "-n", 2, "--world", "lockstep", script)
+    assert result.returncode == 137
+    assert result.stderr.startswith("the program was killed by signal 9 (SIGKILL")
+
+
+def test_a_log_that_one_rank_cannot_write_is_one_line(tmp_path):
+    (tmp_path / "logs" / "worker_1.log").mkdir(parents=True)
+    result = launch(tmp_path, "fine", options=["--log-dir", "logs"])
+    assert result.returncode == 2
+    said = [line for line in result.stderr.splitlines() if "--log-dir" in line]
+    assert (
+        len(said) == 1 and "rank 1 cannot write its log" in said[0] and said[0].endswith(": Is a directory")
+    )
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_of_logs_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    result = launch(tmp_path, "fine", options=["--log-dir", "file/logs"])
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert "file/logs cannot be made: Not a directory" in result.stderr
 
 
 @pytest.mark.parametrize(

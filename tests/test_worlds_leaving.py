@@ -10,7 +10,7 @@ from processes import run_python
 pytestmark = pytest.mark.usefixtures("launcher")
 
 PROGRAM = """\
-import sys, time
+import os, resource, signal, sys, time
 import numpy as np
 from spmdsim import Mesh, Tensor, world
 w, case = world(), sys.argv[1]
@@ -19,6 +19,25 @@ whole, pair = Mesh((3,), ("all",)), Mesh((2,), ("pair",))
 x = Tensor.from_global(np.arange(36.0).reshape(6, 6), whole("all", None), w).to(whole(None, "all"))
 if case == "leave" and rank == 1:
     sys.exit()
+if case == "exit" and rank == 1:
+    sys.exit(3)
+if case == "all exit":
+    sys.exit(4)
+if case == "interrupt" and rank == 1:
+    raise KeyboardInterrupt
+if case == "vanish" and rank == 1:
+    os._exit(0)
+if case == "memory" and rank == 1:
+    resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+    np.ones(2**40)
+if case == "halt" and rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+if case == "caught":
+    try:
+        sys.exit(rank)
+    except SystemExit as left:
+        assert left.code == rank
+    sys.stdout.write("went on\\n")
 if case == "fail" and rank == 1:
     raise ValueError("broken on one")
 if case == "outside" and rank == 2:
@@ -28,12 +47,26 @@ if case == "outside" and rank == 1:
 if case == "slow" and rank == 0:
     time.sleep(2)
     print("slow and well")
-if case in ("leave", "fail"):
+if case in ("leave", "fail", "exit", "interrupt", "vanish", "memory"):
     x.to(whole("all", None))
 if case == "outside":
     y = Tensor.from_global(np.arange(36.0).reshape(6, 6), pair("pair", None), w)
     sys.stdout.write(f"sum {y.to(pair(None, 'pair')).local().sum()}\\n")
 """
+
+
+MPIRUN = """\
+import os, subprocess, sys
+from spmdsim.launch.mpi import find_launcher
+mpirun = find_launcher()
+command = [*mpirun.command(3, oversubscribe=True), *sys.argv[1:]]
+sys.exit(subprocess.run(command, env={**os.environ, **mpirun.environment()}).returncode)
+"""
+
+
+def plain(tmp_path, case, **variables):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return run_python("-c", MPIRUN, sys.executable, tmp_path / "program.py", case, cwd=tmp_path, **variables)
 
 
 def launch(tmp_path, case):
@@ -46,7 +79,7 @@ def test_who_left_is_named(tmp_path):
     assert result.returncode == 2
     text = "program.py: error: rank 1 left the program and will not come to collective 1: all_to_all over all"
     assert result.stderr.count(text) == 1 and "Traceback" not in result.stderr
-    assert "program.py:20" in result.stderr
+    assert "program.py:39" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -58,11 +91,36 @@ def test_ranks_that_are_done_early_disturb_nobody(tmp_path, case, words):
     assert sorted(result.stdout.split("\n"))[1:] == words
 
 
-def test_without_any_guard_the_others_still_end(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    code = "import sys; from spmdsim.launch import start; sys.exit(start(3, sys.argv[1:]))"
-    result = run_python("-c", code, sys.executable, script, "fail")
-    assert result.returncode == 1
-    assert "ValueError: broken on one" in result.stderr
-    assert "rank 1 left the program" in result.stderr
+@pytest.mark.parametrize(
+    ("case", "code", "words"),
+    [
+        ("fail", 1, "ValueError: broken on one"),
+        ("exit", 3, "\nsys.exit(3)\n"),
+        ("interrupt", 130, "\nKeyboardInterrupt\n"),
+        ("vanish", 2, "rank 1 left the program and will not come to collective 1"),
+        ("memory", 1, "MemoryError"),
+    ],
+)
+def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
+    """As under ``mpirun python script.py``: no guard, no nurse, only what importing the package sets."""
+    result = plain(tmp_path, case)
+    assert result.returncode == code
+    assert result.stderr.count(words) == 1, result.stderr
+    assert case == "vanish" or "left the program" not in result.stderr  # no word of the victims
+
+
+def test_a_caught_exit_is_none(tmp_path):
+    result = plain(tmp_path, "caught")
+    assert result.returncode == 0 and not result.stderr, result.stderr
+    assert result.stdout.count("went on") == 3
+
+
+def test_all_ranks_leave_with_a_code(tmp_path):
+    result = plain(tmp_path, "all exit")
+    assert result.returncode == 4 and "stopped" not in result.stderr
+
+
+def test_a_stopped_rank_is_not_waited_for_at_the_end(tmp_path):
+    result = plain(tmp_path, "halt", SPMDSIM_DEADLINE="3")
+    assert result.returncode == 2
+    assert result.stderr.count("rank 1 is stopped and did not come to the end of the program within 3 s") == 1

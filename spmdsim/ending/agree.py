@@ -20,6 +20,9 @@ TAG = 77_011
 SECONDS = 1.0
 """How long rank 0 waits for the other ranks; the others wait longer, one after the other."""
 
+ENDED_SECONDS = 15.0
+"""How long rank 0 may take to end the job once it speaks for others."""
+
 EXIT_SECONDS = 5.0
 """The same after ``sys.exit(code)``: mostly all ranks do that, and one of them prints something first."""
 
@@ -47,9 +50,8 @@ def gather_stops(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str]
             if comm.iprobe(source=rank, tag=TAG):
                 found[rank] = comm.recv(source=rank, tag=TAG)
         time.sleep(0.002)
-    if len(found) == comm.size:
-        for rank in range(1, comm.size):
-            comm.send(None, dest=rank, tag=TAG)
+    for rank in set(found) - {0}:
+        comm.send(len(found) == comm.size, dest=rank, tag=TAG)
     return found
 
 
@@ -60,8 +62,11 @@ def _report(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str] | No
     while time.monotonic() < deadline:
         request.test()
         if comm.iprobe(source=0, tag=TAG):
-            comm.recv(source=0, tag=TAG)
+            together = comm.recv(source=0, tag=TAG)
             request.wait()
-            return None
+            if together:
+                return None
+            time.sleep(ENDED_SECONDS)  # rank 0 says it for this rank, too, and ends the job
+            break
         time.sleep(0.002)
     return {comm.rank: message}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from spmdsim.ending.notes import has_log, job_folder, note_end, note_failure
+from spmdsim.ending.notes import has_log, job_folder, note_end, note_failure, note_left
 from spmdsim.errors import SpmdError
 from spmdsim.launcher import detect
 
@@ -37,6 +37,8 @@ READER_LEFT = 141
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
+
+_exit = os._exit
 
 _agreed: list[int] = []
 """The exit code that all ranks leave with, once they have agreed on one."""
@@ -100,11 +102,12 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     """
     code, text = exit_code(error), describe(error, name)
     quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
+    found_rank = detect()
     if code == 0:
+        note_left(found_rank.rank if found_rank else 0)
         return 0
     if isinstance(error, SystemExit) and code in _agreed:
         return leave(code)
-    found_rank = detect()
     if found_rank is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
         return _leave_quietly(error, code)
     noted = note_failure(found_rank.rank if found_rank else 0, code)
@@ -167,12 +170,12 @@ def kill(code: int) -> NoReturn:
     comm = active_world()
     if comm is not None:
         time.sleep(FORWARD_SECONDS)
-        last = threading.Timer(ENDED_SECONDS, os._exit, [code])
+        last = threading.Timer(ENDED_SECONDS, _exit, [code])
         last.daemon = True
         with suppress(RuntimeError):  # no memory for a thread
             last.start()
         comm.Abort(code)
-    os._exit(code)
+    _exit(code)
 
 
 def end_job(text: str, code: int) -> NoReturn:

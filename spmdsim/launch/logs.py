@@ -107,7 +107,7 @@ def follow(path: Path, stop: threading.Event) -> None:
     position = 0
     while True:
         last = stop.is_set()
-        if path.exists():
+        if path.is_file():
             with path.open("rb") as file:
                 file.seek(position)
                 text = file.read()
@@ -122,6 +122,6 @@ def follow(path: Path, stop: threading.Event) -> None:
 def log_tail(log_dir: Path, rank: int, code: int) -> str:
     """Which rank failed, and the end of its log."""
     path = log_path(log_dir, rank)
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     shown = [f"  | {line}" for line in lines[-TAIL_LINES:]] or ["  | (empty)"]
     return "\n".join([f"rank {rank} failed with exit code {code}; end of {path}:", *shown, ""])

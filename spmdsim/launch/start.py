@@ -21,7 +21,7 @@ from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores, la
 from spmdsim.launch.leftovers import sweep
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_logs
 from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.nurse import STARTER_VARIABLE, dies_with_parent
+from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, dies_with_parent
 from spmdsim.worlds.base import RANKS_VARIABLE
 
 FAILED_SECONDS = 5.0
@@ -60,7 +60,8 @@ def start_command(
         environment |= {FAILED_DIR: name, STARTER_VARIABLE: str(os.getpid()), **(env or {})}
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
-        code = wait(command, environment, log_dir, partial(job_ends, folder, ranks))
+        by = signal.SIGTERM if launcher is None else launcher.ended_by
+        code = wait(command, environment, log_dir, partial(job_ends, folder, ranks), by)
         clear_up(folder.stat().st_ctime, hurried=code == 0)
         failed = worst(failures(folder), ranks)
     if failed is not None:
@@ -69,9 +70,12 @@ def start_command(
         if log_dir is not None:
             sys.stderr.write(log_tail(log_dir, failed.rank, failed.code))
         return failed.code
-    if code and log_dir is not None:
+    if code < 0:
+        who = "the program" if launcher is None else launcher.path
+        sys.stderr.write(f"{who} {cause_of(code)}, the job ends\n")
+    elif code and log_dir is not None:
         sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {log_dir}\n")
-    return code
+    return code_of(code)
 
 
 def worst(failed: list[Failure], ranks: int) -> Failure | None:
@@ -118,6 +122,7 @@ def wait(
     environment: Mapping[str, str],
     log_dir: Path | None,
     ending: Callable[[], float | None],
+    by: int,
 ) -> int:
     """Run the launcher to its end; Ctrl-C and termination are passed on, and end it for certain."""
     stop = threading.Event()
@@ -130,7 +135,7 @@ def wait(
         echo.start()
     try:
         with raise_on_termination():
-            return code_of(wait_for(process, ending))
+            return wait_for(process, ending, by)
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
         end(process, with_signal)
@@ -143,8 +148,8 @@ def wait(
             echo.join()
 
 
-def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], float | None]) -> int:
-    """Wait for the launcher; once the job is ``ending`` it must end soon, or is ended.
+def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], float | None], by: int) -> int:
+    """Wait for the launcher; once the job is ``ending`` it must end soon, or is ended ``by`` a signal.
 
     Launchers sometimes hang while they clean up after a failure.
     """
@@ -157,7 +162,7 @@ def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], float | None
             if seconds is not None:
                 deadline = min(deadline, time.monotonic() + seconds)
             if time.monotonic() > deadline:
-                end(process, signal.SIGTERM)
+                end(process, by)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from mpi4py import MPI
 
-from spmdsim.ending.hooks import left_with
+from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job, write
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
 from spmdsim.worlds.mpi.fingerprint import number_of
@@ -136,10 +136,9 @@ def at_end(
             return
         if (made := counts()) is not None:
             departures.leave(made, left_with(), processes, deadline)
-        if processes is not None:
-            processes.stop()
 
     atexit.register(leave)
+    hook_quick_exit(leave)
 
 
 def ranks_of(ranks: list[int]) -> str:

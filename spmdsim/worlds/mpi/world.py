@@ -119,7 +119,6 @@ class MPIWorld(World):
         mode = settings["check"] if self.size > 1 else False
         self._checker = Checker(self._comms, mode, seconds) if mode else None
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
-        self._processes: Processes | None = None
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
@@ -140,11 +139,10 @@ class MPIWorld(World):
         if _launched is None:
             _launched = cls()
             if _launched._comms.departures is not None:
-                _launched._processes = Processes(_launched.comm)
                 at_end(
                     _launched._comms.departures,
                     _launched._counts,
-                    _launched._processes,
+                    Processes(_launched.comm),
                     _launched._comms.deadline,
                 )
         return _launched
@@ -331,8 +329,6 @@ class MPIWorld(World):
         self.choose_anew()
         if self._checker is not None:
             self._checker.close()
-        if self._processes is not None:
-            self._processes.stop()
         for program in self._programs.values():
             _free(program)
         self._programs.clear()
