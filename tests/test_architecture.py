@@ -111,7 +111,7 @@ def test_rooms_of_the_simulation_open_one_way():
 
 
 def test_only_the_mpi_world_imports_mpi4py():
-    allowed = ("worlds/mpi/", "testing/", "launch/")
+    allowed = ("worlds/mpi/", "testing/", "launch/", "ending/")
     for path in ROOT.rglob("*.py"):
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(allowed):
