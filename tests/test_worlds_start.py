@@ -114,7 +114,7 @@ def test_ranks_that_start_alike_are_told_nothing(said, name):
         (
             "settings",
             [
-                "tuning of chunk (SPMDSIM_TUNING) is ((2, ",
+                "tuning (SPMDSIM_TUNING) of chunk is ((2, ",
                 "((2, 1000),) on rank 1",
                 "SPMDSIM_POOL_BYTES is '4096' on ranks 0, 1, not set on rank 2",
             ],
@@ -123,7 +123,7 @@ def test_ranks_that_start_alike_are_told_nothing(said, name):
             "versions",
             ["spmdsim is ", "0.0.9 on rank 1", f"numpy is {np.__version__} on ranks 0, 2, 1.20.1 on rank 1"],
         ),
-        ("text", ["the text of the program is ", "24 bytes with checksum ", " on rank 2"]),
+        ("text", ["the text of the program program.py is ", "24 bytes with checksum ", " on rank 2"]),
     ],
 )
 def test_what_differs_is_named_on_all_ranks(said, name, words):

@@ -65,6 +65,20 @@ def execute(
         transport.wait_all(requests)
 
 
+def fitting(program: Program, given: Array | None, result: Array | None) -> tuple[Array, Array]:
+    """The input and the output of a rank's program, arrays without elements where there is none.
+
+    Raises:
+        ScheduleError: an array with the wrong number of elements.
+    """
+    like = given if given is not None else result
+    if like is None:
+        like = np.empty(0)
+    kind = (like.dtype, like.shape[1:])
+    source = _fitted(given, program.input_count, kind, "input")
+    return source, _fitted(result, program.output_count, kind, "output")
+
+
 def rounds_of(
     program: Program,
     given: Array | None,
@@ -106,12 +120,8 @@ def _bind(
     program: Program, given: Array | None, result: Array | None, work: Array | None
 ) -> tuple[Array, Array, Array]:
     """The three arrays, checked; the input is copied if the output would overwrite it too early."""
-    like = given if given is not None else result
-    if like is None:
-        like = np.empty(0)
-    kind = (like.dtype, like.shape[1:])
-    source = _fitted(given, program.input_count, kind, "input")
-    target = _fitted(result, program.output_count, kind, "output")
+    source, target = fitting(program, given, result)
+    kind = (source.dtype, source.shape[1:])
     if work is None or len(work) < program.work_count or (work.dtype, work.shape[1:]) != kind:
         work = np.empty((program.work_count, *kind[1]), kind[0])
     if np.may_share_memory(source, target) and not _same_place(program, source, target):

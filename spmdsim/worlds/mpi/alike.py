@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from spmdsim.errors import WorldError
 from spmdsim.worlds.mpi.counted import GAVE_UP
-from spmdsim.worlds.mpi.fingerprint import number_of
+from spmdsim.worlds.mpi.messages import abandoned
 
 #: What a rank says of itself, by name.
 Facts = Mapping[str, str]
@@ -25,34 +25,30 @@ PATIENCE = 0.005
 #: Seconds that a rank which gave up waits for the others that give up.
 GRACE = 1.0
 
-_forsaken: list[object] = []
-"""Requests that will never be complete, with their memory: MPI may still write there."""
-
 
 class Comparison:
-    """All ranks of a communicator compare their facts. Collective.
+    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective.
 
     Args:
         comm: the communicator; nobody else uses its non-blocking collectives meanwhile.
-        facts: what this rank says.
+        number: what must be equal.
         deadline: seconds to wait for the others.
-        look: called now and then while this waits; may raise.
+        look: called now and then while this waits; says why that is in vain, if it is.
     """
 
     def __init__(
-        self, comm: MPI.Comm, facts: Facts, deadline: float, look: Callable[[], None] = lambda: None
+        self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
     ) -> None:
-        self.comm, self.facts, self.deadline, self._look = comm, facts, deadline, look
-        number = number_of(repr(sorted(facts.items())))
+        self.comm, self.deadline, self._look = comm, deadline, look
         self._given, self._common = np.array([number, -number]), np.empty(2, np.int64)
         self._request = comm.Iallreduce(self._given, self._common, MPI.MIN)
         self._since = time.monotonic()
 
     def arrived(self) -> bool:
-        """Whether all ranks have come. One that waits for others calls this again and again.
+        """Whether all ranks have come. One that waits for others asks again and again.
 
         Raises:
-            WorldError: some did not before the deadline.
+            WorldError: some did not come before the deadline.
         """
         if self._request.Test():
             return True
@@ -60,25 +56,27 @@ class Comparison:
         if waited < PATIENCE:
             os.sched_yield()
         elif waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
-            _forsaken.append((self._request, self._given, self._common))
-            raise WorldError(f"{_names(self._absent())} did not come within {self.deadline:g} s")
+            abandoned.append((self._request, self._given, self._common))
+            raise WorldError(f"{names(self._absent())} did not come within {self.deadline:g} s")
+        elif (why := self._look()) is not None:
+            abandoned.append((self._request, self._given, self._common))
+            raise WorldError(why)
         else:
-            self._look()
             time.sleep(0.0005)
         return False
 
-    def others(self) -> list[Facts] | None:
-        """Wait for all: None if they say the same, else what each of them says."""
+    def equal(self) -> bool:
+        """Wait for all ranks: whether they have the same number."""
         while not self.arrived():
             pass
-        return None if self._common[0] == -self._common[1] else self.comm.allgather(dict(self.facts))
+        return bool(self._common[0] == -self._common[1])
 
     def _absent(self) -> list[int]:
         """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
         comm, me = self.comm, self.comm.Get_rank()
         everyone = range(comm.Get_size())
         word, absent = np.array([me]), {rank for rank in everyone if rank != me}
-        _forsaken.extend([word, *(comm.Isend(word, rank, GAVE_UP) for rank in absent)])
+        abandoned.extend([word, *(comm.Isend(word, rank, GAVE_UP) for rank in absent)])
         end, status = time.monotonic() + GRACE, MPI.Status()
         while absent and time.monotonic() < end:
             if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
@@ -95,8 +93,8 @@ def differing(facts: Sequence[Facts]) -> list[str]:
     >>> differing([{"numpy": "2.0", "check": "1"}, {"check": "1", "numpy": "1.26"}])
     ['numpy']
     """
-    names = dict.fromkeys(name for some in facts for name in some)
-    return [name for name in names if len({some.get(name) for some in facts}) > 1]
+    known = dict.fromkeys(name for some in facts for name in some)
+    return [name for name in known if len({some.get(name) for some in facts}) > 1]
 
 
 def sides(said: Sequence[str | None]) -> list[tuple[str, str | None]]:
@@ -109,10 +107,11 @@ def sides(said: Sequence[str | None]) -> list[tuple[str, str | None]]:
     for rank, text in enumerate(said):
         groups.setdefault(text, []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    return [(_names(ranks), text) for text, ranks in ordered]
+    return [(names(ranks), text) for text, ranks in ordered]
 
 
-def _names(ranks: Sequence[int]) -> str:
+def names(ranks: Sequence[int]) -> str:
+    """``rank 1`` or ``ranks 0, 2``."""
     if not ranks:
         return "no rank"
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

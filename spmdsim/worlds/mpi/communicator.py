@@ -12,14 +12,15 @@ is not a collective of buffers, the lower-case methods included, goes to the rea
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.execution import execute
+from spmdsim.collectives.execution import execute, fitting
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.program import compile_program
 from spmdsim.collectives.promises import collective
@@ -27,70 +28,108 @@ from spmdsim.collectives.selection import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError
 from spmdsim.worlds.emulated import _parsed
 from spmdsim.worlds.mpi.buffers import Buffer, buffer_of
+from spmdsim.worlds.mpi.check import DEADLINE, deadline_seconds
+from spmdsim.worlds.mpi.emulated_calls import Calls
+from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.messages import TAG, Messages
+from spmdsim.worlds.mpi.operations import function_of
+from spmdsim.worlds.mpi.start import agreed
 
 _program = lru_cache(maxsize=4096)(compile_program)
 
-_UFUNCS = (
-    (MPI.SUM, np.add),
-    (MPI.MAX, np.maximum),
-    (MPI.MIN, np.minimum),
-    (MPI.PROD, np.multiply),
-    (MPI.BAND, np.bitwise_and),
-    (MPI.BOR, np.bitwise_or),
-    (MPI.BXOR, np.bitwise_xor),
-)
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _collective(method: _Method) -> _Method:
+    """A collective: ranks that cannot make the call say so to those that do, and those wait for all."""
+
+    @wraps(method)
+    def call(self: EmulatedCommunicator, *args: Any, **options: Any) -> None:
+        self._calls.begun = False
+        try:
+            method(self, *args, **options)
+            self._calls.end()
+        except Exception as error:
+            self._calls.failed(method.__name__, error)
+            raise
+
+    return call  # type: ignore[return-value]
 
 
 class EmulatedCommunicator:
     """An object with mpi4py's signatures for collectives of buffers, run by emulated algorithms.
 
+    Its ranks compare what they call: collective, operation, root, counts, element type and algorithm. A long call, or one
+    of a new kind, is compared before it runs, any other beside it; none returns before all ranks have made the same one.
+
     Args:
         comm: the real communicator; messages go over a duplicate of it. Collective.
         library: ``"mpich"`` or ``"openmpi"``: whose choices to follow where no algorithm is named; those of the
             MPI in use if left out.
+        check: as in :class:`~spmdsim.worlds.mpi.world.MPIWorld`.
+        deadline: seconds that a call waits for ranks that do not come before they are named; as there.
         **algorithms: an algorithm per collective, such as ``all_reduce="ring"``, with options after a colon.
 
     Raises:
         SpmdError: no such collective.
         ScheduleError: no such algorithm.
         InputError: no such library.
+        WorldError: ranks that do not start alike; in every call, ranks that disagree, do not come or have left.
     """
 
-    def __init__(self, comm: MPI.Comm, library: str | None = None, **algorithms: str) -> None:
-        self.library = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
-        if self.library not in libraries():
-            raise InputError(f"the choices of {library!r} are not known; known are {', '.join(libraries())}")
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        library: str | None = None,
+        check: bool | str | None = None,
+        deadline: float | None = None,
+        **algorithms: str,
+    ) -> None:
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
-        self._named = {collective(name).name: text for name, text in algorithms.items()}
+        settings = agreed(
+            comm,
+            DEADLINE if deadline is None else deadline,
+            {
+                "check": lambda: check_mode(check),
+                "deadline": lambda: deadline_seconds() if deadline is None else deadline,
+                "library": lambda: _known_library(library),
+                "algorithms": lambda: _known_algorithms(algorithms, self._size),
+            },
+            "an emulated communicator",
+        )
+        self.library: str = settings["library"]
+        self._named: dict[str, str] = settings["algorithms"]
         self._schedules: dict[tuple[Any, ...], Schedule] = {}
-        for name, text in self._named.items():
-            kind, options = _parsed(text)
-            schedule_of(name, kind, self._size, **options)
         self.real, self.comm = comm, comm.Dup()
-        self._messages = Messages(self.comm)
+        self._calls = Calls(self.comm, settings["check"], settings["deadline"])
+        self._messages = Messages(self.comm, look=self._calls.look)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
     def Free(self) -> None:
         """Free the duplicate; the real communicator stays the caller's. Collective."""
+        self._calls.free()
         self.comm.Free()
 
     # -- reductions -----------------------------------------------------------------------------------
 
+    @_collective
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce to all."""
         self._reduce("all_reduce", sendbuf, recvbuf, op)
 
+    @_collective
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """Reduce to the root."""
         self._reduce("reduce", sendbuf, recvbuf, op, root)
 
+    @_collective
     def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks up to and including the own one."""
         self._reduce("scan", sendbuf, recvbuf, op)
 
+    @_collective
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks before the own one; rank 0's result is left as it is."""
         self._reduce("exscan", sendbuf, recvbuf, op)
@@ -107,18 +146,23 @@ class EmulatedCommunicator:
         )
         self._run(schedule, schedule.chunk_elements(given.count), vector, target, op, given)
 
+    @_collective
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce, and leave each rank its block; blocks are equal."""
         result = buffer_of(recvbuf)
         count = result.count // self._size if sendbuf is MPI.IN_PLACE else result.count
         self._scatter_reduced(sendbuf, result, (count,) * self._size, op)
 
+    @_collective
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
         """Reduce, and leave each rank its block of ``recvcounts`` elements."""
         result = buffer_of(recvbuf)
-        counts = self.real.allgather(result.count) if recvcounts is None else recvcounts
+        if recvcounts is None:
+            self._calls.meet("reduce_scatter")
+            recvcounts = self.comm.allgather(result.count)
+        counts = recvcounts
         self._scatter_reduced(sendbuf, result, tuple(int(count) for count in counts), op)
 
     def _scatter_reduced(self, sendbuf: Any, result: Buffer, counts: tuple[int, ...], op: MPI.Op) -> None:
@@ -131,6 +175,7 @@ class EmulatedCommunicator:
 
     # -- moves ----------------------------------------------------------------------------------------
 
+    @_collective
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """The root's buffer to all."""
         buffer = buffer_of(buf)
@@ -139,10 +184,12 @@ class EmulatedCommunicator:
         given, target = (buffer.elements.copy() if mine else None), buffer.elements
         self._run(schedule, schedule.chunk_elements(buffer.count), given, target)
 
+    @_collective
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """All blocks to all."""
         self._gather_all(sendbuf, buffer_of(recvbuf))
 
+    @_collective
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """All blocks, of different lengths, to all."""
         self._gather_all(sendbuf, buffer_of(recvbuf, vector=True))
@@ -154,6 +201,7 @@ class EmulatedCommunicator:
         given = result.elements[block].copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
         self._placed(schedule, _shares(schedule, counts), given, result, counts, begins)
 
+    @_collective
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block from each to each."""
         result = buffer_of(recvbuf)
@@ -161,22 +209,30 @@ class EmulatedCommunicator:
         schedule = self._schedule("all_to_all", len(given), result)
         self._run(schedule, schedule.chunk_elements(len(given)), given, result.elements)
 
+    @_collective
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block of any length from each to each. Ranks first tell each other the lengths."""
         result, size = buffer_of(recvbuf, vector=True), self._size
         source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf, vector=True)
         counts, begins = source.blocks(size)
         lengths = np.empty((size, size), np.int64)
-        self.real.Allgather(np.array(counts, np.int64), lengths)
+        self._calls.meet("all_to_all")
+        self.comm.Allgather(np.array(counts, np.int64), lengths)
+        if (sent := tuple(lengths[:, self._rank].tolist())) != result.blocks(size)[0]:
+            raise InputError(
+                f"blocks of {sent} elements are sent to this rank, which receives {result.blocks(size)[0]}"
+            )
         schedule = self._schedule("all_to_all", int(lengths.sum(axis=1).max()), result)
         parts = [source.elements[begin : begin + count] for begin, count in zip(begins, counts)]
         given = np.concatenate(parts)
         self._placed(schedule, tuple(lengths.reshape(-1).tolist()), given, result, *result.blocks(size))
 
+    @_collective
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """All blocks to the root."""
         self._gather(sendbuf, recvbuf, root, False)
 
+    @_collective
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """All blocks, of different lengths, to the root, which tells the others the lengths."""
         self._gather(sendbuf, recvbuf, root, True)
@@ -186,7 +242,8 @@ class EmulatedCommunicator:
         result = buffer_of(recvbuf, vector) if mine else None
         counts, begins = result.blocks(self._size) if result is not None else ((), ())
         if vector:
-            counts = self.real.bcast(counts, root)
+            own = counts[root] if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).count
+            counts = self._told("gather", root, counts, own)
         elif result is None:
             counts = (buffer_of(sendbuf).count,) * self._size
         if sendbuf is MPI.IN_PLACE and result is not None:
@@ -196,10 +253,12 @@ class EmulatedCommunicator:
         schedule = self._schedule("gather", sum(counts), result or buffer_of(sendbuf), None, root)
         self._placed(schedule, _shares(schedule, counts), given, result, counts, begins)
 
+    @_collective
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """The root's blocks to all."""
         self._scatter(sendbuf, recvbuf, root, False)
 
+    @_collective
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """The root's blocks, of different lengths, to all; the root tells the others the lengths."""
         self._scatter(sendbuf, recvbuf, root, True)
@@ -212,7 +271,7 @@ class EmulatedCommunicator:
         result = source if kept else buffer_of(recvbuf)
         assert result is not None  # for the type checker: only the root's recvbuf may be IN_PLACE
         if vector:
-            counts = self.real.bcast(counts, root)
+            counts = self._told("scatter", root, counts, counts[root] if kept else result.count)
         elif source is None:
             counts = (result.count,) * self._size
         schedule = self._schedule("scatter", sum(counts), result, None, root)
@@ -223,12 +282,21 @@ class EmulatedCommunicator:
         target = np.empty_like(result.elements[:count]) if kept else result.elements[:count]
         self._run(schedule, _shares(schedule, counts), given, target)
 
+    @_collective
     def Barrier(self) -> None:
         """Wait until all are here."""
         schedule = self._schedule("barrier", 0, Buffer(np.empty(0), None, None, None))
         self._run(schedule, (0,) * schedule.chunk_count, None, None)
 
     # -- how -------------------------------------------------------------------------------------------
+
+    def _told(self, name: str, root: int, counts: tuple[int, ...], own: int) -> tuple[int, ...]:
+        """The lengths of blocks that the root knows, and every rank its own."""
+        self._calls.meet(name, root)
+        wanted = tuple(self.comm.allgather(own))
+        if self._rank == root and wanted != counts:
+            raise InputError(f"the root's blocks have {counts} elements, but the ranks have {wanted}")
+        return wanted
 
     def _placed(
         self,
@@ -266,7 +334,9 @@ class EmulatedCommunicator:
         like: Buffer | None = None,
     ) -> None:
         program = _program(schedule, self._rank, sizes)
-        function = np.add if op is None or like is None else _function(op, like)
+        fitting(program, given, result)
+        self._calls.begin(schedule, sizes, op, result if given is None else given)
+        function = np.add if op is None or like is None else function_of(op, like)
         execute(program, self._messages, given, result, function, TAG)
 
     def _schedule(
@@ -301,6 +371,22 @@ class EmulatedCommunicator:
         return _any_schedule(name, self._size, root, commutes)
 
 
+def _known_library(library: str | None) -> str:
+    found = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
+    if found not in libraries():
+        raise InputError(f"the choices of {library!r} are not known; known are {', '.join(libraries())}")
+    return found
+
+
+def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str]:
+    """By the collective's own name; refused if there are none of that name."""
+    named = {collective(name).name: text for name, text in algorithms.items()}
+    for name, text in named.items():
+        kind, options = _parsed(text)
+        schedule_of(name, kind, size, **options)
+    return named
+
+
 def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
     """The first algorithm that fits, in rank order if the operation does not commute."""
     for one in algorithms(name):
@@ -321,22 +407,3 @@ def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:
     """Elements of each chunk where every rank owns a block of chunks."""
     each = schedule.chunk_count // schedule.size
     return tuple(part for count in counts for part in cut(count, each)) if each != 1 else tuple(counts)
-
-
-def _function(op: MPI.Op, like: Buffer) -> Any:
-    """The operation as a function of two arrays: numpy's where there is one, else MPI's own."""
-    if like.elements.ndim == 1 and like.elements.dtype.kind in "iufc":
-        for known, function in _UFUNCS:
-            if op == known:
-                return function
-    datatype = like.datatype
-
-    def combine(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        result = right.copy()
-        if datatype is None:
-            op.Reduce_local(np.ascontiguousarray(left), result)
-        else:
-            op.Reduce_local([left, len(left), datatype], [result, len(left), datatype])
-        return result
-
-    return combine

@@ -17,6 +17,9 @@ from spmdsim.worlds.pool import empty
 #: All messages of schedules; messages of a pair of ranks keep their order.
 TAG = 77_015
 
+abandoned: list[object] = []
+"""Requests that will never be complete, with their memory: MPI may still write there."""
+
 
 class Messages:
     """The transport of schedules: ranks are places in a group, messages go over its communicator.
@@ -24,10 +27,13 @@ class Messages:
     Args:
         comm: the communicator.
         numbers: the rank in it of each place; in its own order if left out.
+        look: called while messages are under way, with how often it was called in this round before; it may raise.
     """
 
-    def __init__(self, comm: MPI.Comm, numbers: Sequence[int] | None = None) -> None:
-        self.comm = comm
+    def __init__(
+        self, comm: MPI.Comm, numbers: Sequence[int] | None = None, look: Callable[[int], None] | None = None
+    ) -> None:
+        self.comm, self._look = comm, look
         self.numbers = range(comm.Get_size()) if numbers is None else numbers
 
     def irecv(self, buffer: np.ndarray, source: int, tag: int) -> Any:
@@ -49,7 +55,17 @@ class Messages:
         flat: list[MPI.Request] = []
         for request in requests:
             flat += request if isinstance(request, list) else [request]
-        MPI.Request.Waitall(flat)
+        if self._look is None:
+            MPI.Request.Waitall(flat)
+            return
+        looks = 0
+        try:
+            while not MPI.Request.Testall(flat):
+                self._look(looks)
+                looks += 1
+        except Exception:
+            abandoned.append(flat)
+            raise
 
 
 def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:

@@ -25,18 +25,23 @@ from spmdsim._version import __version__
 from spmdsim.errors import SpmdError, WorldError
 from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.alike import Comparison, Facts, differing, sides
+from spmdsim.worlds.mpi.fingerprint import number_of
 
 #: The settings of a world, and the variables that they come from where the program does not say.
-VARIABLES = {"check": " (SPMDSIM_CHECK)", "deadline": " (SPMDSIM_DEADLINE)", "tuning": " (SPMDSIM_TUNING)"}
+VARIABLES = {"check": "SPMDSIM_CHECK", "deadline": "SPMDSIM_DEADLINE", "tuning": "SPMDSIM_TUNING"}
 #: Variables that are compared by what they mean, or are a node's own.
-APART = ("SPMDSIM_CHECK", "SPMDSIM_DEADLINE", "SPMDSIM_TUNING", "SPMDSIM_LOG_DIR", "SPMDSIM_FAILED_DIR")
+APART = (*VARIABLES.values(), "SPMDSIM_LOG_DIR", "SPMDSIM_FAILED_DIR")
 #: What a rank says which cannot even say its settings.
 MISTAKE = "a mistake"
 #: The words for the text of a module. Which ones were loaded so far may depend on the rank.
 MODULE = "the text of module "
+#: The text of the program, and the name of its file.
+TEXT, PROGRAM = "the text of the program", "the program's file"
 
 
-def agreed(comm: MPI.Comm, otherwise: float, wanted: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+def agreed(
+    comm: MPI.Comm, otherwise: float, wanted: Mapping[str, Callable[[], Any]], what: str = "a world"
+) -> dict[str, Any]:
     """The settings of a world, if all of its ranks have the same, run the same program and have the same versions.
 
     Where no rank wants its calls compared, only their settings are.
@@ -44,7 +49,8 @@ def agreed(comm: MPI.Comm, otherwise: float, wanted: Mapping[str, Callable[[], A
     Args:
         comm: all ranks of the world. Collective.
         otherwise: seconds to wait for them, where the settings have no ``deadline``.
-        wanted: what gives each setting, or raises.
+        wanted: what gives each setting, or raises; one of them is ``check``.
+        what: what is made of the ranks.
 
     Raises:
         SpmdError: what a setting raised, on any rank: on all of them.
@@ -58,42 +64,58 @@ def agreed(comm: MPI.Comm, otherwise: float, wanted: Mapping[str, Callable[[], A
     except SpmdError as error:
         problem = error
     if comm.Get_size() > 1:
-        facts = _facts(settings) if problem is None else {MISTAKE: str(problem)}
+        said = _said(settings)
+        facts = {**said, **_facts()} if problem is None else {MISTAKE: str(problem)}
+        number = number_of(repr(sorted(facts.items())))
         try:
-            everyone = Comparison(comm, facts, settings.get("deadline", otherwise)).others()
+            equal = Comparison(comm, number, settings.get("deadline", otherwise)).equal()
         except WorldError as error:
             where = (
-                f"where a world of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
+                f"where {what} of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
             )
             raise WorldError(f"{error.message} to {where}") from None
-        if everyone is not None:
-            _require_same(everyone)
+        if not equal:
+            _require_same(comm.allgather(facts), list(said))
     if problem is not None:
         raise problem
     return settings
 
 
-def _require_same(everyone: Sequence[Facts]) -> None:
+def _require_same(everyone: Sequence[Facts], settings: Sequence[str]) -> None:
     for who, text in sides([facts.get(MISTAKE) for facts in everyone]):
         if text is not None:
             raise WorldError(f"on {who}, {text}")
-    names = [
-        n for n in differing(everyone) if not n.startswith(MODULE) or all(n in facts for facts in everyone)
-    ]
-    if all(facts[f"check{VARIABLES['check']}"] == "False" for facts in everyone):
-        names = [name for name in names if name.startswith(tuple(VARIABLES))]
-    if names:
-        raise WorldError(
-            f"the ranks do not start alike: {'; '.join(_words(name, everyone) for name in names)}"
-        )
+    unlike = [n for n in differing(everyone) if not n.startswith(MODULE) or all(n in f for f in everyone)]
+    if all(facts[_named("check")] == "False" for facts in everyone):
+        unlike = [name for name in unlike if name in settings]
+    if unlike := [name for name in unlike if name != PROGRAM]:
+        raise WorldError(f"the ranks do not start alike: {'; '.join(_words(n, everyone) for n in unlike)}")
 
 
 def _words(name: str, everyone: Sequence[Facts]) -> str:
     said = sides([facts.get(name, "not set") for facts in everyone])
-    return f"{name} is {', '.join(f'{text} on {who}' for who, text in said)}"
+    of = f" {everyone[0][PROGRAM]}" if name == TEXT else ""
+    return f"{name}{of} is {', '.join(f'{text} on {who}' for who, text in said)}"
 
 
-def _facts(settings: Mapping[str, Any]) -> dict[str, str]:
+def _named(setting: str) -> str:
+    return f"{setting} ({VARIABLES[setting]})" if setting in VARIABLES else setting
+
+
+def _said(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings in words, those of a tuning file one by one."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        if is_dataclass(value):
+            found |= {
+                _named(name) + f" of {one.name}": repr(getattr(value, one.name)) for one in fields(value)
+            }
+        else:
+            found[_named(name)] = repr(value)
+    return found
+
+
+def _facts() -> dict[str, str]:
     found = {
         "spmdsim": __version__,
         "Python": platform.python_version(),
@@ -101,16 +123,11 @@ def _facts(settings: Mapping[str, Any]) -> dict[str, str]:
         "mpi4py": mpi4py.__version__,
         "MPI": _library(),
     }
-    for name, value in settings.items():
-        if is_dataclass(value):
-            found |= {
-                f"{name} of {one.name}{VARIABLES[name]}": repr(getattr(value, one.name))
-                for one in fields(value)
-            }
-        else:
-            found[f"{name}{VARIABLES[name]}"] = repr(value)
-    found |= {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
-    return found | _texts()
+    return (
+        found
+        | {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
+        | _texts()
+    )
 
 
 @cache
@@ -124,7 +141,7 @@ def _library() -> str:
 def _texts() -> dict[str, str]:
     """The text of the program, and of the modules that it has loaded of its own and of this package."""
     main = sys.modules.get("__main__")
-    found = {"the text of the program": _main_text(main)}
+    found = {TEXT: _main_text(main), PROGRAM: os.path.basename(getattr(main, "__file__", None) or "")}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if module is main or not isinstance(path, str) or not path.endswith(".py"):

@@ -1,0 +1,267 @@
+"""The calls of an emulated communicator are compared by its ranks: a long one, or of a new kind, before it runs.
+
+Any other is compared while it runs.
+No call returns before all ranks have said that they made the same one. Ranks that wait for one that does not come, or
+that has left the program, name it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.collectives import Schedule
+from spmdsim.errors import WorldError
+from spmdsim.trace.recorder import source_line, source_lines
+from spmdsim.worlds.mpi.alike import Comparison, differing, names, sides
+from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT
+from spmdsim.worlds.mpi.fingerprint import number_of
+from spmdsim.worlds.mpi.operations import operation_name, type_name
+
+#: Kinds of calls that are remembered.
+KEPT = 4096
+#: Bytes from which on a call is compared before it runs: libraries send messages of more without a copy in between,
+#: and into a receive for less they write where they must not.
+LONG = 2048
+#: Of the times that a rank looks after its messages, every so many-th it looks after the others, too.
+EVERY = 64
+#: Seconds that a rank waits for the others at the end before it tells them that it has left.
+PATIENCE = 1.0
+
+
+class Call(NamedTuple):
+    """What a rank is about to run.
+
+    Args:
+        schedule: the algorithm, and with it the collective and the root.
+        sizes: elements of each chunk.
+        operation: name of the reduction, if any.
+        elements: name of the element type.
+    """
+
+    schedule: Schedule
+    sizes: tuple[int, ...]
+    operation: str
+    elements: str
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What all ranks must say alike."""
+        schedule = self.schedule
+        collective = schedule.collective
+        options = "".join(f", {name} {value}" for name, value in schedule.options)
+        return {
+            "collective": collective.name,
+            "operation": self.operation,
+            "count": str(sum(self.sizes)),
+            "element type": self.elements,
+            "root": str(schedule.root) if collective.rooted else "",
+            "algorithm": schedule.algorithm.name + options,
+            "blocks": "" if len(set(self.sizes)) < 2 else str(self.sizes),
+        }
+
+
+def _in_words(facts: dict[str, str]) -> str:
+    if "mistake" in facts:
+        return f"{facts['collective']}, but {facts['mistake']}"
+    what = facts["collective"] + (f" ({facts['operation']})" if facts.get("operation") else "")
+    of = f" of {facts['count']} {facts['element type']}" if facts.get("element type") else ""
+    root = f" with root {facts['root']}" if facts.get("root") else ""
+    return f"{what}{of}{root}" + (f" by {facts['algorithm']}" if "algorithm" in facts else "")
+
+
+class Calls:
+    """The calls of one emulated communicator.
+
+    Args:
+        comm: a communicator of its own; this makes another one. Collective.
+        check: whether calls are compared; True compares the lines of the program, too.
+        deadline: seconds to wait for the others.
+
+    Attributes:
+        begun: whether the comparison of the call that this rank is in was posted.
+    """
+
+    def __init__(self, comm: MPI.Comm, check: bool | str, deadline: float) -> None:
+        self._comm, self._deadline, self._strict = comm, deadline, check is True
+        self._on, self._number = bool(check) and comm.Get_size() > 1, 0
+        self._known: dict[Call, int] = {}
+        self._pending: Comparison | None = None
+        self._said: Call | dict[str, str] = {}
+        self.begun, self._since = False, 0.0
+        self._broken: str | None = None
+        self._left: dict[int, int] = {}
+        self._exit = comm.Dup() if self._on else comm
+        if self._on:
+            _open.append(self)
+
+    def free(self) -> None:
+        """Make no more calls. Collective."""
+        if self._on:
+            _open.remove(self)
+            self._exit.Free()
+            self._on = False
+
+    def begin(
+        self, schedule: Schedule, sizes: tuple[int, ...], op: MPI.Op | None, array: np.ndarray | None
+    ) -> None:
+        """Post the comparison of a call; wait for it if the call is of a new kind, or long.
+
+        Args:
+            schedule: the algorithm.
+            sizes: elements of each chunk.
+            op: the reduction, if any.
+            array: elements that are moved, if any are.
+
+        Raises:
+            WorldError: ranks disagree, do not come, or did so before.
+        """
+        if not self._on:
+            return
+        operation, elements = operation_name(op), "" if array is None else type_name(array)
+        call = Call(schedule, sizes, operation, elements)
+        number = self._known.get(call)
+        new = number is None
+        if number is None:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            number = self._known[call] = number_of(repr(call.facts))
+        self._post(number, call)
+        self.begun = True
+        if new or self._strict or (array is not None and sum(sizes) * array.itemsize >= LONG):
+            self.end()
+
+    def meet(self, collective: str, root: int = 0) -> None:
+        """Make sure that all ranks come to a collective whose ranks first tell each other the lengths of blocks."""
+        if self._on:
+            facts = {"collective": f"{collective} of blocks", "root": str(root)}
+            self._post(number_of(repr(facts)), facts)
+            self.end()
+
+    def failed(self, collective: str, error: Exception) -> None:
+        """This rank cannot make its call, or not go on with it: why, if the others made another one.
+
+        Raises:
+            WorldError: ranks disagree, or did before.
+        """
+        if self._on and self._broken is None:
+            if not self.begun:
+                facts = {"collective": collective, "mistake": str(error)}
+                self._post(number_of(repr(facts)), facts)
+            self.end()
+
+    def _post(self, number: int, call: Call | dict[str, str]) -> None:
+        if self._broken is not None:
+            raise WorldError(self._broken)
+        if self._strict:
+            number ^= number_of(source_lines())
+        self._said = call
+        self._number += 1
+        self._pending = Comparison(self._comm, number, self._deadline, self._look)
+
+    def look(self, looks: int) -> None:
+        """Look after the others while messages are under way; ``looks`` says how often that was done in this round.
+
+        Raises:
+            WorldError: ranks did not make the same call, or do not go on with it.
+        """
+        pending = self._pending
+        if pending is not None:
+            try:
+                if not pending.arrived():
+                    return
+            except WorldError as error:
+                self._end(f"{error.message} to {self._title()}")
+            self.end()
+        if looks == 0:
+            self._since = time.monotonic()
+        elif looks % EVERY == 0:
+            if self._comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
+                self._end(f"others gave up before this rank came to {self._title()}")
+            if time.monotonic() - self._since > self._deadline:
+                self._end(f"messages did not come within {self._deadline:g} s in {self._title()}")
+        os.sched_yield()
+
+    def end(self) -> None:
+        """Wait until that is known."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            equal = pending.equal()
+        except WorldError as error:
+            self._end(f"{error.message} to {self._title()}")
+        if not equal:
+            self._end(self._disagreement())
+
+    def _end(self, text: str) -> NoReturn:
+        self._broken, self._pending = text, None
+        raise WorldError(text) from None
+
+    # -- in words ---------------------------------------------------------------------------------------------
+
+    def _line(self) -> str:
+        return (source_lines() if self._strict else source_line()) or "an unknown place"
+
+    def _own(self) -> dict[str, str]:
+        return self._said.facts if isinstance(self._said, Call) else self._said
+
+    def _title(self) -> str:
+        me = f"where rank {self._comm.Get_rank()} is, at {self._line()}"
+        return f"call {self._number - 1} of an emulated communicator, {_in_words(self._own())}, {me}"
+
+    def _disagreement(self) -> str:
+        said = self._comm.allgather((self._own(), self._line()))
+        unlike = differing([facts for facts, _ in said])
+        if any("mistake" in facts for facts, _ in said):
+            unlike = ["arguments"]
+        told = [f"{who}: {text}" for who, text in sides([f"{_in_words(f)}, at {line}" for f, line in said])]
+        return (
+            f"ranks disagree about call {self._number - 1} of an emulated communicator in its "
+            f"{', '.join(unlike) or 'source'}; {'; '.join(told)}"
+        )
+
+    # -- ranks that leave -------------------------------------------------------------------------------------
+
+    def _look(self) -> str | None:
+        """Who has left and will not come to this call."""
+        status = MPI.Status()
+        while self._exit.Iprobe(MPI.ANY_SOURCE, LEFT, status):
+            made = np.empty(1, np.int64)
+            self._exit.Recv(made, status.Get_source(), LEFT)
+            self._left[status.Get_source()] = int(made[0])
+        gone = sorted(rank for rank, made in self._left.items() if made < self._number)
+        return f"{names(gone)} left the program and will not come" if gone else None
+
+    def leaving(self) -> MPI.Request:
+        """Wait for all others to leave, without waiting."""
+        return self._exit.Ibarrier()
+
+    def tell(self) -> list[MPI.Request]:
+        """Tell the others how many calls this rank has made, and that it makes no more."""
+        made, me = np.array([self._number]), self._exit.Get_rank()
+        return [self._exit.Isend(made, rank, LEFT) for rank in range(self._exit.Get_size()) if rank != me]
+
+
+_open: list[Calls] = []
+_process = os.getpid()
+
+
+def _leave() -> None:
+    """The end of the program: tell ranks that still wait for this one that it does not come."""
+    if not _open or os.getpid() != _process or MPI.Is_finalized():
+        return
+    waiting, begin = [calls.leaving() for calls in _open], time.monotonic()
+    told: list[MPI.Request] = []
+    while not MPI.Request.Testall(waiting):
+        if not told and time.monotonic() - begin > PATIENCE:
+            told = [request for calls in _open for request in calls.tell()]
+        time.sleep(0.0005)
+
+
+atexit.register(_leave)
