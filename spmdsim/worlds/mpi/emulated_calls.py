@@ -178,7 +178,7 @@ class Calls:
             except WorldError as error:
                 self._end(f"{error.message} to {self._title()}")
             self.end()
-        if looks == 0:
+        if looks == 0 or pending is not None:
             self._since = time.monotonic()
         elif looks % EVERY == 0:
             if self._comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
