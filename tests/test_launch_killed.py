@@ -22,7 +22,8 @@ import sys, time
 from mpi4py import MPI
 from spmdsim import world
 world().barrier()
-print("ready", flush=True)
+if world().rank == 0:
+    print("ready", flush=True)
 time.sleep(600)
 """
 
@@ -70,10 +71,12 @@ def job(tmp_path):
         env={**os.environ, "PYTHONPATH": paths},
         start_new_session=True,
     ) as starter:
-        assert starter.stdout is not None and starter.stdout.readline() == "ready\n"
-        shared = segments(word)
-        yield starter, word
-        starter.kill()
+        try:
+            assert starter.stdout is not None and starter.stdout.readline() == "ready\n"
+            shared = segments(word)
+            yield starter, word
+        finally:
+            starter.kill()
     for process in processes_with(word):
         os.kill(process, signal.SIGKILL)
     assert waited_for(lambda: not any(path.exists() for path in shared)), shared

@@ -16,6 +16,10 @@ ENDING = "ending"
 """The note, beside those of the ranks, that the job ends now."""
 
 
+BEGUN = "begun"
+"""The note of the starter that is as old as the job."""
+
+
 def has_log() -> bool:
     """Whether this rank writes to a log of its own."""
     return bool(os.environ.get(LOG_DIR))
@@ -25,6 +29,16 @@ def job_folder() -> Path | None:
     """Where notes for the starter go, if there is one on this machine."""
     folder = os.environ.get(FAILED_DIR)
     return Path(folder) if folder and os.path.isdir(folder) else None
+
+
+def note_begin(folder: Path) -> None:
+    """Note, as the starter, when the job begins."""
+    (folder / BEGUN).touch()
+
+
+def began(folder: Path) -> float:
+    """When the job began, by the clock of the file system."""
+    return (folder / BEGUN).stat().st_mtime
 
 
 def note_failure(rank: int, code: int, cause: str = "") -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from spmdsim.ending.notes import has_left, job_folder, note_end, note_failure
+from spmdsim.ending.notes import began, has_left, job_folder, note_end, note_failure
 from spmdsim.launch.environment import LAUNCHER_VARIABLE, Launched
 from spmdsim.launch.leftovers import sweep
 
@@ -137,7 +137,7 @@ class _Nurse:
         """Leave nothing behind where the starter cannot: the last nurse finds nothing in use any more."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         with suppress(OSError):
-            since = self.folder.stat().st_ctime
+            since = began(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
             sweep(since)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from spmdsim.ending.notes import ENDING, FAILED_DIR, LOG_DIR, Failure, failures
+from spmdsim.ending.notes import ENDING, FAILED_DIR, LOG_DIR, Failure, began, failures, note_begin
 from spmdsim.errors import InputError, WorldError
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores, launched
 from spmdsim.launch.leftovers import sweep
@@ -52,6 +52,7 @@ def start_command(
     ranks = 1 if lockstep else n
     with tempfile.TemporaryDirectory(prefix="spmdsim-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
+        note_begin(folder)
         if launcher is None:
             environment, command = {**os.environ, RANKS_VARIABLE: str(n)}, argv
         else:
@@ -62,7 +63,7 @@ def start_command(
             environment[LOG_DIR] = str(log_dir.resolve())
         by = signal.SIGTERM if launcher is None else launcher.ended_by
         code = wait(command, environment, log_dir, partial(job_ends, folder, ranks), by)
-        clear_up(folder.stat().st_ctime, hurried=code == 0)
+        clear_up(began(folder), hurried=code == 0)
         failed = worst(failures(folder), ranks)
     if failed is not None:
         if failed.cause:

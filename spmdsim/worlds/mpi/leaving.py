@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -19,18 +20,16 @@ from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job, write
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
 from spmdsim.worlds.mpi.fingerprint import number_of
-from spmdsim.worlds.mpi.processes import Processes
+from spmdsim.worlds.mpi.processes import Processes, ranks_of
 
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0
 #: Bytes of such a message at most: what every library sends without waiting for the receiver.
 LONGEST = 2048
-#: Seconds that a rank which leaves with an exit code other than 0 waits for the others to leave as well.
-CODE_PATIENCE = 4.0
+#: Seconds that a rank which leaves in a hurry waits for the others to leave as well.
+HURRIED = 4.0
 #: Seconds after which a rank says for the first time whom it waits for at the end.
 WORD = 10.0
-#: Exit code of a job that waits in vain: that of every mistake of the user's.
-MISTAKE = 2
 
 Counts = dict[int, int]
 
@@ -38,6 +37,20 @@ Counts = dict[int, int]
 def key(kind: str, ranks: Iterable[int] = ()) -> int:
     """The number that stands for the calls of one kind and one group."""
     return number_of(f"{kind} {tuple(ranks)}")
+
+
+class Hurry(NamedTuple):
+    """How a rank leaves that does not end well.
+
+    Attributes:
+        by: what it left by, in words.
+        code: the exit code of the job.
+        silent: it does not tell who waits for it in a collective, who would only complain of it.
+    """
+
+    by: str
+    code: int
+    silent: bool
 
 
 class Departures:
@@ -63,21 +76,24 @@ class Departures:
             self._left[status.Get_source()] = self.comm.recv(source=status.Get_source(), tag=LEFT)
 
     def leave(
-        self, counts: Counts, code: int = 0, processes: Processes | None = None, deadline: float = math.inf
+        self,
+        counts: Counts,
+        hurry: Hurry | None = None,
+        processes: Processes | None = None,
+        deadline: float = math.inf,
     ) -> None:
         """Wait until all ranks leave; tell the others after a while.
 
-        Ranks that still work are waited for as long as they like, those that are stopped until the deadline. A rank
-        that leaves with an exit code other than 0 waits for nobody long: it ends the job.
+        Ranks that still work are waited for as long as they like, those that are stopped until the deadline.
 
         Args:
             counts: the calls that this rank made.
-            code: the exit code that it leaves with.
+            hurry: of a rank that waits for nobody long, and ends the job.
             processes: the other ranks as processes, where they can be seen.
             deadline: in seconds.
         """
         comm, begin, next_word = self.comm, time.monotonic(), WORD
-        told = code != 0 or len(MPI.pickle.dumps(counts)) > LONGEST
+        told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(counts)) > LONGEST
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
         # No barrier of MPI's: another rank may have begun a collective that it will never finish.
@@ -91,15 +107,10 @@ class Departures:
                 sent += [comm.isend(counts, rank, LEFT) for rank in others]
                 told = True
             turn = waited - 0.1 * comm.rank  # so that one speaks for all
-            if code and turn > CODE_PATIENCE:
-                end_job(f"rank {comm.rank} of {comm.size} stopped, the job ends:\nsys.exit({code})", code)
-            if (
-                processes is not None
-                and turn > deadline
-                and (still := sorted(filter(processes.is_stopped, awaited)))
-            ):
-                who = f"{ranks_of(still)} {'is' if len(still) == 1 else 'are'} stopped"
-                end_job(f"{who} and did not come to the end of the program within {deadline:g} s", MISTAKE)
+            if hurry is not None and turn > HURRIED:
+                end_job(f"rank {comm.rank} of {comm.size} stopped, the job ends:\n{hurry.by}", hurry.code)
+            if processes is not None and turn > deadline:
+                processes.require_running(awaited, f"to the end of the program within {deadline:g} s")
             if awaited and waited > next_word:
                 next_word *= 2
                 self._sign(sorted(awaited), waited)
@@ -131,19 +142,16 @@ def at_end(
     """
     process = os.getpid()
 
-    def leave() -> None:
+    def leave(hurry: Hurry | None = None) -> None:
         if os.getpid() != process or MPI.Is_finalized():
             return
         if (made := counts()) is not None:
-            departures.leave(made, left_with(), processes, deadline)
+            if code := left_with():
+                hurry = Hurry(f"sys.exit({code})", code, silent=True)
+            departures.leave(made, hurry, processes, deadline)
 
     atexit.register(leave)
-    hook_quick_exit(leave)
-
-
-def ranks_of(ranks: list[int]) -> str:
-    """The ranks in words."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))
 
 
 def who_left(ranks: list[int]) -> str:

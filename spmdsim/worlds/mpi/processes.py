@@ -1,16 +1,26 @@
-"""The other ranks as processes of this machine: whether one is stopped, which no launcher sees."""
+"""The ranks as processes of this machine: whether one is stopped, which no launcher sees, and the memory they share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from spmdsim.ending.stop import end_job
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: What Linux calls a process that was stopped by a signal or by a debugger.
 STOPPED = ("T", "t")
+
+
+#: Exit code of a job that waits in vain: that of every mistake of the user's.
+MISTAKE = 2
+#: Memory that MPICH's ranks share, which a job leaves behind if it does not end well.
+SEGMENT = "/dev/shm/mpich_shm_"
 
 
 class Place(NamedTuple):
@@ -42,10 +52,34 @@ class Processes:
             rank: p.process for rank, p in enumerate(places) if mine.machine and p.machine == mine.machine
         }
 
-    def is_stopped(self, rank: int) -> bool:
-        """Whether a rank is known to be stopped, by a signal or by a debugger."""
+    def require_running(self, ranks: Iterable[int], where: str) -> None:
+        """End the job if some of these ranks are stopped, by a signal or by a debugger: they will not come ``where``."""
+        stopped = sorted(filter(self._is_stopped, ranks))
+        if stopped:
+            are = "is" if len(stopped) == 1 else "are"
+            end_job(f"{ranks_of(stopped)} {are} stopped and did not come {where}, the job ends", MISTAKE)
+
+    def _is_stopped(self, rank: int) -> bool:
         try:
             text = Path(f"/proc/{self._of[rank]}/stat").read_text()
             return text.rpartition(")")[2].split()[0] in STOPPED
         except (KeyError, OSError, IndexError):
             return False
+
+
+def ranks_of(ranks: list[int]) -> str:
+    """The ranks in words."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def unlink_segments() -> None:
+    """Remove the names of the memory that MPICH's ranks share: all have it, and it goes with the last of them.
+
+    For when all ranks have started MPI. Open MPI's ranks look for theirs by name later on, and remove it themselves.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            name = line.split()[-1]
+            if name.startswith(SEGMENT):
+                with suppress(OSError):  # another rank was quicker
+                    os.unlink(name)

@@ -32,7 +32,7 @@ from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.leaving import Counts, at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.place import broadcast, place
-from spmdsim.worlds.mpi.processes import Processes
+from spmdsim.worlds.mpi.processes import Processes, unlink_segments
 from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
@@ -139,10 +139,12 @@ class MPIWorld(World):
         if _launched is None:
             _launched = cls()
             if _launched._comms.departures is not None:
+                processes = Processes(_launched.comm)
+                unlink_segments()
                 at_end(
                     _launched._comms.departures,
                     _launched._counts,
-                    Processes(_launched.comm),
+                    processes,
                     _launched._comms.deadline,
                 )
         return _launched
