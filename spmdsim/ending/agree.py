@@ -23,7 +23,7 @@ SECONDS = 1.0
 ENDED_SECONDS = 15.0
 """How long rank 0 may take to end the job once it speaks for others."""
 
-EXIT_SECONDS = 5.0
+EXIT_SECONDS = 4.0
 """The same after ``sys.exit(code)``: mostly all ranks do that, and one of them prints something first."""
 
 

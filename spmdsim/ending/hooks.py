@@ -11,14 +11,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from spmdsim.ending.stop import active_world, end_job, stop
+from spmdsim.ending.stop import active_world, end_job, leave_together, stop
 
-_exit = os._exit
 _left_with: list[int] = []
 
 
@@ -107,9 +105,7 @@ def hook_exceptions(name: str | None = None) -> None:
         except BaseException as second:  # no memory to end well, most likely
             code = 1
             os.write(2, f"{kind.__name__}, and {type(second).__name__} while the job was ended\n".encode())
-        with suppress(OSError, ValueError):  # who reads it may have left
-            sys.stdout.flush()
-        _exit(code)
+        leave_together(code)
 
     sys.excepthook = dies
 

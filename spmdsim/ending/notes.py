@@ -60,16 +60,24 @@ def note_failure(rank: int, code: int, cause: str = "") -> bool:
     return True
 
 
-def note_left(rank: int) -> None:
-    """Tell the starter that this rank's program is over, and only MPI's end still to come."""
+def note_left(rank: int, code: int) -> None:
+    """Tell the starter that this rank's program is over, and only MPI's end still to come before its exit code."""
     folder = job_folder()
     if folder is not None:
-        Path(folder, f"left_{rank}").touch()
+        Path(folder, f"left_{rank}").write_text(str(code))
 
 
-def has_left(folder: Path, rank: int) -> bool:
-    """Whether a rank said that its program is over."""
-    return (folder / f"left_{rank}").exists()
+def has_left(folder: Path, rank: int, code: int) -> bool:
+    """Whether a rank said that its program is over, and ended with that code."""
+    try:
+        return (folder / f"left_{rank}").read_text() == str(code)
+    except OSError:
+        return False
+
+
+def ranks_gone(folder: Path) -> set[str]:
+    """The ranks that have left a note, of a failure or of a good end."""
+    return {path.name.rpartition("_")[2] for path in folder.glob("*_[0-9]*")}
 
 
 def note_end() -> None:

@@ -104,7 +104,7 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
     found_rank = detect()
     if code == 0:
-        note_left(found_rank.rank if found_rank else 0)
+        note_left(found_rank.rank if found_rank else 0, 0)
         return 0
     if isinstance(error, SystemExit) and code in _agreed:
         return leave(code)
@@ -175,6 +175,17 @@ def kill(code: int) -> NoReturn:
         with suppress(RuntimeError):  # no memory for a thread
             last.start()
         comm.Abort(code)
+    _exit(code)
+
+
+def leave_together(code: int) -> NoReturn:
+    """Leave at once where all ranks do: rank 0 ends the job, so that the code is kept, and nobody waits for long."""
+    with suppress(OSError, ValueError):  # who reads it may have left
+        sys.stdout.flush()
+    comm = active_world()
+    if comm is None or comm.rank == 0:
+        kill(code)
+    time.sleep(ENDED_SECONDS)
     _exit(code)
 
 

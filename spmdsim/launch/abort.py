@@ -34,7 +34,7 @@ def guard(program: Callable[[], int | None], name: str) -> int:
     hook_threads()
     try:
         code = program() or 0
-        note_left(found.rank if (found := detect()) else 0)
+        note_left(found.rank if (found := detect()) else 0, code)
         return leave(code) if code and active_world() is not None else code
     except BaseException as error:
         return stop(error, name, join_world)

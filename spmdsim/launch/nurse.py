@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from spmdsim.ending.notes import began, has_left, job_folder, note_end, note_failure
+from spmdsim.ending.notes import began, has_left, job_folder, note_end, note_failure, ranks_gone
 from spmdsim.launch.environment import LAUNCHER_VARIABLE, Launched
 from spmdsim.launch.leftovers import sweep
 
@@ -120,13 +120,11 @@ class _Nurse:
     def _tell(self, code: int) -> None:
         """Leave a note of a death, unless the rank itself has said why it ends; the starter ends the job."""
         rank = self.found.rank
-        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or has_left(self.folder, rank):
+        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or has_left(self.folder, rank, code):
             return
         note_failure(rank, code if code >= 0 else 128 - code, cause_of(code))
         end = time.monotonic() + ENDED_SECONDS
-        while (
-            code == 0 and len(list(self.folder.glob("[lr]*_[0-9]*"))) < self.found.size
-        ):  # do all go like this?
+        while code == 0 and len(ranks_gone(self.folder)) < self.found.size:  # do all go like this?
             time.sleep(0.05)
             code = int(time.monotonic() > end)
         if code:

@@ -27,6 +27,7 @@ from spmdsim.tensor.files import open_array
 from spmdsim.tensor.manifest import VERSION, read_manifest, saved_layout
 from spmdsim.tensor.saving import Saving, sees, sync_folder
 from spmdsim.tensor.tensor import Tensor
+from spmdsim.trace.recorder import source_line
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -93,11 +94,13 @@ def _require_equal(found: Sequence[Mapping[str, str]]) -> None:
             if here is None or there is None:
                 which, lacks = (0, rank) if there is None else (rank, 0)
                 raise WorldError(
-                    f"the ranks save different tensors: {name!r} is saved on rank {which} and not on rank {lacks}"
+                    f"the ranks save different tensors: {name!r} is saved on rank {which} and not on rank {lacks}, "
+                    f"at {source_line()}"
                 )
             if here != there:
                 raise WorldError(
-                    f"the ranks save different tensors: {name!r} is {here} on rank 0, {there} on rank {rank}"
+                    f"the ranks save different tensors: {name!r} is {here} on rank 0, {there} on rank {rank}, "
+                    f"at {source_line()}"
                 )
 
 
@@ -117,7 +120,7 @@ def _write(
         if not sees(saving.data):
             return (
                 f"the ranks save to different folders: rank {rank} has no {saving.data.name!r}, which rank 0 made, in "
-                f"{str(saving.place.absolute())!r}; nothing was replaced"
+                f"{str(saving.place.absolute())!r}; nothing was replaced, at {source_line()}"
             ), []
         found = _write_rank(saving.data, rank, tensors, k)
         sync_folder(saving.data)
@@ -244,7 +247,7 @@ def _same_manifest(place: Path, world: World) -> dict[str, Any]:
         if other != gathered[0][1]:
             raise InputError(
                 f"the ranks load different checkpoints: rank 0 that of {gathered[0][2]!r}, rank {rank} that of {path!r}, "
-                "which was written by another save"
+                f"which was written by another save, at {source_line()}"
             )
     return manifest
 
