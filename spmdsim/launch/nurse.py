@@ -70,6 +70,9 @@ def nursed(found: Launched | None) -> None:
     code = 1
     try:
         code = _Nurse(child, found, folder).watch(forwarded, before)
+    except Exception as error:
+        sys.stderr.write(f"the nurse of rank {found.rank} failed, the rank ends: {error!r}\n")
+        sys.stderr.flush()
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
