@@ -112,9 +112,9 @@ def test_the_starter_is_killed(job, kind):
         assert starter.wait() == -kind
     else:
         assert starter.wait() == 128 + kind
-        assert told == (
-            "spmdsim launch: ended by SIGTERM, with all ranks\n" if kind == signal.SIGTERM else ""
-        )
+        if kind == signal.SIGTERM:
+            assert told == "spmdsim launch: ended by SIGTERM, with all ranks\n"
+        assert told.count("KeyboardInterrupt") <= 1  # said by a rank, if its launcher tells it
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM], ids=lambda kind: kind.name)
