@@ -13,8 +13,9 @@ from spmdsim.collectives.algorithm import Algorithm, library_algorithm
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.promises import collective
 from spmdsim.errors import InputError
-from spmdsim.reading import read_json
+from spmdsim.reading import read_json, readable
 
+TABLES, KIND = Path(__file__).with_name("selection.json"), "tables of MPI libraries' choices"
 _COMPARE = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -43,7 +44,7 @@ class Choice:
 
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, Any]:
-    tables: dict[str, Any] = read_json(Path(__file__).with_name("selection.json"), "selection tables")
+    tables: dict[str, Any] = read_json(TABLES, KIND)
     return tables
 
 
@@ -64,22 +65,28 @@ def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
     """
     table = _library(library)
     name = collective(collective_name).name
-    by_rules, by_ranks = table.get("rules", {}), table.get("tables", {})
-    if name in by_rules:
-        yield from by_rules[name]
-    elif name in by_ranks:
-        for kind, rows in by_ranks[name].items():
-            extra = {} if kind == "any" else {"commutative": kind == "commutative"}
-            for ranks, *sizes in rows:
-                for nbytes, use in sizes:
-                    yield {**extra, "ranks": ranks, "bytes": nbytes, "use": use}
-    else:
+    with readable(TABLES, KIND):
+        by_rules, by_ranks = table.get("rules", {}), table.get("tables", {})
+        if name in by_rules:
+            return iter(by_rules[name])
+        if name in by_ranks:
+            return _rows(by_ranks[name])
         known = ", ".join(by_rules or by_ranks)
-        raise InputError(f"no selection table of {library} for {name}; there are tables for {known}")
+    raise InputError(f"no selection table of {library} for {name}; there are tables for {known}")
+
+
+def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for kind, rows in table.items():
+        extra = {} if kind == "any" else {"commutative": kind == "commutative"}
+        for ranks, *sizes in rows:
+            for nbytes, use in sizes:
+                yield {**extra, "ranks": ranks, "bytes": nbytes, "use": use}
 
 
 def _library(library: str) -> dict[str, Any]:
     tables = _tables()
+    if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
+        raise InputError(f"{str(TABLES)!r} cannot be read as {KIND}: it has other entries")
     found = tables.get(library.lower().replace(" ", "").replace("-", ""))
     if found is None:
         known = ", ".join(tables)
@@ -113,20 +120,21 @@ def choose(
     """
     table = _library(library)
     name = collective(collective_name).name
-    measured = nbytes // size if name in table["per_block"] else nbytes
-    known = {
-        "ranks": size,
-        "bytes": measured,
-        "power_of_two": size & (size - 1) == 0,
-        "commutative": commutative,
-        "count_below_power": nbytes // itemsize < 1 << (size.bit_length() - 1),
-        "user_op": facts.get("user_op", False),
-        "in_place": facts.get("in_place", False),
-        "equal_blocks": facts.get("equal_blocks", True),
-    }
-    for rule in rules(library, name):
-        if all(_holds(rule[key], known[key]) for key in rule if key != "use"):
-            return _choice(library, name, rule, size, table["instead"].get(name, {}))
+    rows = rules(library, name)
+    with readable(TABLES, KIND):
+        known = {
+            "ranks": size,
+            "bytes": nbytes // size if name in table["per_block"] else nbytes,
+            "power_of_two": size & (size - 1) == 0,
+            "commutative": commutative,
+            "count_below_power": nbytes // itemsize < 1 << (size.bit_length() - 1),
+            "user_op": facts.get("user_op", False),
+            "in_place": facts.get("in_place", False),
+            "equal_blocks": facts.get("equal_blocks", True),
+        }
+        for rule in rows:
+            if all(_holds(rule[key], known[key]) for key in rule if key != "use"):
+                return _choice(library, name, rule, size, table["instead"].get(name, {}))
     raise InputError(f"the table of {library} for {name} has no row for {size} ranks, {nbytes} bytes")
 
 

@@ -1,0 +1,449 @@
+"""Damaged files: seeded mutations of good ones, read by every reader, and by parsers of a few lines that share no code.
+
+A reader may refuse a file, in one line that names it, or read what the small parser reads. Anything else is wrong.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.auto_parallel.found import load_choice
+from spmdsim.auto_parallel.programs.networks import mlp
+from spmdsim.collectives import selection
+from spmdsim.collectives.formats.goal import goal_of, read_goal
+from spmdsim.collectives.schedule import schedule_of
+from spmdsim.cost.machine import Machine
+from spmdsim.cost.machine_file import load_machine, machine_to_json
+from spmdsim.errors import InputError
+from spmdsim.reading import read_text, readable
+from spmdsim.redistribution.ways.tuning import tuning
+from spmdsim.tensor import checkpoint
+from spmdsim.tensor.files import open_array
+
+ODD = (0, 1, -1, -8, 2, 7, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1, 10**30)
+WORDS = ("null", "true", "[]", "{}", '""', "NaN", "1e999", "-0", "0.5", '"x"', "[[[[[]]]]]", "9" * 500, "[" * 90, "None", "(1,)", "é")  # fmt: skip
+TOKEN = re.compile(rb"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|\"[^\"\n]*\"|'[^'\n]*'|[A-Za-z_]+|[\[\](){},:]")
+
+
+class Reader(NamedTuple):
+    """What is damaged, and who reads it.
+
+    Attributes:
+        name: of the file, with the ending that says what it is.
+        good: files that can be read.
+        read: by the package, from a path.
+        tiny: the same by a few lines of their own, from the file's bytes.
+        text: whether its words are exchanged, not only its bytes.
+        pack, unpack: what is damaged may be inside something compressed.
+    """
+
+    name: str
+    good: Callable[[], list[bytes]]
+    read: Callable[[Path], Any]
+    tiny: Callable[[bytes], Any]
+    text: bool = False
+    pack: Callable[[bytes], bytes] = bytes
+    unpack: Callable[[bytes], bytes] = bytes
+
+
+# -- damage ---------------------------------------------------------------------------------------------
+
+
+def damaged(draw: random.Random, good: list[bytes], reader: Reader) -> bytes:
+    """A good file, changed in one to four places."""
+    data = draw.choice(good)
+    inside = reader.pack is not bytes and draw.random() < 0.6
+    data = reader.unpack(data) if inside else data
+    for _ in range(draw.choice((1, 1, 1, 2, 2, 4))):
+        data = (_words if reader.text and draw.random() < 0.75 else _bytes)(draw, data, good)
+    return reader.pack(data) if inside else data
+
+
+def _bytes(draw: random.Random, data: bytes, good: list[bytes]) -> bytes:
+    at = draw.randrange(min(len(data), draw.choice((16, 128, 1 << 20))) + 1) if data else 0
+    to = min(len(data), at + draw.choice((1, 1, 2, 4, 8, 40)))
+    kind = draw.randrange(7)
+    if kind == 0 and at < len(data):
+        return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+    if kind == 1:
+        return data[:at]
+    if kind == 2:
+        return data[:at] + data[to:]
+    if kind == 3:
+        return data[:to] + data[at:]
+    if kind == 4:
+        form = draw.choice(("<Q", ">I", "<I", "<H", "B"))
+        new = struct.pack(form, draw.choice(ODD) % (1 << 8 * struct.calcsize(form)))
+        return data[:at] + new + data[at + len(new) :]
+    if kind == 5:
+        other = draw.choice(good)
+        start = draw.randrange(len(other) + 1)
+        return data[:at] + other[start : start + draw.randrange(64)] + data[to:]
+    return data[:at] + draw.randbytes(draw.choice((1, 2, 8))) + data[to:]
+
+
+def _words(draw: random.Random, data: bytes, good: list[bytes]) -> bytes:
+    found = list(TOKEN.finditer(data[: 1 << 14]))
+    if not found:
+        return _bytes(draw, data, good)
+    one, other = draw.choice(found), draw.choice(found)
+    new = draw.choice((str(draw.choice(ODD)), draw.choice(WORDS))).encode()
+    if draw.random() < 0.4:
+        new = draw.choice((other[0], b"", one[0] + b" " + other[0], one[0] * 2))
+    return data[: one.start()] + new + data[one.end() :]
+
+
+# -- arrays ---------------------------------------------------------------------------------------------
+
+
+def _arrays() -> list[np.ndarray]:
+    whole = np.arange(24, dtype=np.int32).reshape(4, 6)
+    return [
+        whole,
+        whole.astype(">f4"),
+        np.asfortranarray(whole.astype("f8")),
+        whole % 2 == 0,
+        whole[:0],
+        np.float32(3),
+    ]
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def _zipped(how: int) -> list[bytes]:
+    files = []
+    for array in _arrays():
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", how) as archive:
+            archive.writestr("x.npy", _npy(array))
+        files.append(stream.getvalue())
+    return files
+
+
+def _first_member(data: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return archive.read("x.npy")
+
+
+def _in_zip(how: int) -> Callable[[bytes], bytes]:
+    def pack(data: bytes) -> bytes:
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", how) as archive:
+            archive.writestr("x.npy", data)
+        return stream.getvalue()
+
+    return pack
+
+
+def _tensors() -> list[bytes]:
+    header, data, files = {}, b"", []
+    names = {"int32": "I32", "float64": "F64", "bool": "BOOL", "float32": "F32"}
+    for array in _arrays():
+        raw = array.astype(array.dtype.newbyteorder("<")).tobytes()
+        entry = {"dtype": names[array.dtype.name], "shape": list(array.shape)}
+        text = json.dumps(
+            {"x": {**entry, "data_offsets": [0, len(raw)]}, "__metadata__": {"a": "b"}}
+        ).encode()
+        files.append(struct.pack("<Q", len(text)) + text + raw)
+        header[f"x{len(header)}" if header else "x"] = {
+            **entry,
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    return [*files, struct.pack("<Q", len(text)) + text + data]
+
+
+def _idx() -> list[bytes]:
+    pixels = bytes(range(24))
+    return [
+        bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 3, 4) + pixels,
+        bytes([0, 0, 8, 1]) + struct.pack(">I", 24) + pixels,
+        bytes([0, 0, 0x0D, 2]) + struct.pack(">2I", 2, 3) + pixels,
+    ]
+
+
+def whole(path: Path, name: str | None = None) -> np.ndarray:
+    """All of an array, by the package."""
+    found = open_array(path, name)
+    return found[tuple(slice(0, n) for n in found.shape)]
+
+
+def tiny_npy(data: bytes) -> np.ndarray:
+    """A ``.npy`` file in ten lines."""
+    size = 2 if data[6] == 1 else 4
+    start = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
+    header = data[8 + size : start].decode("latin1")
+    words = dict(re.findall(r"['\"](descr|fortran_order)['\"]\s*:\s*(?:u?['\"])?([^'\",}\s]+)", header))
+    shape = re.search(r"['\"]shape['\"]\s*:\s*\(([^)]*)\)", header)[1]
+    shape = tuple(int(n.strip().replace("_", ""), 0) for n in shape.split(",") if n.strip())
+    array = np.frombuffer(data[start:], np.dtype(words["descr"]))
+    return array.reshape(shape, order="F" if words["fortran_order"] == "True" else "C")
+
+
+def tiny_safetensors(data: bytes) -> np.ndarray:
+    """The tensor called x of a ``.safetensors`` file, in ten lines."""
+    length = struct.unpack("<Q", data[:8])[0]
+    entry = json.loads(data[8 : 8 + length])["x"]
+    kind, bits = re.fullmatch(r"([A-Z]+)(\d*)", entry["dtype"]).groups()
+    kind = {"F": "<f", "I": "<i", "U": "<u", "BOOL": "?"}[kind] + (str(int(bits) // 8) if bits else "")
+    start, stop = entry["data_offsets"]
+    return np.frombuffer(data[8 + length :][start:stop], kind).reshape(entry["shape"])
+
+
+def tiny_idx(data: bytes) -> np.ndarray:
+    """An IDX file in four lines."""
+    kind = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}[data[2]]
+    shape = [int.from_bytes(data[4 + 4 * k : 8 + 4 * k], "big") for k in range(data[3])]
+    return np.frombuffer(data[4 + 4 * data[3] :], kind).reshape(shape)
+
+
+# -- the other files ------------------------------------------------------------------------------------
+
+
+def _machines() -> list[bytes]:
+    full = Machine.cluster()
+    measured = '{"name": "m", "alpha": 1e-06, "beta": 2e-10, "interval": [0.5, 2], "pieces": [[1024, 1e-06, 1e-10], [null, 2e-06, 1e-10]], "measured": [["all_reduce", "ring", 2, 8, 0.5]]}'  # fmt: skip
+    return [machine_to_json(full).encode(), machine_to_json(Machine.laptop()).encode(), measured.encode()]
+
+
+def _machine_numbers(data: bytes) -> dict[str, Any]:
+    return {
+        k: v
+        for k, v in json.loads(data).items()
+        if k in ("alpha", "beta", "gamma", "flops", "ranks_per_node")
+    }
+
+
+def _goals() -> list[bytes]:
+    ring = goal_of(schedule_of("all_reduce", "ring", 3), 96).to_text()
+    small = "num_ranks 2\nrank 0 {\na: calc 5 cpu 1\nb: send 8b to 1 tag 3\nb requires a\n}\nrank 1 { recv 8b from 0 tag 3 nic 1 }\n"  # fmt: skip
+    return [ring.encode(), small.encode()]
+
+
+def _goal(path: Path) -> str:
+    text = read_text(path, "a GOAL file")
+    with readable(path, "a GOAL file"):
+        return read_goal(text).to_text()
+
+
+def _goal_counts(data: bytes) -> dict[str, int]:
+    """Operations by kind, in words and nothing else."""
+    clean = re.sub(
+        r"/\*.*?\*/|//[^\n]*|#[^\n]*", lambda m: "\n" * m[0].count("\n"), data.decode(), flags=re.DOTALL
+    )
+    return {
+        k: len(re.findall(rf"(?:^|[\s;:{{}}]|(?<=\d)b?){k}\s+\d", clean)) for k in ("send", "recv", "calc")
+    }
+
+
+@cache
+def _graph() -> Any:
+    return mlp()
+
+
+@cache
+def _strategies() -> list[bytes]:
+    from tempfile import TemporaryDirectory
+
+    from spmdsim.auto_parallel.search import search
+
+    with TemporaryDirectory() as folder:
+        search(_graph(), Mesh((2, 2), ("dp", "tp"))).save(Path(folder) / "s.json")
+        data = json.loads((Path(folder) / "s.json").read_text())
+    kept = {key: data[key] for key in ("format", "program", "mesh", "strategies", "layouts")}
+    return [json.dumps(kept).encode()]
+
+
+def _dims(path: Path) -> list[Any]:
+    choice = load_choice(path, _graph())
+    return [[list(entry) for entry in layout.dims] for layout in choice.layouts]
+
+
+def _tiny_dims(data: bytes) -> list[Any]:
+    return [[list(entry) for entry in layout["dims"]] for layout in json.loads(data)["layouts"]]
+
+
+_ARRAY = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@cache
+def _checkpoint() -> tuple[dict[str, bytes], LockStep]:
+    from tempfile import TemporaryDirectory
+
+    world = LockStep(4)
+    with TemporaryDirectory() as folder:
+        x = Tensor.from_global(_ARRAY, Mesh((2, 2), ("a", "b"))("a", "b"), world)
+        checkpoint.save(folder, {"x": x})
+        files = {
+            p.relative_to(folder).as_posix(): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()
+        }
+    return files, world
+
+
+def _place(path: Path, keep: str) -> None:
+    for name, data in _checkpoint()[0].items():
+        target = path.parent / name
+        if name != keep and (not target.exists() or target.stat().st_size != len(data)):
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(data)
+
+
+def _loaded(path: Path) -> np.ndarray:
+    _place(path, "manifest.json")
+    world = _checkpoint()[1]
+    found = checkpoint.load(path.parent, world)
+    if set(found) != {"x"}:  # another name for the same array
+        raise InputError(f"{path} holds {set(found)}")
+    return found["x"].full()
+
+
+def _tiny_manifest(data: bytes) -> np.ndarray:
+    """Put together from its shards."""
+    found = json.loads(data)
+    out = np.zeros(found["tensors"]["x"]["shape"], np.float32)
+    for shard in found["tensors"]["x"]["shards"]:
+        raw = _checkpoint()[0][f"{found['data']}/{shard['file']}"]
+        out[tuple(slice(a, b) for a, b in shard["bounds"])] = tiny_safetensors(raw)
+    return out
+
+
+def _tunings() -> list[bytes]:
+    return [
+        b'{"MPICH": {"compose_all_reduce": [[2, 2097152], [8, 4194304]], "types": 4, "gather_reduce": 65536}}'
+    ]
+
+
+def _tuned(path: Path) -> Any:
+    tuning.cache_clear()
+    return tuning("MPICH", str(path)).types
+
+
+def _choices(path: Path) -> Any:
+    """What the tables of choices say, from another file than the package's."""
+    selection.TABLES = path
+    selection._tables.cache_clear()
+    try:
+        return [selection.choose("openmpi", "all_reduce", n, 4096).name for n in (2, 5, 16)]
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None  # that a library is not in it is said of the library
+    finally:
+        selection.TABLES = _OWN_TABLES
+        selection._tables.cache_clear()
+
+
+_OWN_TABLES = selection.TABLES
+
+
+def _table() -> list[bytes]:
+    table = json.loads(_OWN_TABLES.read_text())["openmpi"]
+    kept = {
+        key: {"all_reduce": table[key]["all_reduce"]}
+        for key in ("rules", "tables")
+        if "all_reduce" in table.get(key, {})
+    }
+    rest = {key: value for key, value in table.items() if key not in ("rules", "tables")}
+    return [json.dumps({"openmpi": {**rest, **kept}}).encode()]
+
+
+READERS = (
+    Reader("x.npy", lambda: [_npy(a) for a in _arrays()], whole, tiny_npy, text=True),
+    Reader(
+        "stored.npz", lambda: _zipped(zipfile.ZIP_STORED), whole, lambda d: tiny_npy(_first_member(d)), False,
+        _in_zip(zipfile.ZIP_STORED), _first_member,
+    ),
+    Reader(
+        "deflated.npz", lambda: _zipped(zipfile.ZIP_DEFLATED), whole, lambda d: tiny_npy(_first_member(d)), False,
+        _in_zip(zipfile.ZIP_DEFLATED), _first_member,
+    ),
+    Reader("x.safetensors", _tensors, lambda path: whole(path, "x"), tiny_safetensors, text=True),
+    Reader("x-idx3-ubyte", _idx, whole, tiny_idx),
+    Reader(
+        "x-idx3-ubyte.gz", lambda: [gzip.compress(d, mtime=0) for d in _idx()], whole, lambda d: tiny_idx(gzip.decompress(d)),
+        False, lambda d: gzip.compress(d, mtime=0), gzip.decompress,
+    ),
+    Reader("manifest.json", lambda: [_checkpoint()[0]["manifest.json"]], _loaded, _tiny_manifest, text=True),
+    Reader("strategies.json", _strategies, _dims, _tiny_dims, text=True),
+    Reader(
+        "machine.json", _machines,
+        lambda p: vars(load_machine(str(p))),
+        _machine_numbers, text=True,
+    ),
+    Reader("tuning.json", _tunings, _tuned, lambda d: json.loads(d).get("MPICH", {}).get("types"), text=True),
+    Reader("selection.json", _table, _choices, lambda _: None, text=True),
+    Reader("ring.goal", _goals, _goal, _goal_counts, text=True),
+)  # fmt: skip
+
+
+def same(reader: Reader, found: Any, data: bytes) -> bool:
+    """Whether the small parser reads the same."""
+    expected = reader.tiny(data)
+    if isinstance(expected, np.ndarray):
+        native = expected.astype(expected.dtype.newbyteorder("="))
+        return (
+            found.shape == native.shape
+            and found.dtype == native.dtype
+            and found.tobytes() == native.tobytes()
+        )
+    if reader.name == "ring.goal":
+        return {k: len(re.findall(rf"\b{k} \d", found)) for k in expected} == expected
+    if reader.name == "machine.json":
+        return all(found[k] == v for k, v in expected.items())
+    return (expected is None and reader.name in ("tuning.json", "selection.json")) or found == expected
+
+
+class Tally(NamedTuple):
+    """What became of the files: refused, read, and those that went wrong with how."""
+
+    refused: int
+    read: int
+    wrong: list[str]
+
+
+def fuzz(reader: Reader, count: int, folder: Path, seed: int = 0, stop: int = 10) -> Tally:
+    """Read so many damaged files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, good, refused, read, wrong = folder / reader.name, reader.good(), 0, 0, []
+    for number in range(seed, seed + count):
+        data = damaged(random.Random(number), good, reader)
+        path.write_bytes(data)
+        try:
+            found = reader.read(path)
+        except InputError as error:
+            refused += 1
+            if "\n" in str(error) or path.parent.name not in str(error):
+                wrong.append(f"{reader.name} {number}: {str(error)[:300]!r}")
+        except Exception as error:
+            wrong.append(
+                f"{reader.name} {number}: {type(error).__name__}: {str(error)[:200]}: {data[:200]!r}"
+            )
+        else:
+            read += 1
+            try:
+                if not same(reader, found, data):
+                    wrong.append(f"{reader.name} {number}: another value: {data[:300]!r}")
+            except (ValueError, KeyError, TypeError, IndexError, zlib.error, zipfile.BadZipFile) as error:
+                wrong.append(
+                    f"{reader.name} {number}: only we read it: {type(error).__name__}: {error}: {data[:300]!r}"
+                )
+        if len(wrong) >= stop:
+            break
+    return Tally(refused, read, wrong)
