@@ -17,14 +17,16 @@ LEFT_OF = {
     "launcher": (),
     "ending": ("errors", "launcher"),
     "reading": ("errors",),
+    "bounded": (),
     "layout": ("errors", "reading"),
     "rules": ("errors", "reading", "layout"),
     "collectives": ("errors", "reading", "layout"),
     "cost": ("errors", "reading", "layout", "rules", "collectives"),
-    "redistribution": ("errors", "reading", "layout", "rules", "collectives", "cost"),
-    "trace": ("errors", "reading", "layout", "redistribution"),
+    "redistribution": ("errors", "reading", "bounded", "layout", "rules", "collectives", "cost"),
+    "trace": ("errors", "reading", "bounded", "layout", "redistribution"),
     "worlds": (
         "errors",
+        "bounded",
         "reading",
         "launcher",
         "ending",
@@ -72,7 +74,12 @@ def test_doors_open_one_way(room: str):
     place = ROOT / room
     files = [ROOT / f"{room}.py"] if not place.is_dir() else sorted(place.rglob("*.py"))
     assert files
-    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()} | {"errors", "launcher", "reading"}
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()} | {
+        "errors",
+        "launcher",
+        "reading",
+        "bounded",
+    }
     for path in files:
         wrong = (imports(path) & rooms) - {room, *LEFT_OF[room]}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"

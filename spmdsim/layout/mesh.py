@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from spmdsim.layout.layout import Layout
 
 
+MOST_RANKS = 1 << 24
+"""Ranks of a mesh: some questions are answered by listing them."""
+
+
 class Mesh:
     """Ranks in a grid with named axes. Immutable and hashable.
 
@@ -51,6 +55,8 @@ class Mesh:
                 f"mesh shape {shape} has {len(shape)} axes but {len(axes)} names were given: {axes}"
             )
         size = math.prod(shape)
+        if size > MOST_RANKS:
+            raise LayoutError(f"a mesh of {size:,} ranks is too large: at most {MOST_RANKS:,}")
         order = None if ranks is None else _rank_order(ranks, size, shape)
         fields = {"shape": shape, "axes": axes, "ranks": order, "size": size}
         for name, value in fields.items():

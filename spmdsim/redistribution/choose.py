@@ -48,7 +48,7 @@ def choose(
     return _choose(bound, tuple(layouts), tuple(element_type(dtype) for dtype in dtypes), model)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def _choose(
     bound: BoundRule, layouts: tuple[Layout, ...], dtypes: tuple[np.dtype, ...], machine: Any
 ) -> Strategy:

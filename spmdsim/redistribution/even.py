@@ -78,7 +78,7 @@ def price_move(
     return cheapest(even.src, even.dst, even.shape, scale, model)
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def even_move(src: Layout, dst: Layout, machine: Any) -> EvenMove | None:
     """The standard form of a move on one mesh; None if there is none."""
     src, dst = src.canonical, dst.canonical

@@ -90,7 +90,7 @@ class Merge:
         return cheapest(flat, after, (self.mesh.axis_size(*apart) * elements,), itemsize, model).steps
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=4096)
 def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """How a reduction may share a message; None if it is none, or its pieces are not all equal.
 
@@ -113,7 +113,7 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     return Merge("reduce_scatter", src.mesh, added, ops.pop(), changed[0])
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=4096)
 def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """How the all_gather of a dim may share a message; None if it is none, or its pieces are not all equal.
 

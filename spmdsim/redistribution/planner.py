@@ -261,7 +261,7 @@ def plan(
     )
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def _plan(
     src: Layout,
     dst: Layout,
@@ -296,7 +296,7 @@ def _plan(
     return mindspore_plan(src, dst, shape, found.shape_after, itemsize, found)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=8192)
 def cheapest(
     src: Layout,
     dst: Layout,

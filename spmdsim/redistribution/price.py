@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.bounded import Bounded
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
@@ -63,7 +64,7 @@ class Prices:
         self._plain = machine is not None and not machine.measured and not machine.pieces
         self.bytes_only = model is BYTES_ONLY
         self._links: dict[tuple[int, tuple[str, ...] | None], Link] = {}
-        self._known: dict[tuple[Any, ...], float] = {}
+        self._known: Bounded[tuple[Any, ...], float] = Bounded(1 << 16)
 
     def seconds(
         self,

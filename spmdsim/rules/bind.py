@@ -11,7 +11,7 @@ from spmdsim.rules.bound import BoundRule, Shape, members
 from spmdsim.rules.rule import ELLIPSIS, Rule, Term
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def bind(rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...] = ()) -> BoundRule:
     """Give a rule the shapes of its operands.
 

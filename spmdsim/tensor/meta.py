@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from spmdsim.bounded import Bounded
 from spmdsim.layout import Layout
 from spmdsim.layout.element_type import held_type
 
-_METAS: dict[tuple[Layout, tuple[int, ...], np.dtype], Meta] = {}
+_Key = tuple[Layout, tuple[int, ...], np.dtype]
+_METAS: Bounded[_Key, Meta] = Bounded()
+"""The latest ones, found at once."""
+_ALIVE: WeakValueDictionary[_Key, Meta] = WeakValueDictionary()
+"""All that some tensor or recipe has: two of equal values would not be one object otherwise."""
 
 
 class Meta:
@@ -23,7 +29,7 @@ class Meta:
             16-bit types it is ``dtype``.
     """
 
-    __slots__ = ("dtype", "held", "layout", "shape")
+    __slots__ = ("__weakref__", "dtype", "held", "layout", "shape")
 
     layout: Layout
     shape: tuple[int, ...]
@@ -42,13 +48,14 @@ class Meta:
             if known is not None:
                 return known
         key = (layout, tuple(int(n) for n in shape), np.dtype(dtype))
-        meta = _METAS.get(key)
+        meta = _ALIVE.get(key)
         if meta is None:
             layout.check_shape(key[1])
             meta = Meta.__new__(Meta)
             meta.layout, meta.shape, meta.dtype = key
             meta.held = held_type(layout, meta.dtype)
-            _METAS[key] = meta
+            _ALIVE[key] = meta
+        _METAS[key] = meta
         return meta
 
     def with_layout(self, layout: Layout) -> Meta:

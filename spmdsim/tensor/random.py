@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.bounded import Bounded
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
 from spmdsim.tensor.tensor import Tensor
@@ -59,7 +60,7 @@ class _Bits:
     def __init__(self, seed: int, stream: int) -> None:
         self.seed, self.stream = seed, stream
         self.scratch = np.empty(CHUNK, _U32)
-        self._known: dict[int, tuple[int, int]] = {}
+        self._known: Bounded[int, tuple[int, int]] = Bounded()
 
     def fill(self, index: np.ndarray, out: np.ndarray) -> None:
         """The bits of elements with these global indices (uint64), 32 each."""

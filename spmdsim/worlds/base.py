@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spmdsim.bounded import Bounded
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
@@ -89,8 +90,8 @@ class World(ABC):
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
         self._machine: CostModel | None = None
-        self.recipes: dict[Any, Any] = {}
-        self.ready: dict[tuple[Any, int], Ready] = {}
+        self.recipes: Bounded[Any, Any] = Bounded()
+        self.ready: Bounded[tuple[Any, int], Ready] = Bounded()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size})"

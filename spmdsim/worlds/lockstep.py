@@ -7,13 +7,13 @@ equal share one array, so thousands of ranks cost what their distinct pieces cos
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spmdsim.bounded import Bounded
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.reshape.flat import flat_receives
@@ -42,7 +42,7 @@ class LockStep(World):
 
     def __init__(self, size: int = 1) -> None:
         super().__init__(size, range(size) if isinstance(size, int) else ())
-        self._programs: OrderedDict[tuple[Step, np.dtype], _Compiled] = OrderedDict()
+        self._programs: Bounded[tuple[Step, np.dtype], _Compiled] = Bounded(KEPT)
 
     def _how(self, size: int) -> str:
         return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"
@@ -68,8 +68,6 @@ class LockStep(World):
         self.check_step(step)
         program = _compile(step, dtype, self.size)
         self._programs[step, dtype] = program
-        if len(self._programs) > KEPT:
-            self._programs.popitem(last=False)
         return program
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:

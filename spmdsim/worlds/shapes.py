@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.bounded import Bounded
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import Step
@@ -63,7 +64,7 @@ class ShapeOnly(World):
 
     def __init__(self, size: int) -> None:
         super().__init__(size, range(1))
-        self._shapes: dict[tuple[Step, object], list[Any]] = {}
+        self._shapes: Bounded[tuple[Step, object], list[Any]] = Bounded(1 << 16)
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         found = self._shapes.get((step, shards[0]))
@@ -76,8 +77,6 @@ class ShapeOnly(World):
             raise WorldError(
                 f"rank 0 holds a shard of shape {shard.shape}, but {step.src} gives it {expected}"
             )
-        if len(self._shapes) >= 65536:
-            self._shapes.clear()
         found = [ShapeArray(step.dst.local_shape(step.shape_after, 0), shard.dtype)]
         self._shapes[step, shard] = found
         return found

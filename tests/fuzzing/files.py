@@ -22,13 +22,13 @@ import numpy as np
 
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.auto_parallel.found import load_choice
-from spmdsim.auto_parallel.programs.networks import mlp
+from spmdsim.auto_parallel.programs.networks import chain
 from spmdsim.collectives import selection
 from spmdsim.collectives.formats.goal import goal_of, read_goal
 from spmdsim.collectives.schedule import schedule_of
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.machine_file import load_machine, machine_to_json
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, SpmdError
 from spmdsim.reading import read_text, readable
 from spmdsim.redistribution.ways.tuning import tuning
 from spmdsim.tensor import checkpoint
@@ -257,7 +257,7 @@ def _goal_counts(data: bytes) -> dict[str, int]:
 
 @cache
 def _graph() -> Any:
-    return mlp()
+    return chain((64, 32), 16, training=True)
 
 
 @cache
@@ -355,13 +355,9 @@ _OWN_TABLES = selection.TABLES
 
 def _table() -> list[bytes]:
     table = json.loads(_OWN_TABLES.read_text())["openmpi"]
-    kept = {
-        key: {"all_reduce": table[key]["all_reduce"]}
-        for key in ("rules", "tables")
-        if "all_reduce" in table.get(key, {})
-    }
-    rest = {key: value for key, value in table.items() if key not in ("rules", "tables")}
-    return [json.dumps({"openmpi": {**rest, **kept}}).encode()]
+    rows = table["tables"]["all_reduce"]["commutative"]
+    kept = {"all_reduce": {"commutative": [*rows[:4], rows[-1]]}}
+    return [json.dumps({"openmpi": {**table, "tables": kept, "source": ""}}).encode()]
 
 
 READERS = (
@@ -406,7 +402,7 @@ def same(reader: Reader, found: Any, data: bytes) -> bool:
     if reader.name == "ring.goal":
         return {k: len(re.findall(rf"\b{k} \d", found)) for k in expected} == expected
     if reader.name == "machine.json":
-        return all(found[k] == v for k, v in expected.items())
+        return all(float(found[k]) == float(v) for k, v in expected.items())
     return (expected is None and reader.name in ("tuning.json", "selection.json")) or found == expected
 
 
@@ -430,6 +426,10 @@ def fuzz(reader: Reader, count: int, folder: Path, seed: int = 0, stop: int = 10
         except InputError as error:
             refused += 1
             if "\n" in str(error) or path.parent.name not in str(error):
+                wrong.append(f"{reader.name} {number}: {str(error)[:300]!r}")
+        except SpmdError as error:  # it can be read, but is not for this world
+            refused += 1
+            if "\n" in str(error):
                 wrong.append(f"{reader.name} {number}: {str(error)[:300]!r}")
         except Exception as error:
             wrong.append(

@@ -69,7 +69,7 @@ def check_exchange(src: Layout, dst: Layout) -> None:
         )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def _few_receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
     check_exchange(src, dst)
     shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
@@ -78,7 +78,7 @@ def _few_receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -
     return tuple(_receives(src, dst, shape, rank))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def _few_sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
     check_exchange(src, dst)
     shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))

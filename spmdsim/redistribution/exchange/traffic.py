@@ -98,7 +98,7 @@ def exchange_traffic(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Traffi
     return Traffic(src, dst, shape)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=4096)
 def busiest(ends: Ends) -> Traffic | FewTraffic | EvenTraffic:
     """The busiest ranks of a direct exchange as it is priced, cached by value; counted in lists for few ranks.
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import execute, fitting
 from spmdsim.collectives.partition import cut
@@ -99,7 +100,7 @@ class EmulatedCommunicator:
         )
         self.library: str = settings["library"]
         self._named: dict[str, str] = settings["algorithms"]
-        self._schedules: dict[tuple[Any, ...], Schedule] = {}
+        self._schedules: Bounded[tuple[Any, ...], Schedule] = Bounded()
         self.real, self.comm = comm, comm.Dup()
         self._calls = Calls(self.comm, settings["check"], settings["deadline"])
         self._messages = Messages(self.comm, look=self._calls.look)

@@ -1,0 +1,72 @@
+"""Does memory stay flat while a program's shapes keep changing?
+
+    python scripts/bench/bench_shapes.py [operators] [shapes]
+
+Runs operators (additions, a product, a redistribution, in lock step on two ranks) over ever new shapes, and prints
+resident memory, what Python has allocated, and the entries of the largest caches as it goes.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from spmdsim import LockStep, Mesh, Tensor, matmul
+from spmdsim.tensor.meta import _METAS
+
+
+def resident() -> float:
+    """MiB of this process in memory."""
+    import os
+
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def cached() -> dict[str, int]:
+    """Entries of all caches of functions, by name, the largest first."""
+    found = {f"{one.__module__}.{one.__name__}": one.cache_info().currsize for one in gc.get_objects()
+             if isinstance(one, functools._lru_cache_wrapper)}  # fmt: skip
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def run(world: LockStep, number: int, shapes: int) -> int:
+    """Ten operators on the ``number``-th shape; how many ran."""
+    mesh = Mesh((2,), ("a",))
+    number %= shapes
+    rows, columns = 2 + number % 500, 1 + number // 500
+    x = Tensor.from_global(np.ones((rows, columns), np.float32), mesh("a", None), world)
+    y = x + x
+    for _ in range(7):
+        y = y + x
+    matmul(y, Tensor.from_global(np.ones((columns, 2), np.float32), mesh(None, None), world))
+    y.to(mesh(None, None))
+    return 10
+
+
+def main() -> None:
+    """Print a line at each tenth."""
+    total = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    shapes = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
+    world, done, number, start = LockStep(2), 0, 0, time.perf_counter()
+    told = 0
+    print(f"{'operators':>10}{'shapes':>10}{'resident MiB':>14}{'recipes':>9}{'metas':>9}{'us each':>9}")
+    while done < total:
+        done += run(world, number, shapes)
+        number += 1
+        if done * 20 // total > told:
+            told = done * 20 // total
+            gc.collect()
+            each = (time.perf_counter() - start) / done * 1e6
+            print(f"{done:>10,}{min(number, shapes):>10,}{resident():>14.0f}{len(world.recipes):>9,}{len(_METAS):>9,}{each:>9.0f}",
+                  flush=True)  # fmt: skip
+    for name, entries in list(cached().items())[:12]:
+        print(f"{entries:>10,}  {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""A cache by value that does not grow for ever: a dict that forgets its oldest entry."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+MOST = 4096
+"""Entries of a cache whose keys name shapes or values of the user's: a program's calls are far fewer."""
+
+
+class Bounded(dict[Key, Value]):
+    """A dict of at most so many entries; looking one up costs what it costs in a dict.
+
+    Args:
+        most: entries that are kept, the latest ones.
+
+    >>> squares = Bounded(2)
+    >>> for n in range(4):
+    ...     squares[n] = n * n
+    >>> squares
+    {2: 4, 3: 9}
+    """
+
+    __slots__ = ("most",)
+
+    def __init__(self, most: int = MOST) -> None:
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        if len(self) >= self.most and key not in self:
+            self.forget(next(iter(self)))
+        super().__setitem__(key, value)
+
+    def forget(self, key: Key) -> None:
+        """Leave an entry out; what has to be freed is freed here."""
+        del self[key]
