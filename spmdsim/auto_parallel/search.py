@@ -20,6 +20,7 @@ from spmdsim.auto_parallel.solvers.problem import Solution
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.layout import Mesh
+from spmdsim.layout.mesh import MOST_RANKS
 from spmdsim.rules import Strategy
 
 #: Names of the searches; the second names are MindSpore's.
@@ -118,6 +119,8 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
     if isinstance(mesh_or_ranks, int):
         if mesh_or_ranks < 1:
             raise InputError(f"{mesh_or_ranks} ranks cannot be used; there has to be at least 1")
+        if mesh_or_ranks > MOST_RANKS:
+            raise InputError(f"{mesh_or_ranks:,} ranks cannot be used; at most {MOST_RANKS:,}")
         return mesh_or_ranks
     return mesh_or_ranks.size if isinstance(mesh_or_ranks, Mesh) else mesh_or_ranks[0].size
 

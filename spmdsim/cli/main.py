@@ -10,11 +10,13 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from spmdsim.cli.encoding import print_anywhere
+from spmdsim.errors import InputError
 from spmdsim.launch.abort import guard
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import Launched, is_root, prepare
 from spmdsim.launch.logs import redirect_output
 from spmdsim.launch.nurse import nursed
+from spmdsim.reading import one_line
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("spmdsim.cli.run", "run distributed operators on real ranks and check every shard"),
@@ -136,4 +138,9 @@ def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int
         parser.print_help()
         return 0
     run: Callable[[argparse.Namespace], int] = args.run
-    return run(args)
+    try:
+        return run(args)
+    except MemoryError as error:
+        if rank is not None:  # where it was lacking matters more than that the others hear of it in one line
+            raise
+        raise InputError(f"there is not enough memory{': ' * bool(str(error))}{one_line(error)}") from None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spmdsim.cli.arguments import positive
+from spmdsim.reading import one_line
 
 if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 Fit = TypeVar("Fit")
+
+MOST_ELEMENTS = 1 << 40
+"""Of a matrix of random numbers: what a large job holds."""
 
 EXAMPLES = """\
 examples:
@@ -135,7 +139,11 @@ def _inputs(args: argparse.Namespace) -> Inputs:
         except ValueError:
             shape = ()
         if len(shape) != 3 or min(shape) < 0:
-            raise InputError(f"--shape takes three sizes M,K,N, but got {args.shape!r}")
+            raise InputError(f"--shape takes three sizes M,K,N, but got {one_line(args.shape, 60)!r}")
+        if max(shape[0] * shape[1], shape[1] * shape[2], shape[0] * shape[2]) > MOST_ELEMENTS:
+            raise InputError(
+                f"--shape {one_line(args.shape, 60)} has matrices of more than {MOST_ELEMENTS:,} elements"
+            )
     if args.x and args.data:
         raise InputError("--x and --data both name the left operand; give one")
     return Inputs(args.x or args.data, args.w, args.text, shape, args.dtype)

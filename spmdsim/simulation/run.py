@@ -29,6 +29,9 @@ from spmdsim.trace.lines import cell
 
 Emit = Callable[[int, str], None]
 
+MOST_RANKS = 1 << 16
+"""Virtual ranks: each has a stack, its modules and an environment."""
+
 
 def simulate(
     program: Callable[..., Any] | str | os.PathLike[str],
@@ -70,6 +73,8 @@ def simulate(
     """
     if not isinstance(n, int) or n < 1:
         raise InputError(f"{n!r} ranks cannot run: give a number of 1 or more")
+    if n > MOST_RANKS:
+        raise InputError(f"{n:,} ranks cannot run in one process: at most {MOST_RANKS:,}")
     scheduler = Scheduler(n, speeds_of(machine), strict, seed)
     nodes = ranks_per_node or scheduler.speeds.ranks_per_node or n
     scheduler.ranks_per_node = nodes

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spmdsim.bounded import Bounded
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import accumulator
+from spmdsim.layout.mesh import MOST_RANKS
 from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
@@ -85,6 +86,8 @@ class World(ABC):
             raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
         if size < 1:
             raise WorldError(f"a world needs at least one rank, but got {size}")
+        if size > MOST_RANKS:
+            raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
         self.size = size
         self.ranks = ranks
         self.algorithms: dict[str, str] = {}
