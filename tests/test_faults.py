@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from faults.case import DEADLINE, EMULATED, LAUNCH, MPIRUN, Case
-from faults.cases import CASES, QUICK
+from faults.cases import CASES, HARMLESS, QUICK
 from faults.running import GOOD, LEFT, NAMED, NOT_ENDED, RIGHT, SILENT, UNNAMED, judge, run
 from faults.table import PAGE, page
 
@@ -74,7 +74,9 @@ def test_what_a_job_leaves_behind_is_found(launcher: object) -> None:
 
 
 def test_the_page_has_all_cases() -> None:
-    assert f"{len(CASES)} cases" in PAGE.read_text(encoding="utf-8"), "run scripts/faults.sh"
+    told = PAGE.read_text(encoding="utf-8")
+    assert f"{sum(case.fails for case in CASES)} cases" in told, "run scripts/faults.sh"
+    assert f"{sum(not case.fails for case in (*CASES, *HARMLESS))} cases" in told
 
 
 def test_the_page_counts_what_is_not_as_it_should_be() -> None:

@@ -142,7 +142,7 @@ class Case:
             for name in re.findall(r"# @(\w+)", text):
                 lines.setdefault(name, []).append(str(number))
         places = {name: rf"program\.py(?::|\", line )(?:{'|'.join(n)})\b" for name, n in lines.items()}
-        plain = way in (MPIRUN, EMULATED) and self.says_mpirun is not None
+        plain = way != LAUNCH and self.says_mpirun is not None
         words = self.says_mpirun if plain and self.says_mpirun is not None else self.says
         return [
             re.sub(r"\{([a-z]\w*)\}", lambda found: {**places, "bad": str(self.bad)}[found[1]], one)

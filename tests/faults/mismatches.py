@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from faults.case import DEADLINE, LAUNCH, MPIRUN, SECONDS, WHO, Case, mismatch
 
 LATE = SECONDS + DEADLINE
@@ -223,3 +225,45 @@ for _number in (63, 64, 65, 96, 97, 1000):
             (WHO, "{here}", "{there}"),
         )
     )  # fmt: skip
+
+#: Ways by which a number leaves the program: none may be passed by one of a call that the ranks disagree about.
+EXITS = {
+    "local()": "t.local()[0, 0]",
+    "shards": "t.shards[0][0, 0]",
+    "full()": "t.full()[0, 0]",
+    "item()": "t.sum().item()",
+    "float()": "float(t.sum())",
+    "a copy elsewhere": "(t * 2.0).to(ROWS).local()[0, 0]",
+    "check()": "check(t, a)",
+}
+for _exit, _text in EXITS.items():
+    CASES.append(
+        Case(
+            f"a wrong number leaves by {_exit}", KIND,
+            ALIKE + "def here(): return A.to(R)  # @here\ndef there(): return B.to(R)  # @there\n"
+            "for _ in range(40): here(); there()\nbegins()\nt = there() if bad else here()\n"
+            f"value = {_text}\nsys.stdout.write(f'LEFT {{value}}\\n'); sys.stdout.flush()\n",
+            (WHO, "{here}", "{there}"), never=("LEFT",), ways=(LAUNCH,),
+        )
+    )  # fmt: skip
+
+#: The same where calls take another way through the library, or ranks share no memory, as on several nodes.
+APART = "def fails(*_): raise OSError(28, 'no space')\nos.ftruncate = fails\n"
+SETTINGS = {
+    "recorded": ("from spmdsim import record\ntrace = record().__enter__()\n", ""),
+    "with an emulated algorithm": ("w.use(all_gather='ring')\n", ""),
+    "with shared results": ("w.use(replicated='shared')\n", ""),
+    "without shared memory": ("", APART),
+}
+for _name, (_setup, _top) in SETTINGS.items():
+    for _what, _setup_two, _here, _there in (
+        ("layout", PAIR, "A.to(NONE)", "B.to(NONE)"),
+        ("two equal calls on other tensors", ALIKE, "(A.to(R), B.to(R))", "(B.to(R), A.to(R))"),
+    ):
+        for _case in both(f"{_what}, {_name}", _setup + _setup_two, _here, _there, phases=("late",)):
+            CASES.append(replace(_case, top=_top, ways=(LAUNCH,)))
+CASES += [
+    Case("a call left out, without shared memory", KIND, "step(40)\nbegins()\nif not bad: x.to(COLUMNS)  # @here\n", (WHO, "{here}"), top=APART, seconds=LATE),
+    Case("leaves early, without shared memory", KIND, "step(40)\nbegins()\nif bad: sys.exit(0)\n", (WHO, "{step}"), top=APART, seconds=LATE),
+    Case("stops, without shared memory", KIND, "step(40)\nbegins()\nif bad: os.kill(os.getpid(), signal.SIGSTOP)\n", (WHO, "{step}"), top=APART, seconds=LATE),
+]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults.case import EMULATED, GUARDED, LAUNCH, MPIRUN, Case
+from faults.mismatches import APART
 
 KIND = "nothing wrong"
 PROGRAMS = {
@@ -73,6 +74,10 @@ CASES += [
         ("a training", "values"), ("nan and signed zeros in copies", "values"), ("other numbers on each rank, split", "values"),
         ("pairs work at their own pace", "1"), ("nothing odd", "0"),
     )
+]  # fmt: skip
+CASES += [
+    Case(f"{name}, without shared memory", KIND, PROGRAMS[name], fails=False, seconds=40, ways=(LAUNCH,), top=APART)
+    for name in ("nothing odd", "a training", "pairs work at their own pace", "a world is closed, another is opened")
 ]  # fmt: skip
 CASES += [
     Case("nothing odd, emulated", KIND, "step(300)\nfor _ in range(20): comm.Allgather(s, g); comm.Bcast(s); comm.Barrier()\n", fails=False, ways=(EMULATED,), seconds=40),

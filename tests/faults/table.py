@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from faults.cases import CASES, HARMLESS
-from faults.running import ACCUSED, GOOD, LATE, LEFT, NOT_ENDED, SILENT, UNNAMED
+from faults.running import ACCUSED, GOOD, LATE, LEFT, NAMED, NOT_ENDED, RIGHT, SILENT, UNNAMED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
-COLUMNS = {"named": GOOD, "not named": (UNNAMED, ACCUSED), "late": (LATE,), "left something": (LEFT,), "silent": (SILENT,), "not ended": (NOT_ENDED,)}  # fmt: skip
+#: The columns of a table, each with the judgements that it counts.
+FAULTS = {
+    "named": (NAMED,), "not named": (UNNAMED,), "late": (LATE,), "left something": (LEFT,), "silent": (SILENT,),
+    "not ended": (NOT_ENDED,),
+}  # fmt: skip
+NO_FAULTS = {
+    "right": (RIGHT,),
+    "wrongly accused": (ACCUSED,),
+    "left something": (LEFT,),
+    "not ended": (NOT_ENDED,),
+}
 
 TEXT = """\
 # What happens when something goes wrong
@@ -24,9 +34,15 @@ on a busy machine of two cores; ranks wait {deadline} s for each other here inst
 
 Run `scripts/faults.sh` to run all of it on Open MPI and MPICH; it writes this page. The cases stand in `tests/faults/`.
 
-{summary}
+## A rank fails, or does something else than the rest
 
-{table}
+{faults}
+
+## Nothing is wrong
+
+Odd programs that are right, and the programs above without their fault.
+
+{no_faults}
 
 {failing}
 """
@@ -45,30 +61,34 @@ def read(paths: Iterable[Path]) -> list[dict]:
 
 def page(results: list[dict], deadline: float) -> str:
     """The page as a text."""
+    right = {case.name for case in (*CASES, *HARMLESS) if not case.fails}
+    faults = [one for one in results if one["case"] not in right]
+    no_faults = [one for one in results if one["case"] in right]
+    count = len({case.name for case in CASES} - right)
     return TEXT.format(
-        deadline=deadline, summary=_summary(results), table=_table(results), failing=_failing(results)
-    )
+        deadline=deadline, faults=_part(faults, FAULTS, count), no_faults=_part(no_faults, NO_FAULTS, len(right)),
+        failing=_failing(results),
+    )  # fmt: skip
 
 
-def _count(results: list[dict], column: str) -> int:
-    return sum(one["outcome"] in COLUMNS[column] for one in results)
+Columns = Mapping[str, tuple[str, ...]]
 
 
-def _summary(results: list[dict]) -> str:
-    counts = ", ".join(f"{_count(results, column)} {column}" for column in COLUMNS)
-    return f"{len(CASES)} cases, {len(results)} runs: {counts}."
+def _part(results: list[dict], columns: Columns, cases: int) -> str:
+    counts = ", ".join(f"{_count(results, outcomes)} {name}" for name, outcomes in columns.items())
+    return f"{cases} cases, {len(results)} runs: {counts}.\n\n{_table(results, columns)}"
 
 
-def _table(results: list[dict]) -> str:
-    rows = [["kind", "MPI", "started by", "cases", *COLUMNS, "longest s"]]
-    keys = sorted({(one["kind"], one["mpi"], one["way"]) for one in results})
-    for key in keys:
+def _count(results: list[dict], outcomes: tuple[str, ...]) -> int:
+    return sum(one["outcome"] in outcomes for one in results)
+
+
+def _table(results: list[dict], columns: Columns) -> str:
+    rows = [["kind", "MPI", "started by", "runs", *columns, "longest s"]]
+    for key in sorted({(one["kind"], one["mpi"], one["way"]) for one in results}):
         runs = [one for one in results if (one["kind"], one["mpi"], one["way"]) == key]
-        longest = max(one["seconds"] for one in runs)
-        rows.append(
-            [*key, str(len(runs)), *(str(_count(runs, column)) for column in COLUMNS), f"{longest:.0f}"]
-        )
-    rows.append(["all", "", "", str(len(results)), *(str(_count(results, c)) for c in COLUMNS), ""])
+        counts = [str(_count(runs, outcomes)) for outcomes in columns.values()]
+        rows.append([*key, str(len(runs)), *counts, f"{max(one['seconds'] for one in runs):.0f}"])
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
