@@ -39,6 +39,8 @@ WORLD = """\
 import numpy as np
 from spmdsim import Mesh, Tensor, check, embedding, matmul, world
 from spmdsim.layout import Layout
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()  # the deadline is short, and on a busy machine some ranks start seconds later
 w = world()
 mesh, line = Mesh((2, 2), ("dp", "tp")), Mesh((4,), ("all",))
 R, ROWS, COLUMNS, BOTH = mesh(None, None), mesh("dp", None), mesh(None, "tp"), mesh(("dp", "tp"), None)
@@ -156,14 +158,14 @@ WHO = r"ranks? (?:\[?[\d, ]+)?\b{bad}\b"
 
 def mismatch(
     name: str, setup: str, here: str, there: str, *words: str, kind: str, way: tuple[str, ...] = (MPIRUN, LAUNCH),
-    seconds: float = SECONDS, phases: tuple[str, ...] = ("early", "late"),
+    seconds: float = SECONDS, phases: tuple[str, ...] = ("early", "late"), lines: bool = True,
 ) -> list[Case]:  # fmt: skip
     """Two cases: the faulty rank runs another line than the rest, at first (one way only), and after all ran both 40 times."""
     body = (
         dedent(setup)
         + f"\ndef here():\n    return {here}  # @here\n\ndef there():\n    return {there}  # @there\n\n"
     )
-    says = [WHO, "{here}"] + ["{there}"] * (there != "None") + list(words)
+    says = [WHO, *["{here}"] * lines, *["{there}"] * (lines and there != "None"), *words]
     cases = []
     for phase in phases:
         warm = {"early": 0, "late": 40}[phase]

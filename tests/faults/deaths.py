@@ -169,8 +169,8 @@ CASES += [
         (WHO, "{here}", "not saved"),
     ),
     Case(
-        "one rank dies in a barrier's stead", "death", "step(3)\nbegins()\nif bad: os._exit(0)\nw.barrier()  # @here\n",
-        (WHO, "{here}"), seconds=LATE,
+        "one rank dies in a barrier's stead", "death", "step(3)\nbegins()\nif bad: os._exit(0)\nw.barrier()\n",
+        (WHO,), seconds=LATE,
     ),
     Case(
         "one rank stops, with the default deadline", "death",

@@ -54,9 +54,9 @@ CASES = [
         p = Tensor.from_global(np.ones((32, 16), np.float32), R, w, requires_grad=True)
         q = Tensor.from_global(np.ones((32, 16), np.float32), R, w, requires_grad=True)
         def back(t):
-            matmul(Tensor.from_global(a, ROWS, w), t).sum().backward()
+            matmul(Tensor.from_global(a, ROWS, w), t).sum().backward()  # @back
             return t.grad.full()
-        """, "back(p)", "back(q)"),
+        """, "back(p)", "back(q)", "{back}", lines=False),
     *both("embedding of other ids", """
         table = Tensor.from_global(np.ones((64, 8), np.float32), mesh("tp", None), w)
         i, j = (Tensor.from_global((np.arange(16) * 4 + k) % 64, mesh(None), w) for k in (0, 3))

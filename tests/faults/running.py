@@ -28,8 +28,8 @@ START = 180.0
 GRACE = 15.0
 #: Seconds that processes of a job may take to go once its launcher has ended.
 LINGER = 2.0
-#: What the tail of the output is cut to in a result.
-TAIL = 1500
+#: Characters of the output that are kept with a result.
+KEPT = 3000
 
 #: The judgements of a run with a fault, worst first, and those of one without.
 NOT_ENDED, SILENT, LATE, LEFT, UNNAMED, NAMED = (
@@ -58,7 +58,7 @@ class Result:
         code: exit code; None if it had to be ended.
         missing: what should have been said and was not, or should not have been said and was.
         left: processes, shared memory and temporary files that outlived it.
-        output: the end of what it printed.
+        output: the beginning of what it printed.
     """
 
     case: str
@@ -152,7 +152,7 @@ def _run(case: Case, way: str, folder: Path, mark: str) -> Result:
         code,
         missing,
         left,
-        text[-TAIL:],
+        text[:KEPT],
     )
 
 
