@@ -62,7 +62,6 @@ CASES = [
         "the disk is full for one rank", "if bad: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "save(there('c'), {'x': x, 'y': Tensor.from_global(a, BOTH, w)})  # @here\n", r"(?i)file too large|no space|cannot",
     ),
-    saving("the folder may not be written", "os.chmod(there('c'), 0o500) if rank == 0 else None\nif bad: os.rename = None\nsave(there('c'), {'x': x, 'y': x})  # @here\n", after=INTACT),
 ]  # fmt: skip
 #: Same names in another order is no disagreement.
 CASES = [
