@@ -5,14 +5,22 @@ from __future__ import annotations
 import re
 
 from faults import deaths, emulated, files, mismatches, right, values
-from faults.case import LAUNCH, MPIRUN
+from faults.case import EMULATED, LAUNCH, MPIRUN
 
 CASES = [*deaths.CASES, *mismatches.CASES, *values.CASES, *files.CASES, *emulated.CASES, *right.CASES]
 #: Part of every run of the tests: one case of each kind of fault, and how it is started.
 QUICK = (
     ("raise at call 3", MPIRUN),
     ("kill -9 at call 3", LAUNCH),
-    ("with check=1, layout, late", LAUNCH),
+    ("sys.exit(0) at call 3", EMULATED),
+    ("SIGSTOP at call 3", MPIRUN),
+    ("layout, late", LAUNCH),
+    ("two equal calls on other tensors, late", MPIRUN),
+    ("barrier against a collective, late", LAUNCH),
+    ("other array, copied", MPIRUN),
+    ("SPMDSIM_CHECK=0 on one rank", LAUNCH),
+    ("saves another name", LAUNCH),
+    ("element type of the same size, emulated, late", EMULATED),
     ("rank 0 compares with a world of its own", LAUNCH),
     ("pairs work at their own pace", MPIRUN),
 )

@@ -30,7 +30,8 @@ Each case is a program on four ranks of which one fails, or does something else 
 `EmulatedCommunicator`, where that makes sense. A run is *named* if its output names the rank, the line and, where ranks
 disagree, both sides, its exit code is not 0, it ends in time, and no process, shared memory or temporary file outlives
 it. Where nothing is wrong, all ranks must reach the end and nobody may be accused. Seconds are from the fault to the end,
-on a busy machine of two cores; ranks wait {deadline} s for each other here instead of the default.
+on a busy machine of two cores; ranks wait {deadline} s for each other here instead of the default. The last run of each
+case, MPI and way counts: {runs} of {of} have been run.
 
 Run `scripts/faults.sh` to run all of it on Open MPI and MPICH; it writes this page. The cases stand in `tests/faults/`.
 
@@ -66,7 +67,7 @@ def page(results: list[dict], deadline: float) -> str:
     no_faults = [one for one in results if one["case"] in right]
     count = len({case.name for case in CASES} - right)
     return TEXT.format(
-        deadline=deadline, faults=_part(faults, FAULTS, count), no_faults=_part(no_faults, NO_FAULTS, len(right)),
+        deadline=deadline, runs=len(results), of=2 * sum(len(case.ways) for case in (*CASES, *HARMLESS)), faults=_part(faults, FAULTS, count), no_faults=_part(no_faults, NO_FAULTS, len(right)),
         failing=_failing(results),
     )  # fmt: skip
 
