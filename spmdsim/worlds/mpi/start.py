@@ -26,6 +26,7 @@ from spmdsim.errors import SpmdError, WorldError
 from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.alike import Comparison, Facts, differing, sides
 from spmdsim.worlds.mpi.fingerprint import number_of
+from spmdsim.worlds.mpi.processes import unlink_segments
 
 #: The settings of a world, and the variables that they come from where the program does not say.
 VARIABLES = {"check": "SPMDSIM_CHECK", "deadline": "SPMDSIM_DEADLINE", "tuning": "SPMDSIM_TUNING"}
@@ -74,6 +75,8 @@ def agreed(
                 f"where {what} of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
             )
             raise WorldError(f"{error.message} to {where}") from None
+        if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
+            unlink_segments()
         if not equal:
             _require_same(comm.allgather(facts), list(said))
     if problem is not None:
