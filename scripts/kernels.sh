@@ -6,7 +6,7 @@ set -u
 cd "$(dirname "$0")/.."
 python=${1:-python}
 failed=0
-for kernel in Haswell SkylakeX Zen Sandybridge Prescott; do
+for kernel in Haswell SkylakeX Zen Sandybridge Nehalem; do
     for threads in 1 2; do
         export OPENBLAS_CORETYPE=$kernel OPENBLAS_NUM_THREADS=$threads
         tests=$("$python" -m pytest -q -m "not mpi" tests/test_tensor_check.py tests/test_layout_pieces.py 2>&1) || failed=1

@@ -247,7 +247,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         for outcome in outcomes:
             _show_slices(outcome)
     for outcome in outcomes:
-        if not outcome.verdict.ok:
+        if outcome.verdict.word != "ok":
             output.say(f"{outcome.case.op}, {outcome.case.strategy}: {outcome.verdict.details}")
     if note and any(outcome.case.op == "embedding" for outcome in outcomes):
         output.say(note)

@@ -6,10 +6,10 @@ What a verdict says depends on what the reference is:
   again and again in the operands' own types (:mod:`spmdsim.tensor.rounding`). The tensor may be further from float64
   than those runs are by a small factor, no more, element by element. ``ok`` and ``WRONG`` are both proven. If the
   program's own runs differ by more than rounding one sum explains, the word is ``ill-conditioned here``: as right as
-  the single process, and no more. The function has to be the same program; what another algorithm leaves (an iteration
+  the single process, and no more; ``overflow`` where one of them leaves the range of its type. The function has to be the same program; what another algorithm leaves (an iteration
   that stops at a residual beside a direct solver) is allowed by ``rtol``.
 * **An array** (or a function that gives a block of one) says nothing about rounding. The tolerance is a formula,
-  ``8 u sqrt(depth) * magnitude``. Beyond it the word is ``unproven`` as long as cancellation could have done it, and for
+  ``8 u sqrt(depth) * magnitude``, sharp where ``magnitude`` says how large each element's terms are. Beyond it the word is ``unproven`` as long as cancellation could have done it, and for
   an element that is much further off than the others around it; ``WRONG`` where half of the digits are gone, or where
   the caller said what is right: ``rtol``, ``atol``.
 
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.errors import InputError, WorldError
+from spmdsim.layout.element_type import is_half
 from spmdsim.layout.pieces import Pieces, misplaced
 from spmdsim.tensor.rounding import Measured, difference, is_rounded, measure, unit_roundoff
 from spmdsim.tensor.tensor import Tensor
@@ -48,7 +49,7 @@ def check(
     *,
     operands: Sequence[Any] | None = None,
     depth: int = 1,
-    magnitude: float | None = None,
+    magnitude: float | np.ndarray | None = None,
     rtol: float | None = None,
     atol: float = 0.0,
 ) -> Verdict:
@@ -61,8 +62,10 @@ def check(
             and its operands, for which rounding is measured.
         operands: arrays for the function. It is run in one process (the processes share the runs) with each of them in
             a wider type, which is the truth, and in its own.
-        depth: how many terms each element is a sum of; it widens the tolerance. 0: nothing but copied.
-        magnitude: size of the terms; the reference's largest absolute value if left out.
+        depth: how many terms each element is a sum of; it widens the tolerance. 0: nothing but copied, or whole numbers
+            that the type adds up exactly in any order: a single bit counts.
+        magnitude: size of the terms that are added, one for all elements or an array of the global shape, such as
+            ``abs(a) @ abs(b)`` for a product; the reference's largest absolute value if left out.
         rtol: allow this much of each element's own value (instead of what an array's formula allows), and ``atol`` more.
         atol: see ``rtol``.
 
@@ -81,6 +84,10 @@ def check(
         raise WorldError("a ShapeOnly world holds no data to check")
     tensor = tensor.detach().to(tensor.layout.reduced)
     expected = _Expected(tensor, reference, operands)
+    if magnitude is not None and np.shape(magnitude) not in ((), tensor.shape):
+        raise InputError(
+            f"magnitudes of shape {np.shape(magnitude)} are not those of a tensor {tensor.shape}"
+        )
     limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
     pieces, found = Pieces(tensor.layout, tensor.shape), []
     for rank, shard in zip(world.ranks, tensor.shards):
@@ -183,7 +190,14 @@ def _survey(
     scale = (
         values.max(initial=0, where=np.isfinite(values)) if is_rounded(truth.dtype) else values.max(initial=0)
     )
-    bulk = float(np.quantile(error, 0.9, method="lower")) if error.size else math.nan
+    # A float of 16 bits is rounded once to its own size; only what is beyond that says what is usual around it.
+    once = (
+        unit_roundoff(tensor.dtype) * np.where(np.isfinite(values), values, 0)
+        if is_half(tensor.dtype)
+        else 0.0
+    )
+    beyond = np.maximum(error - once, 0.0).astype(np.float64)
+    bulk = float(np.quantile(beyond, 0.9, method="lower")) if error.size else math.nan
     single = float(measured.spread.max(initial=0.0)) if measured is not None else math.nan
     own = None if measured is None else measured.own
     start = tuple(low for low, _ in bounds)
@@ -198,7 +212,7 @@ class _Limits:
 
     dtype: Any
     depth: int
-    magnitude: float | None
+    magnitude: float | np.ndarray | None
     rtol: float | None
     atol: float
     scale: float = 0.0
@@ -207,7 +221,9 @@ class _Limits:
     own: str | None = None
 
     def over(self, summaries: Sequence[_Summary]) -> _Limits:
-        scale = max((s.scale for s in summaries), default=0.0) if self.magnitude is None else self.magnitude
+        scale = max((s.scale for s in summaries), default=0.0)
+        if self.magnitude is not None:
+            scale = float(np.max(self.magnitude, initial=0.0))
         bulks = sorted(s.bulk for s in summaries if not math.isnan(s.bulk))
         bulk = bulks[(len(bulks) - 1) // 2] if bulks else 0.0
         single = max((s.single for s in summaries), default=math.nan)
@@ -222,15 +238,30 @@ class _Limits:
             return given if measured is None else np.maximum(given, measured)
         if measured is not None:
             return measured
-        return np.broadcast_to(tolerance(self.dtype, self.scale, self.depth)[0], piece.error.shape)
+        if not self.each:
+            return np.broadcast_to(tolerance(self.dtype, self.scale, self.depth)[0], piece.error.shape)
+        index = tuple(slice(low, low + n) for low, n in zip(piece.start, piece.error.shape))
+        return self.by_terms(np.asarray(self.magnitude)[index], np.abs(piece.truth))
+
+    def by_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
+        """What adding terms of these sizes does, in the type that it is done in, and rounding the values once."""
+        adding = tolerance(np.float32 if is_half(self.dtype) else self.dtype, 1.0, self.depth)[0]
+        return np.asarray(adding * magnitude + tolerance(self.dtype, 1.0, 1)[0] * values, np.float64)
 
     def usual(self, piece: _Piece) -> np.ndarray:
         """Errors that do not stand out of those around them by more than the element's own rounding explains."""
-        if piece.measured is not None or self.asked or not is_rounded(self.dtype):
+        if piece.measured is not None or self.asked or self.each or not is_rounded(self.dtype):
             return np.full(piece.error.shape, np.inf)
         own = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
+        if is_half(self.dtype) and self.depth:
+            own = self.by_terms(self.scale, np.abs(piece.truth))
         around = piece.summary.bulk if piece.error.size >= 16 else self.bulk
         return np.asarray(np.maximum(own, OUTLIER * around), np.float64)
+
+    @property
+    def each(self) -> bool:
+        """Whether the caller said how large the terms of each element are."""
+        return self.magnitude is not None and np.ndim(self.magnitude) > 0
 
     @property
     def asked(self) -> bool:
@@ -247,7 +278,7 @@ class _Limits:
     def why(self) -> str:
         if self.asked:
             return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
-        return tolerance(self.dtype, self.scale, self.depth)[1]
+        return "terms of each element: " * self.each + tolerance(self.dtype, self.scale, self.depth)[1]
 
     @property
     def by_itself(self) -> str:
@@ -258,7 +289,14 @@ class _Limits:
     def hopeless(self) -> float:
         """An error that no rounding explains: half of the digits of the largest value, of float32 at most."""
         u = unit_roundoff(self.dtype)
-        return math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale if u and self.depth else 0.0
+        hopeless = math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale
+        return hopeless if u and self.depth and not self.each else 0.0
+
+    def overflows(self, worst: _Report) -> bool:
+        """Whether only the element found is out of range, among numbers that are nearly so: sums may be, on their way."""
+        if not is_rounded(self.dtype) or not np.isfinite(worst.expected) or np.isfinite(worst.got):
+            return False
+        return self.scale > float(np.finfo(np.float32 if is_half(self.dtype) else self.dtype).max) / 1024
 
 
 class _Report(NamedTuple):
@@ -302,26 +340,28 @@ def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
     why = limits.why if worst.how is None else worst.how + (f", or {limits.why}" if limits.asked else "")
     if worst.beyond:
         explained = not (measured or limits.asked) and worst.error <= max(limits.hopeless, worst.allowed)
-        word = "unproven" if explained else "WRONG"
+        word = "unproven" if explained or limits.overflows(worst) else "WRONG"
     elif worst.outlying:
         word, why = "unproven", f"{OUTLIER:g} x the errors of the elements around it, or {limits.by_itself}"
     elif measured and limits.single > limits.expected:
-        word = "ill-conditioned here"
+        word = "overflow" if math.isinf(limits.single) else "ill-conditioned here"
     compared = (
         f"compared on {len(reports)} rank{'s' * (len(reports) > 1)} with "
-        f"{'the reference run in one process' if measured else name}: {_proves(word, measured, limits)}"
+        f"{'the reference run in one process' if measured else name}: {_proves(word, measured, limits, worst)}"
     )
     return Verdict(
         word, worst.error, worst.allowed, why, worst.rank, worst.place, worst.expected, worst.got, compared
     )
 
 
-def _proves(word: str, measured: bool, limits: _Limits) -> str:
+def _proves(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
     if word == "WRONG":
         return "rounding does not explain it"
+    if word == "unproven" and math.isinf(worst.error):
+        return "a sum of such numbers may overflow on its way"
     if word == "unproven":
         return "cancellation could do so; a reference that is a function of operands= would tell"
-    if word != "ok" and math.isinf(limits.single):
+    if word == "overflow":
         return f"{limits.own} overflows in one process, too"
     if word != "ok":
         return f"as right as one process, whose own runs differ by up to {limits.single:.2g}"

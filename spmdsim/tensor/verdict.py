@@ -19,7 +19,7 @@ class Verdict:
     """What all ranks agreed on about one tensor.
 
     Attributes:
-        word: ``"ok"``, ``"ill-conditioned here"``, ``"unproven"`` or ``"WRONG"``.
+        word: ``"ok"``, ``"ill-conditioned here"``, ``"overflow"``, ``"unproven"`` or ``"WRONG"``.
         max_error: the difference at ``index``: the largest one, or the one furthest beyond its tolerance (inf where
             only one side is nan).
         tolerance: what was allowed there.
@@ -44,7 +44,7 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether the tensor is as right as the reference in one process."""
-        return self.word in ("ok", "ill-conditioned here")
+        return self.word in ("ok", "ill-conditioned here", "overflow")
 
     def __bool__(self) -> bool:
         return self.ok
