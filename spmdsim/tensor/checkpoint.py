@@ -70,7 +70,7 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
 def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, str]]:
     """The world of the tensors, and by name, in alphabetical order, what each of them is."""
     if not tensors:
-        raise InputError("there are no tensors to save")
+        raise InputError(f"there are no tensors to save, at {source_line()}")
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise UsageTypeError(f"save() takes tensors, but {name!r} is a {type(tensor).__name__}")
