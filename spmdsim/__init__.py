@@ -18,6 +18,7 @@ _HOMES = {
     **dict.fromkeys(("EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
     **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
+    "check_replicas": "spmdsim.tensor.replicas",
     **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),
     "plan": "spmdsim.redistribution",
     "search": "spmdsim.auto_parallel.search",

@@ -165,7 +165,7 @@ def test_modes_come_from_the_argument_or_the_environment(monkeypatch):
     assert fingerprint.check_mode(None) is False
     monkeypatch.delenv("SPMDSIM_CHECK")
     assert fingerprint.check_mode(None) == "auto"
-    with pytest.raises(UsageTypeError, match="True, False or 'auto'"):
+    with pytest.raises(UsageTypeError, match="True, False, 'auto' or 'values'"):
         fingerprint.check_mode("often")
 
 

@@ -14,6 +14,7 @@ from spmdsim.layout import Layout
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import has_gradient
 from spmdsim.tensor.random import normal_block, uniform_block
+from spmdsim.tensor.sources import Described
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -114,7 +115,7 @@ class Parameter:
         """Fill this rank's shard."""
         key = (seed << 32) ^ zlib.crc32(self.name.encode())
         self.tensor = Tensor.from_global(
-            lambda index: self.initialiser(index, self.shape, self.dtype, key),
+            Described(lambda index: self.initialiser(index, self.shape, self.dtype, key), f"seed {seed}"),
             self.layout,
             world,
             shape=self.shape,

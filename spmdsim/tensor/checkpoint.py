@@ -25,7 +25,9 @@ from spmdsim.redistribution.step import overlap
 from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.manifest import VERSION, read_manifest, saved_layout
+from spmdsim.tensor.replicas import require_equal_source
 from spmdsim.tensor.saving import Saving, sees, sync_folder
+from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.trace.recorder import source_line
 
@@ -229,6 +231,8 @@ def load(
     except InputError as error:
         problems = [str(error)] * len(world.ranks)
     _raise_first(world.gather_objects(problems))
+    for tensor in loaded.values() if world.compares_sources else ():
+        require_equal_source(world, tensor, Described(None, "a checkpoint's"))
     return loaded
 
 
@@ -266,7 +270,9 @@ def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layou
         )
     dtype = safetensors_dtype(entry["dtype"], files)
     return Tensor.from_global(
-        lambda index: _block(name, entry, files, index, dtype),
+        Described(
+            lambda index: _block(name, entry, files, index, dtype), None
+        ),  # compared when all have read all
         layout,
         world,
         shape=shape,

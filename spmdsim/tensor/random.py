@@ -17,6 +17,7 @@ import numpy as np
 from spmdsim.bounded import Bounded
 from spmdsim.errors import InputError
 from spmdsim.layout import Layout
+from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -190,13 +191,14 @@ def _tensor(
     seed: int,
     finish: Callable[[np.ndarray], np.ndarray],
     requires_grad: bool,
+    words: str,
 ) -> Tensor:
     kind = np.dtype(dtype)
     if kind.kind not in "fV":
         raise InputError(f"random tensors are of floating types, not {kind}")
     size = tuple(shape)
     return Tensor.from_global(
-        lambda index: finish(block(index, size, kind, seed)),
+        Described(lambda index: finish(block(index, size, kind, seed)), f"{words}, seed {seed}"),
         layout,
         world,
         shape=size,
@@ -226,7 +228,17 @@ def normal(
             block += kind(mean)
         return block
 
-    return _tensor(normal_block, shape, layout, world, dtype, seed, finish, requires_grad)
+    return _tensor(
+        normal_block,
+        shape,
+        layout,
+        world,
+        dtype,
+        seed,
+        finish,
+        requires_grad,
+        f"normal numbers, mean {mean}, std {std}",
+    )
 
 
 def uniform(
@@ -246,4 +258,5 @@ def uniform(
         kind = block.dtype.type
         return np.asarray(block * kind(high - low) + kind(low), block.dtype)
 
-    return _tensor(uniform_block, shape, layout, world, dtype, seed, finish, requires_grad)
+    words = f"uniform numbers from {low} to {high}"
+    return _tensor(uniform_block, shape, layout, world, dtype, seed, finish, requires_grad, words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 Take = Callable[[tuple[slice, ...]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A function of an index that says in words what it gives: ranks compare them.
+
+    Args:
+        function: gives a block.
+        words: the same on all ranks; None if ranks may fail alone here, and compare later.
+    """
+
+    function: Any
+    words: str | None
+
+    def __call__(self, index: tuple[slice, ...]) -> Any:
+        """A block."""
+        return self.function(index)
 
 
 def blocks(

@@ -23,6 +23,7 @@ from spmdsim.worlds.reduce_ops import in_type
 
 if TYPE_CHECKING:
     from spmdsim.tensor.tape import Node
+    from spmdsim.tensor.verdict import Verdict
     from spmdsim.worlds.base import World
 
 
@@ -72,7 +73,9 @@ class Tensor:
     @property
     def shards(self) -> list[Any]:
         """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``."""
-        return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)
+        if self.meta.held is not self.meta.dtype:
+            return in_type(self.held, self.meta.dtype)
+        return self.held if len(self.held) == 1 else Pieces(self.held)
 
     def _track(self, wanted: bool) -> None:
         if wanted and not has_gradient(self.meta.dtype):
@@ -161,7 +164,8 @@ class Tensor:
             name: shown in traces and errors.
 
         Raises:
-            WorldError: the mesh does not fit the world.
+            WorldError: the mesh does not fit the world; the ranks of the mesh have different arrays (their checksums
+                are compared, of more than 64 KiB those of samples), or several took different pieces from functions.
             LayoutError: the layout is for another number of dims.
         """
         from spmdsim.tensor.sources import blocks, check_layout, shards_of
@@ -170,7 +174,12 @@ class Tensor:
         world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
-        return cls(world, meta, shards_of(world, meta, take), requires_grad, name)
+        made = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
+        if world.compares_sources:
+            from spmdsim.tensor.replicas import require_equal_source
+
+            require_equal_source(world, made, source)
+        return made
 
     @classmethod
     def from_local(
@@ -201,7 +210,12 @@ class Tensor:
         world = _world(world, layout)
         world.check_mesh(layout.mesh)
         meta, arrays = assemble(shards, layout, world, shape)
-        return cls(world, meta, arrays, requires_grad)
+        made = cls(world, meta, arrays, requires_grad)
+        if world.watches_values:
+            from spmdsim.tensor.replicas import watch_values
+
+            watch_values(world)
+        return made
 
     # -- looking at it --------------------------------------------------------------------------------
 
@@ -236,7 +250,7 @@ class Tensor:
         if mesh.size != self.world.size:
             mesh = Mesh((self.world.size,), ("world",))
         everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
-        return np.asarray(everywhere.shards[0])
+        return np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
 
     def item(self) -> Any:
         """The only element of a tensor of size one, as a Python number, on every process."""
@@ -267,6 +281,12 @@ class Tensor:
             return _move()(self, layout)
         return Tensor(self.world, ready.meta, [ready.run(self.held[0])])
 
+    def check_replicas(self) -> Verdict:
+        """Compare the copies that ranks hold; see :func:`spmdsim.check_replicas`."""
+        from spmdsim.tensor.replicas import check_replicas
+
+        return check_replicas(self)
+
     def detach(self) -> Tensor:
         """The same data without a gradient history."""
         if self.node is None and not self.requires_grad:
@@ -294,6 +314,29 @@ class Tensor:
                 f"backward() without a gradient needs one element, but the shape is {self.shape}"
             )
         backward(self, gradient, retain_graph)
+
+
+class Pieces(list[Any]):
+    """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
+
+    Ranks with equal pieces share an array until somebody asks for that of one of them: real ranks share none, and what is
+    written into one must not be in the others.
+    """
+
+    def __init__(self, held: list[Any]) -> None:
+        super().__init__(held)
+        self._held = held
+
+    def __getitem__(self, k: Any) -> Any:
+        array = super().__getitem__(k)
+        if isinstance(array, np.ndarray) and sum(one is array for one in self._held) > 1:
+            array = array.copy()
+            self[k] = array
+        return array
+
+    def __setitem__(self, k: Any, array: Any) -> None:
+        super().__setitem__(k, array)
+        self._held[k] = array
 
 
 @cache

@@ -80,6 +80,8 @@ class World(ABC):
     """
 
     has_data = True
+    #: Whether ranks compare what they make tensors of, and the copies that operators read.
+    compares_sources = watches_values = False
 
     def __init__(self, size: int, ranks: Sequence[int]) -> None:
         if isinstance(size, bool) or not isinstance(size, int):
@@ -348,6 +350,14 @@ class World(ABC):
     def gather_objects(self, values: list[Any]) -> list[Any]:
         """All ranks' values on every process: one per owned rank in, ``size`` out. Not traced."""
         return list(values)
+
+    def equal_on(self, ranks: Sequence[int], number: int) -> bool:
+        """Whether these ranks, this process's among them, have the same number; all of them ask."""
+        return True
+
+    def gather_on(self, ranks: Sequence[int], value: Any) -> Mapping[int, Any]:
+        """The values of these ranks, by rank; all of them ask. Not traced."""
+        return dict.fromkeys(ranks, value)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """An uninitialised C-ordered array, from a pool of buffers that nobody uses any more."""

@@ -20,7 +20,7 @@ FIRST = 64
 #: Of the later calls, every so many-th is compared.
 EVERY = 32
 
-MODES = ("auto", True, False)
+MODES = ("auto", "values", True, False)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def mixed(call: int, number: int, source: int) -> int:
 
 
 def check_mode(mode: bool | str | None) -> bool | str:
-    """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1`` or ``auto``) says, or "auto".
+    """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto`` or ``values``) says, or "auto".
 
     Raises:
         UsageTypeError: something else.
@@ -77,7 +77,7 @@ def check_mode(mode: bool | str | None) -> bool | str:
         asked = os.environ.get("SPMDSIM_CHECK", "auto")
         mode = {"0": False, "1": True}.get(asked, asked)
     if mode not in MODES:
-        raise UsageTypeError(f"check is True, False or 'auto', but got {mode!r}")
+        raise UsageTypeError(f"check is True, False, 'auto' or 'values', but got {mode!r}")
     return mode
 
 

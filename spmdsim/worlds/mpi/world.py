@@ -25,6 +25,7 @@ from spmdsim.trace.events import Asked
 from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi import datatypes
+from spmdsim.worlds.mpi.alike import Comparison
 from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
@@ -84,8 +85,9 @@ class MPIWorld(World):
         comm: the communicator; COMM_WORLD if left out. It stays the caller's.
         check: whether ranks compare what they are about to run. ``"auto"`` (the default) compares the first
             calls of every group, each new one, and a sample of the rest (see ``fingerprint``); ``True`` compares all, and the user's
-            source lines too, at the price of one small all_reduce per call; ``False`` none. The default comes
-            from ``SPMDSIM_CHECK``.
+            source lines too, at the price of one small all_reduce per call; ``False`` none. ``"values"`` also compares
+            the copies that operators and redistributions read, of large ones samples. The default comes from
+            ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto``, ``values``).
         deadline: seconds that a call waits for the other ranks before it names the missing ones, or, if it was not
             compared, what it waits in; ``SPMDSIM_DEADLINE``, or 300.
 
@@ -117,6 +119,8 @@ class MPIWorld(World):
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
         self._short: dict[int, Short] = {}
         mode = settings["check"] if self.size > 1 else False
+        self._deadline, self.compares_sources, self.watches_values = seconds, bool(mode), mode == "values"
+        mode = "auto" if self.watches_values else mode
         self._checker = Checker(self._comms, mode, seconds) if mode else None
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
 
@@ -320,6 +324,24 @@ class MPIWorld(World):
         if self._checker is not None:
             self._checker.meet(self._everyone)
         return self._everyone.allgather(values[0])
+
+    def equal_on(self, ranks: Sequence[int], number: int) -> bool:
+        """Whether these ranks have the same number; see :meth:`World.equal_on`.
+
+        Raises:
+            WorldError: some do not come before the deadline.
+        """
+        comm = self._comms.of(tuple(sorted(ranks)))
+        try:
+            return Comparison(comm, number, self._deadline).equal()
+        except WorldError as error:
+            where = f"ranks {sorted(ranks)} compare values, at {recorder.source_line() or 'an unknown place'}"
+            raise WorldError(f"{error.message} (counted in their group) to where {where}") from None
+
+    def gather_on(self, ranks: Sequence[int], value: Any) -> dict[int, Any]:
+        """The values of these ranks; see :meth:`World.gather_on`."""
+        members = sorted(ranks)
+        return dict(zip(members, self._comms.of(tuple(members)).allgather(value)))
 
     def _counts(self) -> Counts | None:
         """What this rank has done, for the others when it leaves; None if it may leave without a word."""

@@ -1,0 +1,286 @@
+"""Values that must be equal: copies of one piece on several ranks, and what tensors are made of.
+
+Checksums are compared, of all bytes or, of many, of samples. Only where they differ are values looked at: halved again and
+again (into many parts), until the first element that differs is found. What counts are the bits, except that all nan are
+one: which of two nan their sum is depends on the order of the operands, and no number depends on it. 0.0 and -0.0 differ.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.tensor import watch
+from spmdsim.tensor.tensor import Tensor
+from spmdsim.tensor.verdict import Verdict
+from spmdsim.trace.recorder import source_line
+
+if TYPE_CHECKING:
+    from spmdsim.tensor.operator import Op, ShardedOp
+    from spmdsim.worlds.base import World
+
+#: Bytes up to which all are in a checksum; of more, so many samples of so many bytes.
+SMALL, SAMPLES, SAMPLE = 1 << 16, 16, 1 << 12
+#: Parts into which a stretch is cut where a difference is looked for.
+PARTS = 64
+
+Gather = Callable[[list[Any]], Any]
+
+
+def check_replicas(*tensors: Any, name: str = "") -> Verdict:
+    """Compare the copies that ranks hold of the same pieces, bit by bit (all nan are one); all ranks must call it.
+
+    Args:
+        tensors: tensors, parameters, modules, or lists and dicts of these.
+        name: what to call tensors that have no name, in errors.
+
+    Returns:
+        A verdict that is ``ok``.
+
+    Raises:
+        WorldError: copies differ: of which tensor, on which ranks, and the first element that does, with its values.
+        UsageTypeError: what is no tensor.
+
+    >>> from spmdsim import LockStep, Mesh
+    >>> mesh, world = Mesh((2, 2), ("dp", "tp")), LockStep(4)
+    >>> t = Tensor.from_global(np.arange(6.0).reshape(2, 3), mesh("dp", None), world, name="w")
+    >>> bool(check_replicas(t))
+    True
+    >>> t.shards[1][0, 2] = 7
+    >>> check_replicas(t)
+    Traceback (most recent call last):
+    spmdsim.errors.WorldError: copies of 'w' (f64[2,3] S(0)R) differ at (0, 2): rank 0 holds 2.0, rank 1 holds 7.0...
+    """
+    named = list(_named(tensors, name))
+    if not named:
+        return Verdict("ok", 0.0, 0.0, "nothing to compare")
+    world = named[0][1].world
+    mine = [[checksum(t.held[k]) for _, t in named] for k in range(len(world.ranks))]
+    gathered = world.gather_objects(mine)
+    for number, (what, tensor) in enumerate(named):
+        groups = _copies(tensor)
+        if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):
+            found = first_difference(tensor.held, world.gather_objects, groups)
+            if found is not None:
+                raise WorldError(_text(what, tensor, *found))
+    copies = sum(len(group) - 1 for _, t in named for group in _copies(t))
+    return Verdict("ok", 0.0, 0.0, "equal bits", compared=f"{copies} copies of {len(named)} tensors compared")
+
+
+def _named(given: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
+    for one in given:
+        if isinstance(one, Tensor):
+            yield one.name or name, one
+        elif isinstance(getattr(one, "value", None), Tensor):  # a parameter
+            yield getattr(one, "name", "") or one.value.name or name, one.value
+        elif isinstance(one, Mapping):
+            for key, value in one.items():
+                yield from _named([value], str(key))
+        elif callable(getattr(one, "named_parameters", None)):
+            yield from _named([dict(one.named_parameters())], name)
+        elif callable(getattr(one, "parameters", None)):
+            yield from _named(one.parameters(), name)
+        elif isinstance(one, Iterable) and not isinstance(one, (str, bytes, np.ndarray)):
+            yield from _named(one, name)
+        else:
+            raise UsageTypeError(f"check_replicas() takes tensors, but got a {type(one).__name__}")
+
+
+def _copies(tensor: Tensor) -> list[tuple[int, ...]]:
+    """The groups of ranks that hold the same piece, those of one rank left out."""
+    layout = tensor.layout
+    groups = dict.fromkeys(layout.replicas(rank) for rank in layout.mesh.rank_list)
+    return [group for group in groups if len(group) > 1]
+
+
+def _text(what: str, tensor: Tensor, flat: int, sides: Sequence[tuple[Sequence[int], Any]]) -> str:
+    rank = sides[0][0][0]
+    bounds = tensor.layout.bounds(tensor.shape, rank)
+    local = np.unravel_index(flat, [stop - start for start, stop in bounds])
+    at = tuple(int(i) + start for i, (start, _) in zip(local, bounds))
+    meta = repr(tensor.meta)
+    title = f"{what!r} ({meta})" if what else f"a tensor {meta}"
+    return f"copies of {title} differ at {at}: {in_words(sides, 'hold')}; asked at {source_line() or 'an unknown place'}"
+
+
+def in_words(sides: Sequence[tuple[Sequence[int], Any]], verb: str) -> str:
+    """``ranks 0, 2 hold 1.0, rank 1 holds 2.0``."""
+    told = [
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} {verb}{'s' * (len(ranks) == 1)} {value}"
+        for ranks, value in sides
+    ]
+    return ", ".join(told)
+
+
+# -- checksums ----------------------------------------------------------------------------------------------
+
+
+def checksum(array: np.ndarray) -> int:
+    """A checksum of all bytes of an array."""
+    return _crc(array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1))
+
+
+def sampled(array: np.ndarray, turn: int = 0) -> int:
+    """A checksum of a small array, or of samples of a large one; another turn, other samples."""
+    if array.nbytes <= SMALL:
+        return checksum(array)
+    flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    count, stride = max(SAMPLE // array.itemsize, 1), array.size / SAMPLES
+    last = array.size - count
+    first = [min(int((k + turn * 0.381966 % 1) * stride), last) for k in range(SAMPLES)]
+    return _crc(np.concatenate([np.asarray(flat[k : k + count]) for k in first]))
+
+
+def _crc(flat: np.ndarray) -> int:
+    data: Any = flat.view(np.uint8)
+    return zlib.crc32(data) if flat.size else 0
+
+
+def _canonical(flat: np.ndarray) -> np.ndarray:
+    """The same numbers with all nan alike."""
+    if flat.dtype.kind in "iub":
+        return flat
+    odd = flat != flat
+    if not odd.any():
+        return flat
+    flat = flat.copy()
+    flat[odd] = np.array(np.nan).astype(flat.dtype)
+    return flat
+
+
+def first_difference(
+    arrays: Sequence[np.ndarray], gather: Gather, groups: Sequence[Sequence[int]]
+) -> tuple[int, list[tuple[list[int], Any]]] | None:
+    """The first element that differs within a group of arrays of equal shape, and who has which value.
+
+    Args:
+        arrays: of the ranks that this process owns.
+        gather: gives the values of all ranks for those of the owned ones.
+        groups: ranks whose arrays must be equal; the first one that differs is told about.
+    """
+    flats = [np.asarray(array, order="C").reshape(-1) for array in arrays]
+    start, many, chosen = 0, None, list(groups)
+    while True:
+        stops = [flat.size if many is None else min(start + many, flat.size) for flat in flats]
+        sizes = [max(-(-(stop - start) // PARTS), 1) for stop in stops]
+        said = gather(
+            [
+                [_crc(_canonical(flat[k : min(k + size, stop)])) for k in range(start, stop, size)]
+                for flat, stop, size in zip(flats, stops, sizes)
+            ]
+        )
+        unlike = [group for group in chosen if len({tuple(said[rank]) for rank in group}) > 1]
+        if not unlike:
+            return None
+        chosen = unlike[:1]
+        rows = [said[rank] for rank in chosen[0]]
+        part = next(k for k, column in enumerate(zip(*rows)) if len(set(column)) > 1)
+        mine = gather(sizes)[chosen[0][0]]
+        start, many = start + part * mine, mine
+        if mine == 1:
+            break
+    values = gather([str(flat[start]) if start < flat.size else "" for flat in flats])
+    sides: dict[Any, list[int]] = {}
+    for rank, row in zip(chosen[0], rows):
+        sides.setdefault((row[part], values[rank]), []).append(rank)
+    ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
+    return start, [(ranks, value) for (_, value), ranks in ordered]
+
+
+# -- all the time -------------------------------------------------------------------------------------------
+
+
+class Copies(watch.Watcher):
+    """Compares the copies of operands, and of what is moved, of worlds in which values are watched."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def before(
+        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+    ) -> tuple[Op, ShardedOp | None]:
+        """Called before an operator runs."""
+        for number, tensor in enumerate(tensors):
+            self.look(tensor, f"operand {number} of {op.name}")
+        return op, sharding
+
+    def moved(self, tensor: Tensor, result: Tensor) -> None:
+        """Called when a tensor was given another layout."""
+        self.look(tensor, "what is moved")
+
+    def look(self, tensor: Tensor, what: str) -> None:
+        """Compare a tensor's copies, of many bytes samples.
+
+        Raises:
+            WorldError: they differ.
+        """
+        world, layout = tensor.world, tensor.layout
+        rank = world.ranks[0]
+        if not world.watches_values or rank not in layout.mesh:
+            return
+        self.turn += 1
+        group, array = layout.replicas(rank), tensor.held[0]
+        if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn)):
+            found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
+            if found is not None:
+                raise WorldError(_text(tensor.name or what, tensor, *found))
+
+
+def watch_values(world: World) -> None:
+    """Compare copies from now on, if that world wants it."""
+    if world.watches_values and not any(isinstance(one, Copies) for one in watch.watchers):
+        watch.watchers.insert(0, Copies())
+
+
+def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
+    """Refuse a source that is not the same on all ranks of the tensor's mesh; large ones are sampled.
+
+    Of a function, the pieces that several ranks took are compared; or what it says that it gives (``words``).
+
+    Raises:
+        WorldError: what differs, on which ranks, and for arrays the first element.
+    """
+    layout, rank = tensor.layout, world.ranks[0]
+    watch_values(world)
+    if rank not in layout.mesh or getattr(source, "words", "") is None:
+        return
+    words, array = getattr(source, "words", ""), tensor.held[0]
+    if not hasattr(source, "shape") and not callable(source):
+        source = np.asarray(source)
+    if whole := isinstance(source, np.ndarray):
+        array = source
+    group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replicas(rank)))
+    facts = (str(tensor.shape), tensor.dtype.name, str(layout), words)
+    if len(group) == 1 or world.equal_on(group, hash_of((*facts, 0 if words else sampled(array)))):
+        return
+    title = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
+    where = f", made at {source_line() or 'an unknown place'}"
+    said = world.gather_on(group, facts)
+    for k, what in enumerate(("shape", "element type", "layout", "values")):
+        sides = _sides({member: said[member][k] for member in group})
+        if len(sides) > 1:
+            raise WorldError(f"ranks disagree about the {what} of {title}: {in_words(sides, 'make')}{where}")
+    found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
+    if found is not None:
+        low = [0] * array.ndim if whole else [start for start, _ in layout.bounds(tensor.shape, rank)]
+        at = tuple(int(i) + start for i, start in zip(np.unravel_index(found[0], array.shape), low))
+        raise WorldError(
+            f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(found[1], 'make')}{where}"
+        )
+
+
+def _sides(said: Mapping[int, str]) -> list[tuple[list[int], str]]:
+    sides: dict[str, list[int]] = {}
+    for rank, text in said.items():
+        sides.setdefault(text, []).append(rank)
+    return sorted(((ranks, text) for text, ranks in sides.items()), key=lambda side: -len(side[0]))
+
+
+def hash_of(facts: Sequence[Any]) -> int:
+    """A positive number for some facts, the same in all processes."""
+    text = repr(facts).encode()
+    return zlib.crc32(text) << 29 | zlib.crc32(text[::-1]) >> 3
