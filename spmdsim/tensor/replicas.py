@@ -15,6 +15,7 @@ import numpy as np
 
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.tensor import watch
+from spmdsim.tensor.sources import in_words, sides
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.tensor.verdict import Verdict
 from spmdsim.trace.recorder import source_line
@@ -97,23 +98,14 @@ def _copies(tensor: Tensor) -> list[tuple[int, ...]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _text(what: str, tensor: Tensor, flat: int, sides: Sequence[tuple[Sequence[int], Any]]) -> str:
-    rank = sides[0][0][0]
+def _text(what: str, tensor: Tensor, flat: int, found: Sequence[tuple[Sequence[int], Any]]) -> str:
+    rank = found[0][0][0]
     bounds = tensor.layout.bounds(tensor.shape, rank)
     local = np.unravel_index(flat, [stop - start for start, stop in bounds])
     at = tuple(int(i) + start for i, (start, _) in zip(local, bounds))
     meta = repr(tensor.meta)
     title = f"{what!r} ({meta})" if what else f"a tensor {meta}"
-    return f"copies of {title} differ at {at}: {in_words(sides, 'hold')}; asked at {source_line() or 'an unknown place'}"
-
-
-def in_words(sides: Sequence[tuple[Sequence[int], Any]], verb: str) -> str:
-    """``ranks 0, 2 hold 1.0, rank 1 holds 2.0``."""
-    told = [
-        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} {verb}{'s' * (len(ranks) == 1)} {value}"
-        for ranks, value in sides
-    ]
-    return ", ".join(told)
+    return f"copies of {title} differ at {at}: {in_words(found, 'hold')}; asked at {source_line() or 'an unknown place'}"
 
 
 # -- checksums ----------------------------------------------------------------------------------------------
@@ -184,10 +176,10 @@ def first_difference(
         if mine == 1:
             break
     values = gather([str(flat[start]) if start < flat.size else "" for flat in flats])
-    sides: dict[Any, list[int]] = {}
+    told: dict[Any, list[int]] = {}
     for rank, row in zip(chosen[0], rows):
-        sides.setdefault((row[part], values[rank]), []).append(rank)
-    ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
+        told.setdefault((row[part], values[rank]), []).append(rank)
+    ordered = sorted(told.items(), key=lambda side: -len(side[1]))
     return start, [(ranks, value) for (_, value), ranks in ordered]
 
 
@@ -261,9 +253,9 @@ def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
     where = f", made at {source_line() or 'an unknown place'}"
     said = world.gather_on(group, facts)
     for k, what in enumerate(("shape", "element type", "layout", "values")):
-        sides = _sides({member: said[member][k] for member in group})
-        if len(sides) > 1:
-            raise WorldError(f"ranks disagree about the {what} of {title}: {in_words(sides, 'make')}{where}")
+        unlike = sides({member: said[member][k] for member in group})
+        if len(unlike) > 1:
+            raise WorldError(f"ranks disagree about the {what} of {title}: {in_words(unlike, 'make')}{where}")
     found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
     if found is not None:
         low = [0] * array.ndim if whole else [start for start, _ in layout.bounds(tensor.shape, rank)]
@@ -271,13 +263,6 @@ def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
         raise WorldError(
             f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(found[1], 'make')}{where}"
         )
-
-
-def _sides(said: Mapping[int, str]) -> list[tuple[list[int], str]]:
-    sides: dict[str, list[int]] = {}
-    for rank, text in said.items():
-        sides.setdefault(text, []).append(rank)
-    return sorted(((ranks, text) for text, ranks in sides.items()), key=lambda side: -len(side[0]))
 
 
 def hash_of(facts: Sequence[Any]) -> int:
