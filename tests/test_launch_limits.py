@@ -141,7 +141,7 @@ def test_limits_are_chosen(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("argv", [
-    ["collective", "show", "all_reduce", "ring", "-n", "100000"],
+    ["collective", "show", "all_reduce", "ring", "-n", "100000", "--time-limit", "1"],
     ["collective", "check", "ring", "-n", "1000000", "--time-limit", "1"],
     ["collective", "export", "all_reduce", "ring", "-n", "100000", "--time-limit", "1"],
     ["collective", "diff", "all_reduce", "ring", "linear", "-n", "100000", "--time-limit", "1"],
@@ -150,6 +150,14 @@ def test_too_much_to_look_at(argv: list[str], capsys: pytest.CaptureFixture[str]
     assert main(argv) in (1, 2)
     told = capsys.readouterr()
     assert len((told.err or told.out).splitlines()) <= 3 and "Traceback" not in told.err
+
+
+def test_a_program_to_search_that_leaves_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text("import sys\nsys.exit(0)\n")
+    assert main(["search", str(tmp_path / "model.py"), "-n", "4"]) == 2
+    assert "left with sys.exit(0)" in capsys.readouterr().err
 
 
 #: Who may run text or files as code, and why.

@@ -140,6 +140,12 @@ def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int
     run: Callable[[argparse.Namespace], int] = args.run
     try:
         return run(args)
+    except SystemExit as leaving:  # of a program that the command has read: it is no success
+        if leaving.code:
+            raise
+        raise InputError(
+            f"the program left with sys.exit({leaving.code}) before the command was done"
+        ) from None
     except MemoryError as error:
         if rank is not None:  # where it was lacking matters more than that the others hear of it in one line
             raise
