@@ -6,19 +6,22 @@ python examples/gpt_on_text.py --compare            eight ranks in lock step, no
 
 import argparse
 import math
+import sys
+from dataclasses import replace
 
 import numpy as np
 
-from spmdsim import LockStep, Mesh, Tensor, nn, record, world
+from spmdsim import LockStep, Mesh, Tensor, check, nn, record, world
 from spmdsim.cases.inputs import project_text
 from spmdsim.launch import launched
 from spmdsim.tensor.files import open_tokens
+from spmdsim.tensor.rounding import FACTOR, Measured
 
 
-def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all"):
+def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all", dtype=np.float32):
     """Losses of all steps, and the collectives of the last one."""
     stream = mesh("dp", "tp" if sequence_parallel else None, None)
-    model = nn.GPT(256, args.width, 4, args.blocks, args.length, stream, "tp", rows=rows, dtype=np.float32)
+    model = nn.GPT(256, args.width, 4, args.blocks, args.length, stream, "tp", rows=rows, dtype=dtype)
     model.materialise(here, seed=1)
     state = nn.sharded_over("dp") if zero else None
     optimiser = nn.Adam(model.parameters(), 3e-3, state_layout=state)
@@ -73,6 +76,18 @@ def parse():
     return parser.parse_args()
 
 
+def compare(args, losses):
+    """The losses beside a single process: float64 tells what is true, its float32 run what rounding does to it."""
+    one = Mesh((1,), ("x",))
+    alone, _ = train(LockStep(1), Mesh((1, 1), ("dp", "tp")), args)
+    true, _ = train(LockStep(1), Mesh((1, 1), ("dp", "tp")), args, dtype=np.float64)
+    so_far = np.maximum.accumulate(np.abs(np.subtract(alone, true)))
+    told = Tensor.from_global(np.array(losses), one(None), LockStep(1))
+    verdict = check(told, Measured(np.array(true), so_far, "float64", "float32"))
+    why = f"{FACTOR:g} x what one process in float32 has differed from float64 so far"
+    return replace(verdict, why=why), alone
+
+
 def main():
     args = parse()
     here = world() if launched() else world(8)
@@ -85,9 +100,10 @@ def main():
         for step, loss in list(enumerate(losses))[:: max(1, args.steps // 5)]:
             print(f"step {step:3d}  loss {loss:.6f}")
     if args.compare and here.ranks[0] == 0:
-        alone, _ = train(LockStep(1), Mesh((1, 1), ("dp", "tp")), args)
-        worst = max(abs(a - b) for a, b in zip(losses, alone))
-        print(f"largest difference to the single process: {worst:.1e}")
+        verdict, alone = compare(args, losses)
+        print(f"losses: {verdict}")
+        print(f"largest difference to the single process: {np.abs(np.subtract(losses, alone)).max():.1e}")
+        sys.exit(0 if verdict else 1)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from operator_types import BF16, MESH, ROWS, TYPES, Row, expected, rounding, val
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, ShapeOnly, Tensor
-from spmdsim.errors import RuleError
+from spmdsim.errors import InputError, RuleError
 from spmdsim.rules import Rule
 from spmdsim.tensor import Op
 
@@ -101,3 +101,24 @@ def test_numbers_and_lists_beside_tensors():
     assert (2**x).full().tolist() == [2, 4]
     assert (x == [1, 3]).full().tolist() == [True, False] and (x != (1, 3)).full().tolist() == [False, True]
     assert (x == "one") is False and (x != None) is True  # noqa: E711
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=["lock step", "shapes only"])
+def test_numbers_out_of_a_types_range_are_one_line(world):
+    x = Tensor.from_global(np.arange(4, dtype="i1"), MESH("a"), world)
+    for call in (lambda: x + 300, lambda: 300 - x, lambda: ops.maximum(x, 300)):
+        with pytest.raises(
+            InputError, match=r"^300 is no int8, which goes from -128 to 127; convert the tensor first"
+        ):
+            call()
+    assert (x + 100).dtype == np.int8
+
+
+def test_integers_to_negative_powers_are_one_line():
+    x = Tensor.from_global(np.arange(1, 5, dtype="i4"), MESH("a"), WORLDS[0])
+    with pytest.raises(
+        InputError, match=r"^int32 to a negative power of int32 is no integer: convert it first"
+    ):
+        x**-1
+    np.testing.assert_array_equal((x.astype(float) ** -1).full(), 1 / np.arange(1, 5.0))
+    np.testing.assert_array_equal((x**2).full(), np.arange(1, 5) ** 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import InputError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, Vjp, alike, binary, conj, unary
 from spmdsim.rules import FUNCTIONS, PASSES, Rule
@@ -61,7 +62,16 @@ def _chosen(pick: Callable[..., Any]) -> Vjp:
     return vjp
 
 
-power = binary("power", np.power, _power_vjp, work=PASSES)
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    try:
+        return np.asarray(np.power(x, y))
+    except ValueError:
+        raise InputError(
+            f"{x.dtype.name} to a negative power of {y.dtype.name} is no integer: convert it first, x.astype(float)"
+        ) from None
+
+
+power = binary("power", _power, _power_vjp, work=PASSES)
 maximum = binary("maximum", np.maximum, _chosen(np.greater))
 minimum = binary("minimum", np.minimum, _chosen(np.less))
 equal = binary("equal", np.equal, None)

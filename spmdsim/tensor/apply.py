@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.errors import RuleError, SpmdError, UsageTypeError, WorldError
+from spmdsim.errors import InputError, RuleError, SpmdError, UsageTypeError, WorldError
 from spmdsim.redistribution import guard
 from spmdsim.tensor import watch
 from spmdsim.tensor.element_types import as_array, has_gradient, promoted
@@ -264,9 +264,17 @@ def as_operand(value: Any, like: Tensor) -> Tensor:
     if isinstance(value, (bool, int, float, complex)):
         dtype = _with_number(like.dtype, value)
         world = like.world
-        number = np.asarray(value, dtype) if world.has_data else world.empty((), dtype)
+        try:
+            number = np.asarray(value, dtype)
+        except OverflowError:
+            limits = np.iinfo(dtype)
+            raise InputError(
+                f"{value} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
+                "such as x.astype('int64')"
+            ) from None
+        held = number if world.has_data else world.empty((), dtype)
         meta = Meta.of(Layout.replicated(like.layout.mesh, 0), (), dtype)
-        return Tensor(world, meta, [number] * len(world.ranks))
+        return Tensor(world, meta, [held] * len(world.ranks))
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
