@@ -354,3 +354,13 @@ def test_a_function_may_use_one_buffer_for_all_ranks(world):
         lambda index: of_rank(index[0].start // 3), layout, world, shape=expected.shape, dtype=float
     )
     np.testing.assert_array_equal(made.full(), expected)
+
+
+def test_sizes_beyond_64_bits_are_counted():
+    mesh, n = Mesh((2, 4), ("dp", "tp")), 2**35
+    for sizes in ((n, n), (np.int64(n), np.int64(n))):
+        x = Tensor.from_global(
+            lambda index: None, mesh("dp", "tp"), ShapeOnly(8), shape=sizes, dtype="float32"
+        )
+        assert x.size == x.to(mesh("tp", "dp")).size == 2**70
+        assert x.shards[0].size == 2**67 and x.shards[0].nbytes == 2**69

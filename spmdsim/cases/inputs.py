@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -70,7 +71,7 @@ def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
         raise InputError(f"{what} needs a matrix, but {path!r} holds an array of shape {array.shape}")
     if len(array.shape) == 2:
         return Source(Path(path).name, array.shape, array.dtype, array.read)
-    width = int(np.prod(array.shape[1:]))
+    width = math.prod(array.shape[1:])
 
     def read(index: Index) -> np.ndarray:
         rows, columns = index

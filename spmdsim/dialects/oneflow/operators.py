@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,7 +69,7 @@ def _squeezed(x: Any, dim: int | None = None) -> Any:
 
 def _flattened(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     start, end = start_dim % x.ndim, end_dim % x.ndim
-    return core.reshape(x, (*x.shape[:start], int(np.prod(x.shape[start : end + 1])), *x.shape[end + 1 :]))
+    return core.reshape(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
 
 
 def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:

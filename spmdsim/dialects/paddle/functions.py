@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _flatten(x: Any, start_axis: int = 0, stop_axis: int = -1) -> Any:
     start, stop = start_axis % x.ndim, stop_axis % x.ndim
-    return core.reshape(x, (*x.shape[:start], int(np.prod(x.shape[start : stop + 1])), *x.shape[stop + 1 :]))
+    return core.reshape(x, (*x.shape[:start], math.prod(x.shape[start : stop + 1]), *x.shape[stop + 1 :]))
 
 
 #: By Paddle's names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
 def flatten(x: Any, start_dim: int = 1) -> Any:
     """All dims from one on as one."""
     shape = shape_of(x)
-    return reshape(x, (*shape[:start_dim], int(np.prod(shape[start_dim:]))))
+    return reshape(x, (*shape[:start_dim], math.prod(shape[start_dim:])))
 
 
 def transpose(x: Any, input_perm: Sequence[int]) -> Any:

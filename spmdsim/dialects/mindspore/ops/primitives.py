@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -148,7 +149,7 @@ class ReduceMean(ReduceSum):
     def __call__(self, x: Any, axis: Any = ()) -> Any:
         """Reduce over an axis, several, or (by default) all."""
         total = super().__call__(x, axis)
-        return ops.multiply(total, total.size / max(1, int(np.prod(x.shape))))
+        return ops.multiply(total, total.size / max(1, math.prod(x.shape)))
 
 
 class Transpose(Primitive):
@@ -173,8 +174,8 @@ class Reshape(Primitive):
         """Apply it."""
         if isinstance(x, Tensor) and self._sharding is None:
             return ops.reshape(x, shape)
-        size = int(np.prod(x.shape))
-        known = -int(np.prod(shape))
+        size = math.prod(x.shape)
+        known = -math.prod(shape)
         self.params = {"shape": tuple(size // known if n == -1 else n for n in shape)}
         return super().__call__(x)
 
@@ -187,7 +188,7 @@ class Flatten(Primitive):
 
     def __call__(self, x: Any) -> Any:
         """Apply it."""
-        self.params = {"shape": (x.shape[0], int(np.prod(x.shape[1:])))}
+        self.params = {"shape": (x.shape[0], math.prod(x.shape[1:]))}
         return super().__call__(x)
 
 
