@@ -48,17 +48,23 @@ class Candidate:
         kind: its kind, as in :class:`~spmdsim.redistribution.planner.Plan`.
         steps: its steps.
         seconds: modelled time.
-        received: elements the busiest rank receives over all steps.
-        held: the most elements a rank holds after a step.
         allowed: False if it needs more memory than the larger of source and target: shown, but not taken.
     """
 
     kind: str
     steps: tuple[Step, ...]
     seconds: float
-    received: int
-    held: int
     allowed: bool = True
+
+    @cached_property
+    def received(self) -> int:
+        """Elements the busiest rank receives over all steps."""
+        return busiest_received(self.steps)
+
+    @cached_property
+    def held(self) -> int:
+        """The most elements a rank holds after a step."""
+        return max((largest(step.dst, step.shape_after) for step in self.steps), default=0)
 
     @cached_property
     def order(self) -> tuple[bool, float, int, bool]:
@@ -107,18 +113,12 @@ def priced(
     steps: tuple[Step, ...], kind: str, itemsize: int, machine: CostModel | None, allowed: bool = True
 ) -> Candidate:
     """Steps with their price; a plan that sends nothing is local, whatever found it."""
-    received = busiest_received(steps)
-    seconds = received * itemsize * BYTES_ONLY.beta
-    if machine is not None:
-        seconds = sum(price_step(step, itemsize, machine)[1] for step in steps)
-    return Candidate(
-        LOCAL if all(step.collective in LOCAL_STEPS for step in steps) else kind,
-        steps,
-        seconds,
-        received,
-        max((largest(step.dst, step.shape_after) for step in steps), default=0),
-        allowed,
-    )
+    if machine is None:
+        seconds = busiest_received(steps) * itemsize * BYTES_ONLY.beta
+    else:
+        seconds = sum([price_step(step, itemsize, machine)[1] for step in steps])
+    local = all(step.collective in LOCAL_STEPS for step in steps)
+    return Candidate(LOCAL if local else kind, steps, seconds, allowed)
 
 
 def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:

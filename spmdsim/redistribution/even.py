@@ -70,8 +70,12 @@ def price_move(
     True
     """
     model: Any = machine
-    even = even_move(src, dst, model) if src.mesh == dst.mesh else None
-    if even is None or not even.fits(shape):
+    even = None
+    if src.mesh == dst.mesh:
+        divisors = _divisors(src, dst)[3]
+        sizes = tuple(map(math.gcd, shape, divisors))
+        even = even_move(src, dst, model, None if sizes == divisors else sizes)
+    if even is None:
         return cheapest(src, dst, shape, itemsize, model)
     scale = itemsize * math.prod(shape) / math.prod(even.shape)
     model = even.machine
@@ -79,28 +83,42 @@ def price_move(
 
 
 @lru_cache(maxsize=1 << 16)
-def even_move(src: Layout, dst: Layout, machine: Any) -> EvenMove | None:
-    """The standard form of a move on one mesh; None if there is none."""
-    src, dst = src.canonical, dst.canonical
+def even_move(
+    src: Layout, dst: Layout, machine: Any, sizes: tuple[int, ...] | None = None
+) -> EvenMove | None:
+    """The standard form of a move on one mesh; None if there is none.
+
+    Args:
+        src: layout before.
+        dst: layout after.
+        machine: the cost model.
+        sizes: how far the dims divide, for tensors of which some divide less than by whatever may split them for a
+            while. Pieces are equal all the same where another dim does: values are not spread where it is uneven.
+    """
+    src, dst, free, divisors = _divisors(src, dst)
     model: Any = machine and machine_on(machine, src.mesh)
     size_of = src.mesh.size_of
     kinds = _kinds(src.mesh, machine)
-    # Where values are reduced, any axis may split any dim for a while, those along which there are copies too.
-    kept = {axis for axis, op in src.partial if (axis, op) in dst.partial}
-    free = {*kinds} - kept if len(kept) < len(src.partial) else set()
 
     def parts(*entries: Axes) -> int:
         return math.prod([size_of[axis] for axis in free.union(*entries)])
 
     pairs = [*zip(src.dims, dst.dims)]
-    divisors = tuple([math.lcm(parts(before), parts(after)) for before, after in pairs])
     dims = [(parts(*pair), *pair) for pair in pairs]
-    # One dim that nothing splits stands for all.
     whole = [dim for dim in dims if not dim[1] and not dim[2]][: 1 if free else 0]
+    if sizes is not None:
+        full = [size == divisor for size, divisor in zip(sizes, divisors)]
+        own = [math.lcm(*[src.mesh.axis_size(*entry) for entry in pair]) for pair in pairs]
+        if machine is None or not any(full) or any(size % least for size, least in zip(sizes, own)):
+            return None
+        dims = [dim if all_ else (size, *dim[1:]) for dim, size, all_ in zip(dims, sizes, full)]
+        untouched = [(dim, all_) for dim, all_ in zip(dims, full) if not dim[1] and not dim[2]]
+        whole = [dim for dim, all_ in untouched if all_][:1] or [dim for dim, _ in untouched if dim[0] > 1]
+    # One dim that nothing splits stands for all.
     moving = [dim for dim in dims if dim[1] or dim[2]] + whole or dims[:1]
-    if not moving or math.prod([divisor for divisor, _, _ in moving]) > MOST_ELEMENTS:
+    if not moving or math.prod([size for size, _, _ in moving]) > MOST_ELEMENTS:
         return None
-    moving.sort(key=lambda dim: [[kinds[axis] for axis in entry] for entry in dim[1:]])
+    moving.sort(key=lambda dim: ([[kinds[axis] for axis in entry] for entry in dim[1:]], dim[0]))
     used = dict.fromkeys(axis for _, *entries in moving for entry in entries for axis in entry)
     used |= dict.fromkeys((*src.partial_axes, *(kinds if free else ())))
     names = [kinds[axis] for axis in used]
@@ -115,6 +133,23 @@ def even_move(src: Layout, dst: Layout, machine: Any) -> EvenMove | None:
         tuple([tuple([(name_of[axis], op) for axis, op in one.partial]) for one in (src, dst)]),
         model,
     )._replace(divisors=divisors)
+
+
+@lru_cache(maxsize=1 << 16)
+def _divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str], tuple[int, ...]]:
+    """Both layouts without axes of size 1, the axes that may split any dim, and what divides dims all the same.
+
+    Where values are reduced, any axis may split any dim for a while, those along which there are copies too.
+    """
+    src, dst = src.canonical, dst.canonical
+    size_of = src.mesh.size_of
+    kept = [item for item in src.partial if item in dst.partial]
+    movable = {axis for axis, size in size_of.items() if size > 1}.difference([axis for axis, _ in kept])
+    free = frozenset(movable if len(kept) < len(src.partial) else ())
+    ends = [
+        [math.prod([size_of[axis] for axis in free.union(entry)]) for entry in one.dims] for one in (src, dst)
+    ]
+    return src, dst, free, tuple(map(math.lcm, *ends)) if ends[0] else ()
 
 
 @lru_cache(maxsize=1024)

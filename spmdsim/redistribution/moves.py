@@ -9,6 +9,7 @@ up. What that cannot reach (swapped axes, other cut points) is what the direct e
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from spmdsim.layout import Layout
@@ -119,7 +120,8 @@ class Target:
         if lost and len(lost) < len(pending):
             found.append(Move("all_reduce", lost, State(dims, _without(pending, lost))))
         found.append(Move("all_reduce", pending, State(dims, ())))
-        found += [_scattered(state, dim, pending) for dim, run in enumerate(runs) if run != pending]
+        anywhere = self._equal_pieces([entry + pending for entry in dims])
+        found += [_scattered(state, dim, pending) for dim in anywhere if runs[dim] != pending]
         return found + self.spreads(state)
 
     def spreads(self, state: State) -> list[Move]:
@@ -134,10 +136,15 @@ class Target:
         rest = tuple([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
         found = []
         for axes in dict.fromkeys((rest, tuple([axis for axis in rest if axis in pending]))):
-            for dim in range(len(dims)):
+            for dim in self._equal_pieces([entry + axes for entry in placed]):
                 after = tuple([e + axes if d == dim else e for d, e in enumerate(placed)])
                 found.append(Move("reduce_scatter", pending, State(after, ())))
         return found
+
+    def _equal_pieces(self, dims: Sequence[tuple[str, ...]]) -> list[int]:
+        """The dims that axes would cut into equal pieces; any, if they so cut none: elsewhere pieces are larger."""
+        equal = [d for d, entry in enumerate(dims) if self.shape[d] % self.members(entry) == 0]
+        return equal or [*range(len(dims))]
 
     # -- placements ---------------------------------------------------------------------------------
 
