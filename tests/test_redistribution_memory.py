@@ -57,6 +57,7 @@ WAYS = [
     ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT("x", None), "sum"), "f4", {}),
     ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum"), "f4", {"chunk": ((2, 400_000),)}),
     ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum", shape=(513, 1023)), "f2", {}),
+    ("summed", over("reduce_exchange", pending(FLAT, None, None), FLAT("x", None), "sum", axes=()), "f4", {}),
 ]  # fmt: skip
 
 

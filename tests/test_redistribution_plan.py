@@ -87,7 +87,7 @@ def _product(choices: list, repeat: int) -> list[tuple]:
 
 
 def test_no_more_collectives_than_dtensor_asserts() -> None:
-    kinds = {"all_gather", "all_reduce", "reduce_scatter", "all_to_all", "exchange"}
+    kinds = {"all_gather", "all_reduce", "reduce_scatter", "all_to_all", "exchange", "reduce_exchange"}
     checked = 0
     for vector in PEERS["dtensor_redistribute_asserted"]["vectors"]:
         if not isinstance(vector.get("comms"), dict):
@@ -198,9 +198,13 @@ def test_a_target_that_few_ranks_feed_is_spread_first() -> None:
 
 def test_values_pending_on_another_mesh_are_reduced_there() -> None:
     one, other = Mesh((2, 2), ("a", "b")), Mesh((3,), ("x",), [7, 5, 9])
-    found = plan(one(None, None, partial=("a", "b")), other("x", None), (8, 6))
-    assert collectives(found) == ["reduce_scatter", "exchange"]
+    src, dst = one(None, None, partial=("a", "b")), other("x", None)
+    found = plan(src, dst, (8, 6), machine=Machine("far", alpha=1e-3, beta=1e-9))
+    assert found.steps[0].dst.mesh == one and collectives(found)[-1] == "exchange"
     assert found.nbytes(0) and found.nbytes(9)
+    shared = plan(src, dst, (8, 6))  # by bytes alone the target's ranks add up, too
+    assert collectives(shared) == ["reduce_exchange"]
+    assert shared.max_nbytes == shared.max_lower_bound < found.max_nbytes
 
 
 @pytest.mark.parametrize("machine", [None, Machine.laptop(), Machine.cluster()])

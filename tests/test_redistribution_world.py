@@ -106,3 +106,74 @@ def test_reductions_into_parts_of_what_ranks_hold(world: Any, rows: int) -> None
                 assert [trace.planned(rank) for rank in world.ranks] == [
                     step.nbytes(rank, np.dtype(dtype).itemsize) for rank in world.ranks
                 ]
+
+
+#: Pending sums whose elements several ranks add up: copies, axes that stay pending, disjoint and overlapping ranks.
+DIRECT = [
+    ((2, 2, 2), ("-", "a"), "b", ("b", "c"), None),
+    ((2, 4), ("-", "a"), "b", ("a", "b"), None),
+    ((2, 2, 2), ("-", "a"), "bc", ("-", "b"), "c"),
+    ((2, 2, 2), ("bc", "-"), "a", ("cb", "-"), None),
+]
+
+
+def direct_steps(shape: tuple[int, int]) -> list[Step]:
+    """Direct reductions on eight ranks."""
+    found = []
+    for sizes, src, pending, dst, kept in DIRECT:
+        mesh = Mesh(sizes, ("a", "b", "c")[: len(sizes)])
+        one, other = ([None if e == "-" else tuple(e) for e in dims] for dims in (src, dst))
+        partial = {} if kept is None else {kept: "sum"}
+        found.append(
+            (mesh(*one, partial=dict.fromkeys(pending, "sum")), Layout(mesh, mesh(*other).dims, partial))
+        )
+    four, rest = Mesh((4,), ("x",), [0, 1, 2, 3]), Mesh((2, 2), ("y", "z"), [7, 3, 5, 4])
+    found += [
+        (four(None, None, partial="x"), rest("z", "y")),
+        (rest("y", None, partial="z"), four(None, "x")),
+    ]
+    return [Step("reduce_exchange", (), src, dst, shape, "sum") for src, dst in found]
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("shape", [(64, 64), (7, 13)])
+@pytest.mark.parametrize(
+    "op,dtype", [("sum", "i8"), ("sum", "f4"), ("avg", "f8"), ("max", "f4"), ("any", "?")]
+)
+def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: str) -> None:
+    """Results as of all contributions together, values in place, and the bytes that the step says, on every rank."""
+    combine = {"sum": np.sum, "avg": np.mean, "max": np.max, "any": np.any}[op]
+    for step in direct_steps(shape):
+        src, dst = (
+            Layout(one.mesh, one.dims, dict.fromkeys(one.partial_axes, op)) for one in (step.src, step.dst)
+        )
+        step = Step("reduce_exchange", (), src, dst, shape, op)
+        count = src.mesh.axis_size(*src.partial_axes)
+        pieces = np.random.default_rng(1).integers(-9, 9, (count, *shape)).astype(dtype)
+        nothing = np.zeros((0, 0), dtype)
+        given = [
+            np.ascontiguousarray(pieces[proof.contribution(src, r)][src.slices(shape, r)])
+            if r in src.mesh
+            else nothing
+            for r in world.ranks
+        ]
+        with record() as trace:
+            after = world.run(step, given)
+        for array, rank in zip(after, world.ranks):
+            if rank not in dst.mesh:
+                continue
+            part = pieces
+            if dst.partial:  # of the contributions those at this rank's place along what stays pending
+                last = src.mesh.size_of[src.partial_axes[-1]]
+                part = pieces[proof.contribution(src, rank) % last :: last]
+            wanted = combine(part, axis=0)[dst.slices(shape, rank)]
+            np.testing.assert_allclose(array, wanted, rtol=1e-6)
+        itemsize = np.dtype(dtype).itemsize
+        assert [trace.planned(rank) for rank in world.ranks] == [
+            step.nbytes(r, itemsize) for r in world.ranks
+        ]
+        assert all(event.nbytes == event.due for event in trace.events), str(trace)
+        assert all(
+            event.sent == tuple(step.sent_nbytes(rank, itemsize) for rank in world.ranks)
+            for event in trace.events
+        )

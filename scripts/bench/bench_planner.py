@@ -21,9 +21,9 @@ from itertools import product
 
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import Layout, Mesh, refine
-from spmdsim.redistribution import bound, candidates, plan, planner, price, uneven
+from spmdsim.redistribution import adders, bound, candidates, plan, planner, price
 from spmdsim.redistribution.every import every_layout, every_mesh
-from spmdsim.redistribution.exchange import direct, few, grid, traffic
+from spmdsim.redistribution.exchange import direct, few, grid, summing, traffic
 from spmdsim.redistribution.reshape import flat
 
 Shape = tuple[int, ...]
@@ -62,7 +62,21 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     }
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}
-    for module in (bound, candidates, direct, few, flat, grid, planner, price, refine, traffic, uneven):
+    modules = (
+        adders,
+        bound,
+        candidates,
+        direct,
+        few,
+        flat,
+        grid,
+        planner,
+        price,
+        refine,
+        summing,
+        traffic,
+    )
+    for module in modules:
         for name, function in vars(module).items():
             if hasattr(function, "cache_clear"):
                 (meshes if name in of_meshes else pairs)[id(function)] = function.cache_clear

@@ -20,8 +20,19 @@ no rank is, one of the two is one more. A chain through the classes that ends in
 ``W``, reaches it. Copies along other axes are in ``N`` and in the classes: they are helpers, not problems of their own.
 
 **The busiest rank.** A rank of ``W`` knows less than all at first, so it receives each element of its target at least
-once; and some rank receives at least the average: ``max(largest target, ceil(total / P))``. (For any other set of
-ranks the rest could do all the adding, which leaves to the set what its own ranks want.)
+once; and some rank receives at least the average: ``max(largest target, ceil(total / P))``.
+
+**Weighted ranks.** Not all ranks can help equally well. Let ``e`` be what one element takes besides the ``N`` receptions of
+``W``: ``n - 2`` if some rank is in both ``H`` and ``W``, else ``n - 1``. Call a rank *inside* if it is in both; or in ``H``,
+unless it is the only class that has a rank in both; or, if no rank is in both, in ``W``. *If a rank that is not inside has
+any of these receptions, there are at least* ``e + 1``. For with ``e`` of them the proof above has no reception to spare:
+each either joins two of its nodes or completes a rank of ``W``. A rank outside of ``H`` that hears of the element before
+it is complete is one node more to be joined (if no rank is in both, ``x`` itself may be that node, in ``H`` or in ``W``);
+and one of the class of all ranks that are in both can pass what it heard only to a rank of its own class, or to one that
+is then complete without being in both, and neither joins or completes what it should. So for weights of the ranks that add
+up to 1, some rank receives at least ``sum of weight * target``, and for each element ``min(e * least weight inside, (e + 1)
+* least weight)``. :mod:`~spmdsim.redistribution.adders` has the weights that make the most of this, the dual of a linear
+programme; any weights make a bound, so it does not depend on how well they were found.
 
 **Axes that stay pending** with the same reduction: each of their coordinates is a problem of its own, with ``N``
 counted inside of it. All ranks may still help, so the average is over all.
@@ -30,8 +41,8 @@ counted inside of it. All ranks may still help, so the average is over all.
 Take each line as one rank in all of the above: ``N`` counts lines, and a line shares what it has to receive among its
 ranks. From another mesh a line may hold several classes; there only what none of its ranks holds is counted.
 
-The bound is tight per element and in all. It may be out of reach for the busiest rank: sizes that do not divide, and
-helpers without a contribution, which cost a reception more than the average allows for. Tables print the ratio then.
+The bound is tight per element, in all, and, on up to :data:`MOST_RANKS` ranks, for the busiest rank in fractions of
+elements; beyond, ranks are not weighted. Tables print the ratio where a plan does not reach it.
 """
 
 from __future__ import annotations
@@ -44,7 +55,11 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.layout import Layout
+from spmdsim.redistribution.adders import sums
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
+
+#: Up to so many ranks per mesh the ranks are weighed.
+MOST_RANKS = 16
 
 
 class Bound(NamedTuple):
@@ -115,6 +130,17 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Bound:
     >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
     (64, 512)
     """
+    found, kept, reduced = least_on_average(src, dst, shape), kept_axes(src, dst), reduced_axes(src, dst)
+    new = len(dst.partial) > len(kept)
+    if not reduced or new or not found.total or not shape or max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
+        return found
+    least = sums(src, dst, shape, kept, reduced).least
+    return Bound(max(found.busiest, least), found.total, np.maximum(found.ranks, least))
+
+
+@lru_cache(maxsize=1024)
+def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Bound:
+    """The same without weights of ranks, told quickly."""
     mesh, kept = dst.mesh, kept_axes(src, dst)
     terms = contributions(src, dst)
     new = tuple(axis for axis in dst.partial_axes if axis not in kept)
@@ -135,11 +161,6 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Bound:
     wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept, *new)
     total = elements * (terms + wanting - 1) - covered
     least = -(-total // (mesh.size + src.mesh.size - int((here >= 0).sum())))
-    if not new and (here < 0).any() and terms > 2:
-        inside, outside = src.mesh.size, int((here < 0).sum())
-        weight = np.where(here < 0, terms - 2, terms - 1)
-        weighed = int((wanted * weight).sum()) + elements * (terms - 2) * (terms - 1)
-        least = max(least, -(-weighed // (inside * (terms - 1) + outside * (terms - 2))))
     return Bound.of_each(np.maximum(-(-wanted // lines), least), total)
 
 

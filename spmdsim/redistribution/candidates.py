@@ -2,6 +2,8 @@
 
 * collective steps alone, by :mod:`~spmdsim.redistribution.search`;
 * the direct exchange, after the reduction of what is pending;
+* by bytes alone, where those leave the busiest rank more than it has to receive: other layouts in between, or
+  the direct reduction;
 * between meshes, an exchange that spreads a replicated target over its ranks, then an all_gather there.
 """
 
@@ -15,8 +17,9 @@ from typing import NamedTuple
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
-from spmdsim.redistribution.bound import kept_axes, lower_bound, reduced_axes
+from spmdsim.redistribution.bound import MOST_RANKS, kept_axes, least_on_average, lower_bound, reduced_axes
 from spmdsim.redistribution.exchange.grid import Ends
+from spmdsim.redistribution.exchange.summing import totals
 from spmdsim.redistribution.exchange.traffic import busiest
 from spmdsim.redistribution.price import (
     BYTES_ONLY,
@@ -29,8 +32,7 @@ from spmdsim.redistribution.price import (
     price_step,
 )
 from spmdsim.redistribution.search import STEP_PENALTY, Found, Paths, search, steps_of
-from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.redistribution.uneven import reduction
+from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step
 
 #: The kinds of plan.
 LOCAL = "local"
@@ -38,6 +40,7 @@ COLLECTIVES = "collectives"
 DIRECT = "direct exchange"
 REDUCED = "reduction, then exchange"
 SPREAD = "exchange, then all_gather"
+SUMMED = "direct reduction"
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Candidate:
     @cached_property
     def order(self) -> tuple[bool, float, int, bool]:
         """What decides: the time, then the number of steps, then regular collectives before an exchange."""
-        irregular = any(step.collective == "exchange" for step in self.steps)
+        irregular = any(step.collective in EXCHANGES for step in self.steps)
         return (not self.allowed, float(f"{self.seconds:.9e}"), len(self.steps), irregular)
 
 
@@ -188,7 +191,7 @@ class _Finder:
         paths = self._search(dst, float("inf") if self.everything else bound)
         found += self._collectives(paths, True)
         found += self._reduced(paths, found)
-        found += self._balanced(found)
+        found += self._summed(found)
         if self.everything and paths.target is None:
             found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
         return found
@@ -198,20 +201,23 @@ class _Finder:
         if not self.src.partial:
             return self._exchanged((), self.src, self._arrivals)
         found = self._reduced(self._search(self.src.reduced, float("inf")), [])
-        return found + self._balanced(found)
+        return found + self._summed(found)
 
-    def _balanced(self, others: list[Candidate]) -> list[Candidate]:
-        """By bytes alone, where pieces are not all equal: the reduction whose busiest rank receives the least."""
+    def _summed(self, others: list[Candidate]) -> list[Candidate]:
+        """By bytes alone: the direct reduction, if all others receive more than it and than they must."""
         src, dst = self.src, self.dst
-        equal = src.mesh == dst.mesh and not any(size % src.mesh.size for size in self.shape)
-        if equal or not self.prices.bytes_only or not reduced_axes(src, dst):
+        reduced = reduced_axes(src, dst)
+        if not self.prices.bytes_only or not reduced or 0 in self.shape or not self.shape:
             return []
-        best = min(others, key=lambda one: one.order)
-        limit = best.received + (len(best.steps) > 2)  # as many bytes in fewer steps are welcome, too
-        if limit <= lower_bound(src, dst, self.shape).busiest:
+        if max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
             return []
-        steps = reduction(src, dst, self.shape, self.kept, limit)
-        return [self._candidate(steps, REDUCED)] if steps else []
+        best = min(one.received for one in others)
+        if (
+            best <= least_on_average(src, dst, self.shape).busiest
+            or max(totals(src, dst, self.shape)[0]) >= best
+        ):
+            return []
+        return [self._candidate((Step("reduce_exchange", (), src, dst, self.shape, src.reduce_op),), SUMMED)]
 
     def _candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
         return priced(steps, kind, self.itemsize, self.machine, allowed)

@@ -22,14 +22,13 @@ from spmdsim.layout.sizes import integers
 from spmdsim.redistribution.bound import Bound, lower_bound
 from spmdsim.redistribution.candidates import Candidate, candidates, endpoints
 from spmdsim.redistribution.checks import check_layouts
-from spmdsim.redistribution.exchange.grid import ranks_of
 from spmdsim.redistribution.price import (
     BYTES_ONLY,
     LISTED,
+    all_received,
     largest,
     most_sent,
     price_step,
-    received_elements,
 )
 from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step import Step
@@ -49,8 +48,8 @@ class Plan:
         steps: the collectives, in order; none if every rank holds its target already.
         machine: the cost model that chose it; None: the fewest bytes, then the fewest steps.
         to_shape: global shape after, where the plan reshapes too.
-        kind: what kind of plan won: ``"local"``, ``"collectives"``, ``"direct exchange"`` or
-            ``"reduction, then exchange"``.
+        kind: what kind of plan won: ``"local"``, ``"collectives"``, ``"direct exchange"``,
+            ``"reduction, then exchange"`` or ``"direct reduction"``.
     """
 
     src: Layout
@@ -73,7 +72,7 @@ class Plan:
 
     def nbytes(self, rank: int) -> int:
         """Bytes that ``rank`` receives from other ranks, over all steps."""
-        return sum(step.nbytes(rank, self.itemsize) for step in self.steps if rank in step.dst.mesh)
+        return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
     def lower_bound(self, rank: int) -> int:
         """Bytes that ``rank`` must receive; where values are reduced, its share: no algorithm keeps all ranks below.
@@ -97,7 +96,7 @@ class Plan:
     @cached_property
     def max_sent_nbytes(self) -> int:
         """Bytes the busiest sender sends; on more than 1,024 ranks, what its steps' busiest senders do together."""
-        meshes = [step.src.mesh for step in self.steps]
+        meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
         if any(mesh.size > LISTED for mesh in meshes):
             return self.itemsize * sum(most_sent(step) for step in self.steps)
         ranks = {rank for mesh in meshes for rank in mesh.rank_list}
@@ -194,11 +193,7 @@ class Plan:
 
     @cached_property
     def _received(self) -> np.ndarray:
-        ranks = [ranks_of(step.dst.mesh).rank for step in self.steps]
-        total = np.zeros(1 + max((int(some.max()) for some in ranks), default=0), np.int64)
-        for step, some in zip(self.steps, ranks):
-            total[some] += received_elements(step)
-        return total
+        return all_received(self.steps)
 
 
 def plan(

@@ -24,9 +24,10 @@ from spmdsim.redistribution.exchange.even import EvenTraffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import shares
+from spmdsim.redistribution.exchange.summing import most_messages, totals
 from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
 from spmdsim.redistribution.reshape.flat import flat_received
-from spmdsim.redistribution.step import LOCAL_STEPS, Step, reduction_elements
+from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
 
 #: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.
 LISTED = 1024
@@ -111,6 +112,11 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
         return 0, model.seconds("slice", 1, 0, copied=size)
     if step.collective == "exchange":
         return _price_exchange(step, itemsize, machine)
+    if step.collective == "reduce_exchange":
+        received, sent = (max(counts) for counts in totals(step.src, step.dst, step.shape))
+        nbytes = (received if machine is None else max(received, sent)) * itemsize
+        members = max(step.src.mesh.size, step.dst.mesh.size)
+        return received, model.seconds("exchange", members, nbytes, messages=step_messages(step))
     received = most_received(step)
     members = step.src.mesh.axis_size(*step.axes)
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
@@ -125,6 +131,8 @@ def step_messages(step: Step) -> int:
             return _flat(step)[1]
         shared = shares(_ends(step))
         return (shared or _busiest(step)).most_messages
+    if step.collective == "reduce_exchange":
+        return most_messages(step.src, step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
 
@@ -227,16 +235,25 @@ def busiest_received(steps: Sequence[Step]) -> int:
     one_mesh = len({step.dst.mesh for step in sending}) < 2
     if len(sending) < 2 or (one_mesh and sum(not _alike_on_all(step) for step in sending) < 2):
         return sum(price_step(step, 1, None)[0] for step in sending)
-    ranks = [ranks_of(step.dst.mesh).rank for step in sending]
-    total = np.zeros(1 + max(int(some.max(initial=0)) for some in ranks), np.int64)
-    for step, some in zip(sending, ranks):
-        total[some] += received_elements(step)
-    return int(total.max())
+    return int(all_received(sending).max())
+
+
+def all_received(steps: Sequence[Step]) -> np.ndarray:
+    """Elements that every rank receives over all steps, by its number."""
+    ranks = [ranks_of(mesh).rank for step in steps for mesh in (step.src.mesh, step.dst.mesh)]
+    total = np.zeros(1 + max([int(some.max(initial=0)) for some in ranks], default=0), np.int64)
+    for step in steps:
+        if step.collective == "reduce_exchange":  # ranks that are in the mesh before only add up, too
+            found = totals(step.src, step.dst, step.shape)[0]
+            total[: len(found)] += found
+        else:
+            total[ranks_of(step.dst.mesh).rank] += received_elements(step)
+    return total
 
 
 def _alike_on_all(step: Step) -> bool:
     """Whether every rank receives equally many elements in a step."""
-    if step.collective == "exchange" or not (step.src.is_even(step.shape) and step.dst.is_even(step.shape)):
+    if step.collective in EXCHANGES or not (step.src.is_even(step.shape) and step.dst.is_even(step.shape)):
         return False
     members = step.src.mesh.axis_size(*step.axes)
     return step.collective != "all_reduce" or largest(step.dst, step.shape) % members == 0
@@ -244,6 +261,8 @@ def _alike_on_all(step: Step) -> bool:
 
 def most_sent(step: Step) -> int:
     """Elements that the busiest rank sends in a step; beyond :data:`LISTED` ranks, what even shares would be."""
+    if step.collective == "reduce_exchange":
+        return max(totals(step.src, step.dst, step.shape)[1])
     if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
         return max(step.sent_nbytes(rank, 1) for rank in step.src.mesh.rank_list)
     if step.collective in LOCAL_STEPS:
@@ -267,6 +286,8 @@ def received_elements(step: Step) -> np.ndarray:
         return flat_received(step.src, step.dst, step.shape, step.to_shape)[0]
     if step.collective == "exchange":
         return exchange_traffic(step.src, step.dst, step.shape).received
+    if step.collective == "reduce_exchange":  # and the other ranks that take part, by their number
+        return np.array(totals(step.src, step.dst, step.shape)[0])
     mine = volumes(step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
     if step.collective == "reduce_scatter":

@@ -16,7 +16,8 @@ from spmdsim.layout import Bounds, Layout
 from spmdsim.layout.blocks import split_block
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
-#: redistribution in which every rank sends exactly the overlapping boxes.
+#: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
+#: is pending: one rank adds an element up, and sends it on (:mod:`~spmdsim.redistribution.exchange.summing`).
 STEP_COLLECTIVES = (
     "slice",
     "fill",
@@ -26,10 +27,14 @@ STEP_COLLECTIVES = (
     "all_reduce",
     "reduce_scatter",
     "exchange",
+    "reduce_exchange",
 )
 
 #: The steps in which nothing is sent.
 LOCAL_STEPS = ("slice", "fill", "reshape")
+
+#: The steps that connect the ranks of both meshes, not groups of one.
+EXCHANGES = ("exchange", "reduce_exchange")
 
 
 class Transfer(NamedTuple):
@@ -78,11 +83,11 @@ class Step:
 
     Args:
         collective: one of :data:`STEP_COLLECTIVES`.
-        axes: the mesh axes along which the groups communicate; empty for ``exchange`` and local steps.
+        axes: the mesh axes along which the groups communicate; empty for exchanges and local steps.
         src: the layout before.
         dst: the layout after.
         shape: global shape of the tensor.
-        op: the reduction, for all_reduce and reduce_scatter; the pending one, for fill.
+        op: the reduction, for steps that reduce; the pending one, for fill.
         to_shape: the global shape after, where the step changes it: a ``reshape`` of each shard as it is, or an
             ``exchange`` by row-major element numbers (:mod:`~spmdsim.redistribution.reshape.flat`).
     """
@@ -125,6 +130,8 @@ class Step:
         Reductions count as :func:`reduction_elements` says: reduce_scatter ``(n-1)`` times the own block,
         all_reduce that plus the rest of the buffer.
         """
+        if self.collective == "reduce_exchange":
+            return itemsize * self._summed(rank, 0)
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
         if self.collective == "exchange" and self.to_shape is not None:
@@ -145,6 +152,8 @@ class Step:
 
     def sent_nbytes(self, rank: int, itemsize: int) -> int:
         """Bytes ``rank`` sends to others; reductions count as in :meth:`nbytes`, the blocks going the other way."""
+        if self.collective == "reduce_exchange":
+            return itemsize * self._summed(rank, 1)
         if self.collective in LOCAL_STEPS or rank not in self.src.mesh:
             return 0
         if self.to_shape is not None:
@@ -173,6 +182,13 @@ class Step:
             return itemsize * (self.src.mesh.axis_size(*self.axes) - 1) * mine
         others = (member for member in self.group(rank) if member != rank)
         return itemsize * sum(math.prod(self.dst.local_shape(self.shape, member)) for member in others)
+
+    def _summed(self, rank: int, side: int) -> int:
+        """Elements that a rank receives (0) or sends (1) in a direct reduction."""
+        from spmdsim.redistribution.exchange.summing import totals
+
+        counts = totals(self.src, self.dst, self.shape)[side]
+        return counts[rank] if rank < len(counts) else 0
 
     def __str__(self) -> str:
         over = f" over {','.join(self.axes)}" if self.axes else ""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from spmdsim.layout.element_type import element_type
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step import EXCHANGES, Step
 
 #: How the way begins of results that ranks share in memory.
 SHARED_MEMORY = "shared memory"
@@ -149,7 +149,7 @@ Event = CollectiveEvent | OperatorEvent
 @lru_cache(maxsize=4096)
 def received_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
     """Elements each of the ranks receives from others in a step, 0 for ranks outside its meshes."""
-    return tuple(step.nbytes(rank, 1) if rank in step.dst.mesh else 0 for rank in ranks)
+    return tuple(step.nbytes(rank, 1) for rank in ranks)
 
 
 @lru_cache(maxsize=4096)
@@ -159,8 +159,8 @@ def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def group_size(step: Step) -> int:
-    """Ranks per group of a step; for an exchange the ranks of both meshes together."""
-    if step.collective != "exchange":
+    """Ranks per group of a step; for exchanges the ranks of both meshes together."""
+    if step.collective not in EXCHANGES:
         return step.src.mesh.axis_size(*step.axes)
     if step.src.mesh.ranks is None and step.dst.mesh.ranks is None:
         return max(step.src.mesh.size, step.dst.mesh.size)

@@ -110,7 +110,7 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
     out = np.zeros((size, size), np.int64)
     for event in trace.collectives:
         itemsize = element_type(event.dtype).itemsize
-        for rank in event.step.dst.mesh.rank_list:
+        for rank in {*event.step.src.mesh.rank_list, *event.step.dst.mesh.rank_list}:
             for peer, count in event_pairs(event, rank):
                 out[rank, peer] += count * itemsize
     return out
@@ -131,6 +131,7 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     from spmdsim.layout import split_block
     from spmdsim.redistribution.exchange.direct import receives
+    from spmdsim.redistribution.exchange.summing import peers
     from spmdsim.redistribution.reshape.flat import flat_receives
 
     if step.collective in LOCAL_STEPS:
@@ -143,6 +144,8 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     if step.collective == "exchange":
         got = receives(step.src, step.dst, step.shape, rank)
         return [(t.peer, t.count) for t in got]
+    if step.collective == "reduce_exchange":
+        return peers(step.src, step.dst, step.shape, rank)
     group = step.group(rank)
     if step.collective in ("all_gather", "all_to_all"):
         return [(t.peer, t.count) for t in group_transfers(step, rank, group)]

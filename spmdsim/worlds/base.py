@@ -16,7 +16,7 @@ from spmdsim.bounded import Bounded
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.layout.mesh import MOST_RANKS
-from spmdsim.redistribution.step import STEP_COLLECTIVES, Step
+from spmdsim.redistribution.step import EXCHANGES, STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
 
@@ -299,7 +299,7 @@ class World(ABC):
             apart = step.collective != "reduce_scatter" or {*step.dst.mesh.rank_list} != {
                 *step.src.mesh.rank_list
             }
-            if apart and step.collective not in ("exchange", "reshape") and step.dst.mesh != step.src.mesh:
+            if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
                 raise WorldError(
                     f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
                 )

@@ -18,11 +18,11 @@ from spmdsim.errors import PlanError, WorldError
 from spmdsim.layout import Bounds
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.rows import RowStep
-from spmdsim.redistribution.step import LOCAL_STEPS, Step, overlap
+from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step, overlap
 from spmdsim.redistribution.ways.traffic import Index, within
 from spmdsim.worlds.base import RANKS_VARIABLE, World
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
-from spmdsim.worlds.reduce_ops import check_reduce, fold
+from spmdsim.worlds.reduce_ops import add_on, add_up, check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
 from spmdsim.worlds.rows import Peers, return_all_rows, run_all_rows
 
@@ -112,7 +112,7 @@ class _Compiled:
 def _compile(step: Step, dtype: np.dtype, size: int) -> _Compiled:
     shapes = [step.src.local_shape(step.shape, rank) for rank in range(size)]
     nothing = np.zeros((0,) * len(step.shape_after), dtype)
-    groups = step.collective not in (*LOCAL_STEPS, "exchange")
+    groups = step.collective not in (*LOCAL_STEPS, *EXCHANGES)
     return _Compiled(step, shapes, [nothing] * size, _program(step, dtype), groups)
 
 
@@ -125,6 +125,8 @@ def _program(step: Step, dtype: np.dtype) -> Program:
         return _reshapes(step)
     if step.collective == "exchange":
         return _exchange(step) if step.to_shape is None else _numbered(step)
+    if step.collective == "reduce_exchange":
+        return _summing(step, check_reduce(step.op, dtype))
     derive = _reducing if step.collective in ("all_reduce", "reduce_scatter") else _placing
     if derive is _reducing:
         check_reduce(step.op, dtype)
@@ -274,6 +276,31 @@ def _exchange(step: Step) -> Program:
             for into, peer, part in pieces:
                 result[into] = shards[peer][part]
             results[rank] = result
+
+    return run
+
+
+def _summing(step: Step, op: str) -> Program:
+    """Every part added up where its adder does it, in the same order."""
+    from spmdsim.redistribution.exchange.summing import parts
+
+    own = {rank: step.src.bounds(step.shape, rank) for rank in step.src.mesh.rank_list}
+    target = {rank: step.dst.bounds(step.shape, rank) for rank in step.dst.mesh.rank_list}
+    jobs = []
+    for part in parts(step.src, step.dst, step.shape):
+        terms = [[(rank, within(part.box, own[rank])) for rank in ranks] for _, ranks in part.adders]
+        jobs.append((part, terms, [(rank, within(part.box, target[rank])) for rank in part.wanting]))
+
+    def run(shards: Shards, results: Shards) -> None:
+        for rank, box in target.items():
+            results[rank] = np.empty([stop - start for start, stop in box], shards[0].dtype)
+        for part, terms, places in jobs:
+            sums = [add_up(op, [shards[r][index] for r, index in some], len(terms) == 1) for some in terms]
+            total = sums[0]
+            for number, more in enumerate(sums[1:], start=2):
+                total = add_on(op, total, more, part.terms if number == len(sums) else None)
+            for rank, index in places:
+                results[rank][index] = total
 
     return run
 

@@ -86,6 +86,17 @@ def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) ->
     return out
 
 
+def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
+    """What :func:`fold` makes of all contributions, or, of a part of them, what :func:`add_on` completes."""
+    return fold(op if complete or op != "avg" else "sum", parts)
+
+
+def add_on(op: str, before: np.ndarray, own: np.ndarray, count: int | None) -> np.ndarray:
+    """Two sums of contributions added up; ``count`` contributions if these are all."""
+    total = fold("sum" if op == "avg" else op, [before, own])
+    return (total / count).astype(total.dtype) if op == "avg" and count is not None else total
+
+
 def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
     """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
     made: dict[int, Any] = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spmdsim.layout.element_type import accumulator, is_float, is_half
+from spmdsim.redistribution.exchange.summing import scratch
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.ways.traffic import (
     Blocks,
@@ -72,6 +73,8 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
         return Way(step.collective, fresh=_is_new(step, rank))
     if step.to_shape is not None:
         return Way("numbered", _numbered(step, rank, dtype.itemsize))
+    if step.collective == "reduce_exchange":
+        return Way("summed", scratch(step.src, step.dst, step.shape, rank) * dtype.itemsize)
     if step.collective in ("all_reduce", "reduce_scatter"):
         return _reducing(step, rank, dtype, tuning, count)
     traffic = (exchange_traffic if step.collective == "exchange" else group_traffic)(step, rank)

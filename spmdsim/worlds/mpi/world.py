@@ -38,6 +38,7 @@ from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.start import agreed
+from spmdsim.worlds.mpi.summing import sum_directly
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 from spmdsim.worlds.rows import Peers
@@ -259,6 +260,9 @@ class MPIWorld(World):
             return place_numbered(
                 numbered_exchange(step, self.rank), self._comms.of(members), members, dtype
             ), []
+        if way.name == "summed":
+            members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
+            return sum_directly(step, self.rank, self._comms.of(members), members, dtype), []
         if way.traffic is None:
             return self._reducing(step, dtype, way), []
         comm = self._comms.of(way.traffic.members)

@@ -1,0 +1,232 @@
+"""Who can add up which elements of a pending sum, and what the busiest rank then receives at least.
+
+Each element is given to one rank that adds it up, its *adder*: ranks send it their contributions. If a rank that wants
+the result holds a contribution, its own is left out and it adds that itself, at the end. Whoever then has the result sends
+it to all others that want it. What a rank wants it receives once in any case; what an element costs its adder besides
+follows from who holds and who wants it, so elements are alike in a few groups. How much of which group each rank adds up
+so that the busiest receives the least is a small linear programme. It is solved by the simplex method, in operations
+element by element only: all ranks must come to the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property, lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.layout import Bounds, Layout
+from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
+from spmdsim.redistribution.step import overlap
+
+#: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
+PATIENCE, MOST_PIVOTS = 60, 400
+#: Coefficients below are rounding.
+TINY = 1e-9
+
+
+class Cell(NamedTuple):
+    """Elements that the same ranks hold and want.
+
+    Attributes:
+        box: where they lie.
+        holders: per contribution the ranks that have it.
+        wanting: the ranks that want the result.
+        own: the contribution of every rank that has one.
+    """
+
+    box: Bounds
+    holders: tuple[tuple[int, ...], ...]
+    wanting: tuple[int, ...]
+    own: dict[int, int]
+
+    def finishers(self, adders: Collection[int]) -> list[int]:
+        """The ranks that could add their own contribution last, if these add the others; none if one of these can."""
+        if any(rank in self.own and rank in self.wanting for rank in adders):
+            return []
+        theirs = {self.own[rank] for rank in adders if rank in self.own}
+        return [rank for rank in self.wanting if rank in self.own and self.own[rank] not in theirs]
+
+    def joins(self, rank: int, adders: Collection[int]) -> bool:
+        """Whether a rank can add up a part of an element, too, without a reception more in all."""
+        if rank not in self.own:  # it can only be the last one
+            return rank in self.wanting and all(one in self.own or one not in self.wanting for one in adders)
+        if any(self.own.get(other) == self.own[rank] for other in adders):
+            return False
+        held = any(other in self.own for other in self.wanting)
+        return (
+            not held
+            or any(other in self.own and other in self.wanting for other in (rank, *adders))
+            or bool(self.finishers((rank, *adders)))
+        )
+
+    @property
+    def fewest(self) -> int:
+        """The least that any adder's receptions are, as :meth:`extras` counts them."""
+        return len(self.holders) - 1 - any(rank in self.own for rank in self.wanting)
+
+    def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Per adder its receptions per element, but for the one that a rank which wants the result has anyway."""
+        terms, own = len(self.holders), self.own
+        both = 0
+        for rank in self.wanting:
+            if rank in own:
+                both |= 1 << own[rank]
+        found = []
+        for rank in ranks:
+            mine, wants = own.get(rank), rank in self.wanting
+            if mine is None:
+                found.append(terms - bool(both or wants))
+            else:
+                found.append(terms - (2 if wants or both & ~(1 << mine) else 1))
+        return tuple(found)
+
+
+class Sums:
+    """The elements of a reduction by who holds and wants them, and how its ranks best share the adding.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, on any mesh, with nothing pending but ``kept``.
+        shape: global shape, of at least one dim.
+        kept: the axes that stay pending, with the same reduction: each place along them is a problem of its own.
+        reduced: the pending axes that are reduced.
+    """
+
+    def __init__(
+        self, src: Layout, dst: Layout, shape: tuple[int, ...], kept: Sequence[str], reduced: Sequence[str]
+    ) -> None:
+        #: The ranks of both meshes.
+        self.ranks = sorted({*ranks_of(src.mesh).rank.tolist(), *ranks_of(dst.mesh).rank.tolist()})
+        number = piece_numbers(src.mesh, tuple(reduced)).tolist()
+        targets = _pieces(dst, shape, tuple(kept))
+        want = dict.fromkeys(self.ranks, 0)
+        for (_, box), members in targets.items():
+            for rank, _ in members:
+                want[rank] = volume(box)
+        #: Elements that each rank wants.
+        self.want = np.array(list(want.values()))
+        groups: dict[tuple[int, ...], list[Cell]] = {}
+        for (problem, box), members in _pieces(src, shape, tuple(kept)).items():
+            own = {rank: number[position] for rank, position in members}
+            holders: list[list[int]] = [[] for _ in range(src.mesh.axis_size(*reduced))]
+            for rank, term in own.items():
+                holders[term].append(rank)
+            for (other, target), wanting in targets.items():
+                if problem == other and (common := overlap(box, target)) is not None:
+                    wanted = tuple([rank for rank, _ in wanting])
+                    cell = Cell(common, tuple(map(tuple, holders)), wanted, own)
+                    groups.setdefault(cell.extras(self.ranks), []).append(cell)
+        #: Cells that cost every adder the same, together.
+        self.groups = [cells for _, cells in sorted(groups.items())]
+        #: ``[group, rank]``, what they cost it per element.
+        self.extras = np.array(sorted(groups))
+        #: Elements of each group.
+        self.volumes = np.array([sum(volume(cell.box) for cell in cells) for cells in self.groups])
+
+    @cached_property
+    def _solution(self) -> tuple[np.ndarray, np.ndarray]:
+        return balanced(self.extras, self.volumes, self.want)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """``[group, rank]``, the elements that each rank adds up so that the busiest receives the least, in fractions."""
+        return self._solution[0]
+
+    @property
+    def least(self) -> int:
+        """Elements that the busiest rank receives at least: no weights of ranks make more of it than these."""
+        weights = np.maximum(self._solution[1], 0)
+        adding = (self.volumes * (weights * self.extras).min(axis=1)).sum()
+        average = float(((weights * self.want).sum() + adding) / weights.sum())
+        return int(np.ceil(average * (1 - 1e-12) - 1e-6))
+
+
+@lru_cache(maxsize=512)
+def sums(
+    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[str, ...], reduced: tuple[str, ...]
+) -> Sums:
+    """:class:`Sums`, remembered."""
+    return Sums(src, dst, shape, kept, reduced)
+
+
+def volume(box: Bounds) -> int:
+    """Elements of a box."""
+    return prod([stop - start for start, stop in box])
+
+
+def _pieces(
+    layout: Layout, shape: tuple[int, ...], kept: tuple[str, ...]
+) -> dict[tuple[int, Bounds], list[tuple[int, int]]]:
+    """By problem (the place along axes that stay pending) and box: its ranks and their positions; no empty ones."""
+    problem = piece_numbers(layout.mesh, kept).tolist()
+    ranks = ranks_of(layout.mesh).rank.tolist()
+    found: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}
+    for position, box in enumerate(layout.all_bounds(shape).tolist()):
+        if all(start < stop for start, stop in box):
+            key = problem[position], tuple([(start, stop) for start, stop in box])
+            found.setdefault(key, []).append((ranks[position], position))
+    return found
+
+
+def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How much of each group every rank takes so that the largest load is the least.
+
+    Args:
+        extras: ``[group, rank]``, what one unit adds to the rank's load.
+        volumes: per group the units to deal out.
+        loads: per rank what it has anyway.
+
+    Returns:
+        ``[group, rank]`` in fractions, and per rank its weight in the proof that no largest load is less (they add up
+        to 1: the largest load is no less than their average).
+
+    >>> shares, weights = balanced(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
+    >>> shares.tolist(), weights.tolist()
+    ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
+    """
+    groups, ranks = extras.shape
+    table = np.zeros((groups + ranks, groups * ranks + ranks + 2))
+    most, right = groups * ranks + ranks, groups * ranks + ranks + 1
+    lines = np.arange(groups)
+    for group in range(groups):
+        table[group, group * ranks : (group + 1) * ranks] = 1
+        table[groups + np.arange(ranks), group * ranks + np.arange(ranks)] = extras[group]
+    table[groups:, groups * ranks : most] = np.eye(ranks)
+    table[groups:, most] = -1
+    table[:groups, right], table[groups:, right] = volumes, -loads
+    taken, first = loads.astype(float), np.zeros(groups, np.int64)
+    for group in np.argsort(-volumes, kind="stable"):  # each whole group to the rank that has the least then
+        after = taken + extras[group] * volumes[group]
+        first[group] = int(np.argmin(after))
+        taken[first[group]] = after[first[group]]
+        table[groups + first[group]] -= extras[group, first[group]] * table[group]
+    basis = np.concatenate([lines * ranks + first, groups * ranks + np.arange(ranks)])
+    line = groups + int(np.argmax(taken))
+    _pivot(table, line, most)
+    basis[line] = most
+    for count in range(MOST_PIVOTS):
+        gains = table[line, :most]
+        column = int(np.argmax(gains) if count < PATIENCE else np.argmax(gains > TINY))
+        if gains[column] <= TINY:
+            break
+        usable = table[:, column] > TINY
+        ratios = np.where(usable, table[:, right] / np.where(usable, table[:, column], 1), np.inf)
+        leaving = int(np.argmin(ratios))
+        if leaving == line:
+            break
+        _pivot(table, leaving, column)
+        basis[leaving] = column
+    found = np.zeros(groups * ranks)
+    shares = basis < groups * ranks
+    found[basis[shares]] = table[shares, right]
+    return np.maximum(found, 0).reshape(groups, ranks), -table[line, groups * ranks : most]
+
+
+def _pivot(table: np.ndarray, line: int, column: int) -> None:
+    table[line] /= table[line, column]
+    factors = table[:, column].copy()
+    factors[line] = 0
+    table -= factors[:, None] * table[line]
