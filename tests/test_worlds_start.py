@@ -147,6 +147,6 @@ def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):
 def test_ranks_that_do_not_come_to_make_a_world_are_named_and_the_job_ends(said):
     found, result = said
     assert found["late"][1].startswith(
-        "WorldError: ranks 0, 2 did not come within 1 s to where a world of 3 ranks is made, at program.py:"
+        "WorldError: ranks 0, 2 did not come within 1 s to call 0 of ranks 0, 1, 2: a new world of 3 ranks, at program.py:"
     )
     assert result.returncode != 0 and "but got 'never'" in result.stderr

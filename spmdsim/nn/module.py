@@ -128,7 +128,7 @@ class Parameter:
         """Take new values, in the parameter's layout; no gradient is kept."""
         fresh = tensor.detach().to(self.layout)
         tracked = has_gradient(fresh.dtype)
-        self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, requires_grad=tracked, name=self.name)
+        self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, tracked, self.name, fresh.origin)
 
 
 class Module:

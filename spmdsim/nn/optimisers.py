@@ -16,6 +16,7 @@ from spmdsim.nn.together import brought
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
+from spmdsim.tensor.tensor import ORIGINS
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.reduce_ops import in_type
 
@@ -108,7 +109,8 @@ class Optimiser:
         shards = [made[key][0] for key in keys]
         if wide:
             shards = in_type(shards, value.dtype)
-        return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards)
+        origin = hash((value.origin, slope.origin)) & ORIGINS
+        return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """The updated shard.

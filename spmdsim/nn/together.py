@@ -12,6 +12,7 @@ from spmdsim.layout import Layout
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
+from spmdsim.tensor.tensor import ORIGINS
 from spmdsim.trace import recorder
 from spmdsim.worlds.reduce_ops import in_type
 
@@ -63,7 +64,9 @@ def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
     copies = shared_copies(tensor.layout for tensor in tensors)
     after = joined
     for step in merge.steps(sum(sizes), copies, tensors[0].meta.held.itemsize, world.machine):
+        world.about = hash(tuple([tensor.origin for tensor in tensors])) & ORIGINS
         after = world.run(step, after)
+    world.about = 0
     parts = merge.ranks if merge.collective == "reduce_scatter" else 1
     ends = np.cumsum([0, *(size // parts for size in sizes)])
     found = {}
@@ -79,7 +82,7 @@ def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
                 elif rank not in layout.mesh:
                     pieces[id(flat)] = np.zeros((0,) * len(meta.shape), meta.held)
             shards = in_type([pieces[id(flat)] for flat in after], meta.held)
-        found[number] = Tensor(world, meta, shards)
+        found[number] = Tensor(world, meta, shards, origin=tensor.origin)
     return found
 
 

@@ -123,7 +123,7 @@ def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]
         shards = [recipe.op.typed(recipe.forward(*[t.held[0] for t in tensors], **params), meta.held)]
     else:
         shards = _distinct(recipe, [t.held for t in tensors], params)
-    result = Tensor(world, meta, shards)
+    result = Tensor(world, meta, shards, origin=recipe.origin(tensors) if world.compares else 0)
     for tensor in tensors:
         if tensor.requires_grad:
             _track(recipe, tensors, [result], params)
@@ -137,8 +137,13 @@ def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> A
     if recipe.rows is None:
         computed = _compute(recipe, world, moved, params)
     else:
+        world.about = recipe.origin(moved)
         computed = [world.run_rows(recipe.rows, moved[0].held, moved[1].held)]
-    results = [Tensor(world, meta, shards) for meta, shards in zip(recipe.computed, computed)]
+        world.about = 0
+    results = [
+        Tensor(world, meta, shards, origin=recipe.origin(moved, k) if world.compares else 0)
+        for k, (meta, shards) in enumerate(zip(recipe.computed, computed))
+    ]
     if any(tensor.requires_grad for tensor in moved):
         _track(recipe, moved, results, params)
     finished = [r if p is None else run_plan(r, p) for r, p in zip(results, recipe.finals)]
@@ -156,7 +161,7 @@ def _move(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
     if tensor.meta is wanted:
         return tensor
     # The same distribution under another name: only axes of size one differ.
-    renamed = Tensor(tensor.world, wanted, tensor.held, tensor.requires_grad, tensor.name)
+    renamed = Tensor(tensor.world, wanted, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
     renamed.node, renamed.output = tensor.node, tensor.output
     if tensor.requires_grad and tensor.node is None:
         from spmdsim.tensor.tape import MoveNode

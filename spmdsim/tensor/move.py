@@ -62,10 +62,12 @@ def run_plan(tensor: Tensor, found: Plan) -> Tensor:
     for step in found.steps:
         if meta.held is not meta.dtype and step.collective == "fill":  # what becomes pending here may grow
             shards = in_type(shards, meta.held)
+        world.about = tensor.origin
         shards = world.run(step, shards)
+    world.about = 0
     if tensor.meta.held is not meta.held:
         shards = in_type(shards, meta.held)
-    result = Tensor(world, meta, shards)
+    result = Tensor(world, meta, shards, origin=tensor.origin)
     if tensor.requires_grad:
         result.requires_grad, result.node = True, MoveNode(tensor)
     return result

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from spmdsim.errors import RuleError
 from spmdsim.layout import Layout
@@ -19,9 +20,11 @@ from spmdsim.redistribution.rows import RowStep, row_step
 from spmdsim.rules import BoundRule, Strategy
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.operator import Context, Op, OwnedRows, ShardedOp
+from spmdsim.tensor.tensor import ORIGINS
 from spmdsim.tensor.wide import forward_of, gradient_of
 
 if TYPE_CHECKING:
+    from spmdsim.tensor.tensor import Tensor
     from spmdsim.worlds.base import World
 
 
@@ -64,6 +67,15 @@ class Recipe:
         if found is None:
             found = self._contexts[rank] = Context(self.bound, self.strategy, rank)
         return found
+
+    @cached_property
+    def number(self) -> int:
+        """A number that stands for the operator, the same on all ranks."""
+        return crc32(self.op.name.encode())
+
+    def origin(self, tensors: Sequence[Tensor], what: int = 0) -> int:
+        """Where the values of a result come from: the operator applied to these tensors."""
+        return hash((self.number, what, *[tensor.origin for tensor in tensors])) & ORIGINS
 
     @cached_property
     def computed(self) -> tuple[Meta, ...]:

@@ -115,9 +115,12 @@ class OpNode(Node):
                 ]
             else:
                 shards = self._local(dys, wanted)
+        known = [x for x in (*dys, *self.operands) if x is not None] if world.compares else []
         return [
-            [Tensor(world, meta, arrays)] if meta is not None and arrays is not None else []
-            for meta, arrays in zip(metas, shards)
+            [Tensor(world, meta, arrays, origin=recipe.origin(known, k + 1))]
+            if meta is not None and arrays is not None
+            else []
+            for k, (meta, arrays) in enumerate(zip(metas, shards))
         ]
 
     def _returned(self, step: RowStep, dy: Tensor | None) -> list[Any] | None:
@@ -190,7 +193,7 @@ def added(gradients: Sequence[Tensor], *, more_to_come: bool = False) -> Tensor:
         gradients: at least one.
         more_to_come: keep what was rounded, so that sums over many calls do not stand still either.
     """
-    from spmdsim.tensor.tensor import Tensor
+    from spmdsim.tensor.tensor import ORIGINS, Tensor
 
     first = gradients[0]
     if len(gradients) == 1 or not first.world.has_data:
@@ -203,7 +206,8 @@ def added(gradients: Sequence[Tensor], *, more_to_come: bool = False) -> Tensor:
         if key not in made:
             made[key] = reduce(add, arrays)
     sums = [made[tuple(map(id, arrays))] for arrays in zip(*lists)]
-    total = Tensor(first.world, meta, sums if kind is meta.held else in_type(sums, meta.held))
+    origin = hash(tuple([gradient.origin for gradient in gradients])) & ORIGINS
+    total = Tensor(first.world, meta, sums if kind is meta.held else in_type(sums, meta.held), origin=origin)
     if more_to_come and kind is not meta.held:
         total.sums = sums
     return total
@@ -269,7 +273,7 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
         world = result.world
         make = np.ones if world.has_data else world.empty
         shapes = [meta.layout.local_shape(meta.shape, rank) for rank in world.ranks]
-        return Tensor(world, meta, [make(shape, meta.held) for shape in shapes])
+        return Tensor(world, meta, [make(shape, meta.held) for shape in shapes], origin=result.origin)
     if gradient.shape != result.shape:
         raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
     return gradient if gradient.dtype == result.dtype else _converted(gradient, result.dtype)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from spmdsim.tensor.verdict import Verdict
     from spmdsim.worlds.base import World
 
+#: The bits of an origin; the hash of integers is the same in all processes.
+ORIGINS = (1 << 61) - 1
+
 
 class Tensor:
     """A global tensor over a world. Its shards are never changed in place.
@@ -40,6 +43,8 @@ class Tensor:
         requires_grad: whether :meth:`backward` computes a gradient for it.
         grad: that gradient, laid out by the dual layout, after :meth:`backward`.
         node: what computed it, when gradients are tracked.
+        origin: a number that says where its values come from, the same on all ranks that made the same tensors: which
+            one of its kind it was, or the operator and its operands' origins. 0 where nobody compares.
     """
 
     __slots__ = (
@@ -50,13 +55,20 @@ class Tensor:
         "meta",
         "name",
         "node",
+        "origin",
         "output",
         "sums",
         "world",
     )
 
     def __init__(
-        self, world: World, meta: Meta, shards: list[Any], requires_grad: bool = False, name: str = ""
+        self,
+        world: World,
+        meta: Meta,
+        shards: list[Any],
+        requires_grad: bool = False,
+        name: str = "",
+        origin: int = 0,
     ) -> None:
         self.world = world
         self.meta = meta
@@ -64,7 +76,7 @@ class Tensor:
         self._tracked = False
         if requires_grad:
             self._track(True)
-        self.name = name
+        self.name, self.origin = name, origin
         self.grad: Tensor | None = None
         self.node: Node | None = None
         self.output = 0
@@ -72,7 +84,12 @@ class Tensor:
 
     @property
     def shards(self) -> list[Any]:
-        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``."""
+        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``.
+
+        Raises:
+            WorldError: the ranks did not all call the same, so these may be wrong numbers.
+        """
+        self.world.settle()
         if self.meta.held is not self.meta.dtype:
             return in_type(self.held, self.meta.dtype)
         return self.held if len(self.held) == 1 else Pieces(self.held)
@@ -174,7 +191,7 @@ class Tensor:
         world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
-        made = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
+        made = cls(world, meta, shards_of(world, meta, take), requires_grad, name, world.origin(meta))
         if world.compares_sources:
             from spmdsim.tensor.replicas import require_equal_source
 
@@ -210,7 +227,7 @@ class Tensor:
         world = _world(world, layout)
         world.check_mesh(layout.mesh)
         meta, arrays = assemble(shards, layout, world, shape)
-        made = cls(world, meta, arrays, requires_grad)
+        made = cls(world, meta, arrays, requires_grad, origin=world.origin(meta))
         if world.watches_values:
             from spmdsim.tensor.replicas import watch_values
 
@@ -279,7 +296,11 @@ class Tensor:
         ready = self.world.ready.get((self.meta, id(layout)))
         if ready is None or self.requires_grad or recorder.open_traces or watch.watchers:
             return _move()(self, layout)
-        return Tensor(self.world, ready.meta, [ready.run(self.held[0])])
+        world, origin = self.world, self.origin
+        world.about = origin
+        made = Tensor(world, ready.meta, [ready.run(self.held[0])], origin=origin)
+        world.about = 0
+        return made
 
     def check_replicas(self) -> Verdict:
         """Compare the copies that ranks hold; see :func:`spmdsim.check_replicas`."""
@@ -291,7 +312,7 @@ class Tensor:
         """The same data without a gradient history."""
         if self.node is None and not self.requires_grad:
             return self
-        return Tensor(self.world, self.meta, self.held, name=self.name)
+        return Tensor(self.world, self.meta, self.held, name=self.name, origin=self.origin)
 
     def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
         """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.

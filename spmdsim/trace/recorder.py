@@ -5,11 +5,11 @@ Nothing is computed, looked up or allocated while nobody records: callers ask :f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
@@ -134,7 +134,7 @@ class Trace(Sequence[Event]):
         printer.text("..." if cycle else str(self))
 
 
-@contextmanager
+@contextlib.contextmanager
 def record() -> Iterator[Trace]:
     """Record every operator and collective that runs inside the ``with`` block, on this process.
 
@@ -199,10 +199,19 @@ def source_lines(most: int = 8) -> str:
     return " < ".join(islice(_user_lines(sys._getframe(1)), most))
 
 
+def users(name: str) -> bool:
+    """Whether a file is the user's, or a cell: neither this package's nor what runs its ``with`` blocks."""
+    return (
+        not name.startswith(PACKAGE)
+        and name != contextlib.__file__
+        and (not name.startswith("<") or bool(cell(name)))
+    )
+
+
 def _user_lines(frame: FrameType | None) -> Iterator[str]:
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(PACKAGE) and (not name.startswith("<") or cell(name)):
+        if users(name):
             yield in_words(name, frame.f_lineno)
             if frame.f_code.co_name.startswith(("<module", "<cell")) and cell(name):
                 return  # below is only what runs the cell

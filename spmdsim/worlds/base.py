@@ -71,15 +71,18 @@ class World(ABC):
     Attributes:
         size: number of ranks.
         ranks: the ranks this process owns, in the order in which shards are passed.
+        compares: whether ranks compare what they call.
         has_data: whether shards are arrays; False where only shapes are followed.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
         recipes: what operators derived for this world, by their operands' metas (a cache).
         ready: redistributions in their shortest form, by the meta before and the identity of the layout after; empty
             again as soon as another way might be chosen.
+        about: the number of the tensor that the next steps move (``Tensor.origin``).
     """
 
     has_data = True
+    compares = False
     #: Whether ranks compare what they make tensors of, and the copies that operators read.
     compares_sources = watches_values = False
 
@@ -97,6 +100,7 @@ class World(ABC):
         self._machine: CostModel | None = None
         self.recipes: Bounded[Any, Any] = Bounded()
         self.ready: Bounded[tuple[Any, int], Ready] = Bounded()
+        self.about = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size})"
@@ -340,7 +344,22 @@ class World(ABC):
                 self.algorithms[collective] = name
         self.replicated = replicated or self.replicated
         self.choose_anew()
+        self._chosen("world.use")
         return Restore(self, before)
+
+    def _chosen(self, what: str) -> None:  # noqa: B027
+        """All ranks have chosen other ways, as ``algorithms`` and ``replicated`` say."""
+
+    def origin(self, meta: Any) -> int:
+        """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
+        return 0
+
+    def settle(self) -> None:  # noqa: B027 - in one process there is nobody to disagree with
+        """Make sure that all ranks called the same so far, before numbers leave the program.
+
+        Raises:
+            WorldError: they did not.
+        """
 
     # -- the control plane and memory ---------------------------------------------------------------
 
@@ -375,7 +394,10 @@ class World(ABC):
 
     def __exit__(self, *exc: object) -> None:
         leave(self)
-        self.close()
+        if exc == (None,) * len(
+            exc
+        ):  # else other ranks may be elsewhere, and what happened must be said first
+            self.close()
 
 
 def _check_names(everywhere: str | None, chosen: Mapping[str, str | None]) -> None:
@@ -400,6 +422,7 @@ class Restore:
     def __exit__(self, *exc: object) -> None:
         self._owner.algorithms, self._owner.replicated = self._before
         self._owner.choose_anew()
+        self._owner._chosen("the end of world.use")
 
 
 entered: list[World] = []

@@ -1,34 +1,38 @@
-"""Comparing the ranks' calls before a collective, with a deadline after which missing ranks are named."""
+"""Comparing the ranks' calls: before a new kind of call runs, and before any number leaves the program."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import InputError, WorldError
 from spmdsim.redistribution.step import Step
-from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.local_steps import contiguous
-from spmdsim.worlds.mpi.comms import Comms
-from spmdsim.worlds.mpi.counted import GAVE_UP, Counted
-from spmdsim.worlds.mpi.fingerprint import EVERY, FIRST, Record, describe, digest, mixed, number_of
-from spmdsim.worlds.mpi.leaving import Counts, key
-
-if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.waiting import Watch
+from spmdsim.worlds.mpi.board import DONE, FAILED, Board, known_board
+from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
+from spmdsim.worlds.mpi.fingerprint import NUMBERS, Record, digest, number_of
+from spmdsim.worlds.mpi.leaving import key
+from spmdsim.worlds.mpi.lines import this_line
+from spmdsim.worlds.mpi.waiting import Watch, absence, nobody_comes
 
 Run = Callable[[np.ndarray], np.ndarray]
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
-DEADLINE = 300.0
-#: Seconds that ranks which gave up wait for the others that gave up.
-GRACE = 1.0
+DEADLINE = 60.0
+#: Seconds for which a rank that waits does not sleep, between two looks of one that does, and between two longer looks.
+AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
+#: Seconds that a rank which sees that the ranks disagree gives the others to come there, too.
+GRACE, SHORT = 1.0, 0.05
+#: Bytes of a call from which on each one is compared as soon as it is done.
+LARGE = 1 << 16
 
 
 def deadline_seconds() -> float:
@@ -52,18 +56,16 @@ class Call:
     """What a rank is about to run, derived once per step.
 
     Args:
-        step: the step.
-        dtype: name of the element type.
-        algorithm: the emulated algorithm, if any.
-        members: the ranks of the step's meshes, sorted: they all run it at the same time.
+        record: it in words.
+        members: the ranks that all make it at the same time, sorted.
         digest: the number that stands for it.
+        large: whether it moves so much that comparing it costs nothing.
     """
 
-    step: Step
-    dtype: str
-    algorithm: str | None
+    record: Record
     members: tuple[int, ...]
     digest: int
+    large: bool = False
 
     @staticmethod
     def of(step: Step, dtype: np.dtype, algorithm: str | None) -> Call:
@@ -71,214 +73,297 @@ class Call:
         ranks = set(step.src.mesh.rank_list)
         if step.dst.mesh is not step.src.mesh:
             ranks |= set(step.dst.mesh.rank_list)
+        record = Record.of(step, dtype.name, algorithm)
         found = digest(step, dtype.name, algorithm)
-        return Call(step, dtype.name, algorithm, tuple(sorted(ranks)), found)
+        return Call(record, tuple(sorted(ranks)), found, math.prod(step.shape) * dtype.itemsize >= LARGE)
 
-    def record(self, number: int, source: str, ids: str = "") -> Record:
-        """The call in words; ``ids`` says which ones, where it depends on them."""
-        step = self.step
-        return Record(
-            number,
-            step.collective,
-            ",".join(step.axes),
-            str(step.src),
-            str(step.dst),
-            str(step.shape) if step.to_shape is None else f"{step.shape} as {step.to_shape}",
-            self.dtype,
-            step.op or "",
-            self.algorithm or "",
-            ids,
-            source,
-        )
-
-
-class Calls:
-    """The calls of one group so far.
-
-    Attributes:
-        members: the ranks of the group.
-        number: how many were begun.
-        inside: what this rank is in right now, if it is in one.
-        known: the digests of those that were made.
-    """
-
-    __slots__ = ("inside", "known", "members", "number")
-
-    def __init__(self, members: tuple[int, ...]) -> None:
-        self.members, self.number = members, 0
-        self.inside: Check | None = None
-        self.known: set[int] = set()
+    @staticmethod
+    def named(words: str, members: Sequence[int]) -> Call:
+        """A call that a few words say all about: a barrier."""
+        return Call(Record(words), tuple(members), number_of(words))
 
 
 class Checker:
     """What the checks of a world share.
 
     Args:
-        comms: where the group's communicators come from.
-        mode: True compares every call and its source lines; "auto" the first ones, each new one, and a sample of the
-            rest. Who waits too long in one of the rest is told on by a watch.
+        world: the world; it says which tensor a call is about.
+        comms: where the groups' communicators come from.
+        board: where its ranks note their calls.
+        places: where each of them stands there.
+        mode: ``"auto"``, or True to compare every call and its source lines before it runs.
         deadline: seconds to wait for the others.
+        what: tells these calls from others of the same world.
     """
 
-    def __init__(self, comms: Comms, mode: bool | str, deadline: float) -> None:
-        self.comms, self.mode, self.deadline = comms, mode, deadline
-        self.given_up: list[object] = []
+    def __init__(
+        self,
+        world: Any,
+        comms: Any,
+        board: Board,
+        places: Sequence[int],
+        mode: bool | str,
+        deadline: float,
+        what: str = "",
+    ) -> None:
+        self.world, self.comms, self.board, self.places = world, comms, board, tuple(places)
+        self.name = what + board.name(self.places)
+        self.mode, self.deadline = mode, deadline
+        self.everyone = tuple(range(len(self.places)))
+        self.closed = False
         self._calls: dict[tuple[int, ...], Calls] = {}
-        self._meetings = 0
-        self._watch: Watch | None = None
+        self._given_up: list[object] = []
+        self._kinds: dict[Any, int] = {}
+        self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
+        self._made: dict[int, tuple[Any, int, int]] = {}
+        self.watch = Watch.of(board)
 
-    def counts(self) -> Counts:
-        """How many calls of which groups were begun, for a rank that leaves."""
-        calls = {key("call", members): calls.number for members, calls in self._calls.items()}
-        return {**calls, key("meeting"): self._meetings}
-
-    def meet(self, comm: Counted) -> None:
-        """Wait until all ranks of a communicator are there.
-
-        Raises:
-            WorldError: they are not before the deadline.
-        """
-        request, begin, number = comm.Ibarrier(), time.monotonic(), self._meetings
-        self._meetings += 1
-        while not request.Test():
-            waited = time.monotonic() - begin
-            if waited > self.deadline:
-                self.given_up.append(request)
-                raise WorldError(
-                    f"some ranks did not come within {self.deadline:g} s to where rank {comm.rank} is, at "
-                    f"{source_line() or 'an unknown place'}; do all ranks run the same program?"
-                )
-            if waited > 0.005:
-                self.comms.require(tuple(range(comm.size)), key("meeting"), number, self._meeting_place)
-                time.sleep(0.0005)
-            else:
-                os.sched_yield()
-
-    @staticmethod
-    def _meeting_place() -> str:
-        return f"where all ranks meet, at {source_line() or 'an unknown place'}"
+    def calls(self, members: tuple[int, ...]) -> Calls:
+        """The calls of a group."""
+        found = self._calls.get(members)
+        if found is None:
+            if self.closed:
+                raise WorldError("this world was closed; make another MPIWorld")
+            places = tuple(self.places[rank] for rank in members)
+            strict = self.mode is True
+            found = self._calls[members] = Calls(self.board, self.name, members, places, self, strict)
+            self.watch.follow(found, self.deadline)
+        return found
 
     def of(self, call: Call) -> Check:
         """The check of a call; calls of the same members are numbered together."""
-        calls = self._calls.get(call.members)
-        if calls is None:
-            calls = self._calls[call.members] = Calls(call.members)
-        return Check(self, call, calls)
+        self.board.tell(call.digest, call.record.packed())
+        return Check(self, call, self.calls(call.members))
 
-    def watch(self) -> None:
-        """Notice from now on when this rank waits too long in a call."""
-        if self._watch is None:
-            from spmdsim.worlds.mpi.waiting import Watch
+    def origin(self, kind: Any) -> int:
+        """The number of a tensor that this rank makes now: which one of its kind it is, counted from 1."""
+        number = self._kinds.get(kind)
+        if number is None:
+            if len(self._kinds) >= KINDS:
+                self._kinds.clear()
+            number = self._kinds[kind] = number_of(f"{kind} on {kind.layout.mesh}")
+        counted = self._counted[number % KINDS] = self._counted[number % KINDS] + 1
+        origin: int = hash((number, counted)) & (NUMBERS - 1)
+        if len(self._made) >= KINDS:
+            del self._made[next(iter(self._made))]
+        self._made[origin] = kind, counted, this_line(self.board, 2)
+        return origin
 
-            self._watch = Watch(self.comms.comm, self.deadline, self._calls)
+    def tensor(self, origin: int) -> str | None:
+        """Which tensor has this number, in words, if it was not computed from others."""
+        if origin not in self._made:
+            return None
+        kind, counted, line = self._made[origin]
+        return f"tensor {kind}, number {counted} of its kind, made at {self.board.words(self.board.me, line)}"
 
-    def close(self) -> None:
-        """Stop watching."""
-        if self._watch is not None:
-            self._watch.stop()
+    def event(self, words: str) -> None:
+        """Note something that all ranks of the world do, and that moves nothing."""
+        check = self.of(Call.named(words, self.everyone))
+        check.calls.end(check.calls.begin(check.call.digest))
+
+    @contextmanager
+    def together(self, words: str) -> Iterator[None]:
+        """Something that all ranks of the world do at the same time: they meet before it."""
+        check = self.of(Call.named(words, self.everyone))
+        with check.inside(first=True):
+            yield
+
+    def settle(self) -> None:
+        """Compare all that was called so far with what the others called so far.
+
+        Raises:
+            WorldError: they disagree.
+        """
+        for calls in self._calls.values():
+            if calls.number != calls.settled and self.board.shared:
+                self.compare(calls)
+
+    def compare(self, calls: Calls) -> None:
+        """The same for the calls of one group. Where ranks cannot read each other's, it is a collective of theirs."""
+        number = calls.differs() if self.board.shared else self._by_messages(calls)
+        if number is not None:
+            calls.tell_tensor(number)
+            end = time.monotonic() + min(GRACE, self.deadline)
+            while (
+                self.board.shared
+                and len(calls.arrived(number)) < len(calls.members)
+                and time.monotonic() < end
+            ):
+                time.sleep(NAP)
+            time.sleep(SHORT)  # the others tell theirs
+            calls.told = True
+            raise WorldError(calls.disagreement(number))
+        calls.settled = calls.number
+
+    def _by_messages(self, calls: Calls) -> int | None:
+        comm = self.comms.of(calls.members)
+        mine = calls.summary()
+        give, take = np.array([mine, -mine]), np.empty(2, np.int64)
+        request, begin = comm.Iallreduce(give, take, MPI.MIN), time.monotonic()
+        while not request.Test():
+            waited = time.monotonic() - begin
+            if waited > self.deadline:
+                self._given_up.append((request, give, take))  # MPI may still write there
+                self._missing(calls, calls.number - 1, "")
+            if waited < AWAKE:
+                os.sched_yield()
+            else:
+                kind = key("group", calls.members)
+                self.comms.require(calls.members, kind, 1, lambda: calls.text(calls.number - 1))
+                time.sleep(NAP)
+        return None if take[0] == -take[1] else calls.hear(comm.allgather(calls.noted()))
+
+    def wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
+        """Wait until the other ranks are where they must be before this rank goes on with a call.
+
+        Raises:
+            WorldError: they are not before the deadline, or never can be.
+        """
+        begin = time.monotonic()
+        look = begin + LOOK
+        while not there():
+            now = time.monotonic()
+            if now - begin < AWAKE:
+                os.sched_yield()
+                continue
+            if now > look:
+                look = now + LOOK
+                self.compare(calls)
+                if nobody_comes(self.board):
+                    self._missing(calls, number, "will not come")
+            if now - begin > self.deadline:
+                self._missing(calls, number, f"did not come within {self.deadline:g} s")
+            time.sleep(NAP)
+
+    def _missing(self, calls: Calls, number: int, how: str) -> NoReturn:
+        calls.told = True
+        raise WorldError(absence(self.board, calls, number, how))
+
+    def leave(self, code: int, last: bool) -> None:
+        """Say that this rank makes no more calls, and end the job if those that were made are not the same.
+
+        Args:
+            code: the exit code that the rank leaves with; only if it is 0 is there anything to compare.
+            last: whether all ranks have left.
+        """
+        self.board.leave(FAILED if code else DONE)
+        if code:
+            return
+        if not self.board.shared:
+            return self._leave_by_messages() if last else None
+        for calls in (one for one in self.watch.followed() if not one.told):
+            number = calls.differs()
+            if number is not None:
+                self.watch.end(calls.disagreement(number))
+            final = calls.number - 1
+            if last and calls.number and len(calls.arrived(final)) < len(calls.members):
+                self.watch.end(absence(self.board, calls, final))
+        return None
+
+    def _leave_by_messages(self) -> None:
+        for _, calls in sorted(self._calls.items()):  # in an order that all ranks have
+            if not calls.told:
+                try:
+                    self.compare(calls)
+                except WorldError as error:
+                    self.watch.end(str(error))
+
+    def close(self, failed: bool = False) -> None:
+        """Note no more calls."""
+        for calls in self._calls.values():
+            self.watch.leave(calls)
+            calls.forget(failed)
+        self._calls.clear()
+        self.closed = True
+
+
+@contextmanager
+def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
+    """While a world is made: its ranks meet before that, where others can see them."""
+    found = known_board(comm) if comm.Get_size() > 1 else None
+    if found is None or not found[0].shared:  # the first one
+        yield
+        return
+    checker, failed = Checker(world, None, *found, "auto", deadline, "making "), True
+    try:
+        with checker.together(f"a new world of {comm.Get_size()} ranks"):
+            yield
+        failed = False
+        checker.board.made(checker.places)
+    finally:
+        checker.close(failed)
 
 
 class Check:
-    """Compares one kind of call each time it is made."""
+    """Notes and compares one kind of call each time it is made."""
 
-    __slots__ = ("call", "calls", "checker", "number")
+    __slots__ = ("call", "calls", "checker")
 
     def __init__(self, checker: Checker, call: Call, calls: Calls) -> None:
-        self.checker, self.call, self.calls, self.number = checker, call, calls, 0
-
-    def due(self) -> bool:
-        """Count a call; whether it must be compared. All members have made the same ones before, and know which are new."""
-        calls, digest = self.calls, self.call.digest
-        number = self.number = calls.number
-        calls.number = number + 1
-        if digest not in calls.known:
-            calls.known.add(digest)
-            return True
-        return number < FIRST or number % EVERY == 0 or self.checker.mode is True
+        self.checker, self.call, self.calls = checker, call, calls
 
     def before(self, run: Run) -> Run:
-        """What compares the call, if it is due, and then runs it: in one function, since it is on the way of every call."""
-        calls, always = self.calls, self.checker.mode is True
+        """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
+        if self.checker.mode is True:
+            return lambda array: self.run(run, contiguous(array))
+        calls, digest, begin, end = self.calls, self.call.digest, self.calls.begin, self.calls.end
+        compare, every = self._compare, 1 if self.call.large else EVERY
 
         def checked(array: np.ndarray) -> np.ndarray:
-            number = calls.number
-            calls.number = number + 1
-            if number < FIRST or number % EVERY == 0 or always:
-                self.number = number
-                self.compare()
-            calls.inside = self
+            number = begin(digest)
             try:
-                return run(array if array.flags.c_contiguous else contiguous(array))
+                result = run(array if array.flags.c_contiguous else contiguous(array))
+            except MPI.Exception:  # such as a message that is longer than expected
+                self.checker.compare(calls)
+                raise
             finally:
-                calls.inside = None
+                end(number)
+            if number % every == 0:
+                compare()
+            return result
 
         return checked
 
-    def inside(self, run: Callable[..., Any], *arrays: np.ndarray) -> Any:
-        """Run a call that :meth:`due` counted."""
-        self.calls.inside = self
-        try:
-            return run(*arrays)
-        finally:
-            self.calls.inside = None
+    def run(self, run: Callable[..., Any], *arrays: np.ndarray, ids: str = "") -> Any:
+        """Note a call, compare it if it is new, and run it.
 
-    def compare(self, ids: str = "") -> None:
-        """Compare the call, and its ids if it depends on them, with those of the other members.
-
-        Raises:
-            WorldError: the ranks disagree, or some do not come.
+        Args:
+            run: what it does.
+            arrays: with these.
+            ids: what the call depends on beside its step; equal on all ranks.
         """
-        call, number, strict = self.call, self.number, self.checker.mode is True
-        place = number_of(source_lines()) if strict else 0
-        mine = mixed(call.digest ^ number_of(ids) if ids else call.digest, number, place)
-        give, take = np.array([mine, -mine]), np.empty(2, np.int64)
-        comm = self.checker.comms.of(call.members)
-        if number >= FIRST - 1:  # the next ones may not be compared
-            self.checker.watch()
-        request = comm.Iallreduce(give, take, MPI.MIN)
-        if not request.Test():
-            self._wait(request, comm, (give, take))
-        if take[0] != -take[1]:
-            records = comm.allgather(call.record(number, self._place(), ids))
-            raise WorldError(describe(call.members, records, strict))
+        with self.inside(ids):
+            return run(*arrays)
 
-    def _place(self) -> str:
-        return (source_lines() if self.checker.mode is True else source_line()) or "an unknown place"
+    @contextmanager
+    def inside(self, ids: str = "", first: bool = False) -> Iterator[None]:
+        """Note a call for as long as it takes; ``first`` compares it before it runs, be it new or not."""
+        calls, checker, kind = self.calls, self.checker, self.call.digest
+        if ids:
+            kind ^= number_of(ids)
+            checker.board.tell(kind, replace(self.call.record, ids=ids).packed())
+        number = calls.begin(kind)
+        try:
+            if calls.new(self.call.digest) or first or checker.mode is True:
+                if checker.board.shared:
+                    checker.wait(calls, number, lambda: len(calls.arrived(number)) == len(calls.members))
+                checker.compare(calls)
+            yield
+        except MPI.Exception:
+            checker.compare(calls)
+            raise
+        finally:
+            calls.end(number)
+        if checker.board.shared:
+            self._compare()
 
-    def _wait(self, request: MPI.Request, comm: Counted, held: object) -> None:
-        begin = time.monotonic()
-        patient = begin + 0.005
-        while not request.Test():
-            now = time.monotonic()
-            if now < patient:
-                os.sched_yield()
-            elif now - begin > self.checker.deadline or comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
-                self.checker.given_up.append((request, held))
-                raise WorldError(self._missing(comm))
-            else:
-                self._require_others()
-                time.sleep(0.0005)
+    def _compare(self) -> None:
+        """Compare what was called so far; go on as soon as there is room to note more."""
+        calls = self.calls
+        self.checker.compare(calls)
+        if self.checker.board.shared and not calls.room():
+            self.checker.wait(calls, calls.number - 1, self._room)
 
-    def _require_others(self) -> None:
-        call, number = self.call, self.number
-        kind, text = key("call", call.members), lambda: call.record(number, self._place())
-        self.checker.comms.require(call.members, kind, number, lambda: f"collective {number}: {text()}")
-
-    def _missing(self, comm: Counted) -> str:
-        """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
-        call, number = self.call, self.number
-        word, here = np.array([number]), {comm.rank}
-        others = [rank for rank in range(comm.size) if rank != comm.rank]
-        self.checker.given_up.append([comm.Isend(word, rank, GAVE_UP) for rank in others])
-        end = time.monotonic() + GRACE
-        status = MPI.Status()
-        while len(here) < comm.size and time.monotonic() < end:
-            if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
-                comm.Recv(np.empty(1, word.dtype), status.Get_source(), GAVE_UP)
-                here.add(status.Get_source())
-            else:
-                time.sleep(0.002)
-        absent = [str(call.members[k]) for k in range(comm.size) if k not in here]
-        who = f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)}" if absent else "no rank"
-        record = call.record(number, self._place())
-        return f"{who} did not come to collective {number} within {self.checker.deadline:g} s: {record}"
+    def _room(self) -> bool:
+        self.checker.compare(self.calls)
+        return self.calls.room()

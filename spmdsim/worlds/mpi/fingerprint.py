@@ -1,51 +1,73 @@
 """Do all ranks call the same thing? What a call looks like, as a number to compare and as words to report.
 
 MPI does not notice ranks that disagree about element type, reduction, layout or the number of calls made so
-far: results are silently wrong, or nobody ever returns. Before a collective the ranks can compare one number
-each; only if they differ do they exchange words.
+far: results are silently wrong, or nobody ever returns. Each call leaves one number, which must be the same on all
+ranks; only if they differ does anybody look at the words.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from zlib import crc32
 
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution.step import Step
 
-#: Calls per group that are all compared in mode "auto"; of later ones those that are new to the group, and a sample.
-FIRST = 64
-#: Of the later calls, every so many-th is compared.
-EVERY = 32
-
 MODES = ("auto", "values", True, False)
+
+#: Numbers that are compared are from 0 on and smaller than this.
+NUMBERS = 1 << 61
 
 
 @dataclass(frozen=True)
 class Record:
-    """A call in words. Two calls agree if all fields but ``source`` do (in strict mode ``source`` too)."""
+    """A call in words. Two calls agree if all of it does."""
 
-    number: int
-    collective: str
-    axes: str
-    source_layout: str
-    target_layout: str
-    shape: str
-    dtype: str
-    op: str
-    algorithm: str
-    ids: str
-    source: str
+    call: str
+    axes: str = ""
+    source_layout: str = ""
+    target_layout: str = ""
+    shape: str = ""
+    dtype: str = ""
+    op: str = ""
+    algorithm: str = ""
+    ids: str = ""
+
+    @staticmethod
+    def of(step: Step, dtype: str, algorithm: str | None) -> Record:
+        """What a step is in words."""
+        return Record(
+            step.collective,
+            ",".join(step.axes),
+            str(step.src),
+            str(step.dst),
+            str(step.shape) if step.to_shape is None else f"{step.shape} as {step.to_shape}",
+            dtype,
+            step.op or "",
+            algorithm or "",
+        )
+
+    def packed(self) -> str:
+        """As one text, to be read by others."""
+        return "\t".join(astuple(self))
+
+    @staticmethod
+    def unpacked(text: str) -> Record:
+        """The record that was packed."""
+        return Record(*text.split("\t")[: len(fields(Record))])
 
     def __str__(self) -> str:
+        if not self.source_layout:
+            return self.call
         over = f" over {self.axes}" if self.axes else ""
         op = f" ({self.op})" if self.op else ""
+        by = f" by {self.algorithm}" if self.algorithm else ""
         ids = f" for {self.ids}" if self.ids else ""
         return (
-            f"{self.collective}{op}{over}{ids} of {self.dtype} {self.shape}, {self.source_layout} to "
-            f"{self.target_layout}, at {self.source}"
+            f"{self.call}{op}{over}{by}{ids} of {self.dtype} {self.shape}, {self.source_layout} to "
+            f"{self.target_layout}"
         )
 
 
@@ -62,11 +84,6 @@ def number_of(text: str) -> int:
     return (crc32(data) << 32 | crc32(data[::-1])) >> 3
 
 
-def mixed(call: int, number: int, source: int) -> int:
-    """A call's digest together with its number and its place in the source, again of 61 bits."""
-    return (call ^ (number * 0x9E3779B97F4A7C15) ^ source) & ((1 << 61) - 1)
-
-
 def check_mode(mode: bool | str | None) -> bool | str:
     """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto`` or ``values``) says, or "auto".
 
@@ -81,31 +98,21 @@ def check_mode(mode: bool | str | None) -> bool | str:
     return mode
 
 
-def describe(ranks: Sequence[int], records: Sequence[Record], strict: bool) -> str:
-    """One sentence: which ranks disagree with the most, about what.
-
-    Args:
-        ranks: who called.
-        records: what each called, in the same order.
-        strict: whether calls from different source lines disagree.
-    """
-    groups: dict[tuple[object, ...], list[int]] = {}
-    example: dict[tuple[object, ...], Record] = {}
-    for rank, record in zip(ranks, records):
-        facts = asdict(record)
-        if not strict:
-            facts.pop("source")
-        key = tuple(facts.values())
-        groups.setdefault(key, []).append(rank)
-        example.setdefault(key, record)
-    common, *others = sorted(groups, key=lambda key: -len(groups[key]))
-    names = [name.replace("_", " ") for name in asdict(records[0])]
-    differ = [name for k, name in enumerate(names[: len(common)]) if any(o[k] != common[k] for o in others)]
-    calls = [f"{_ranks(groups[key])}: {example[key]}" for key in (common, *others[:3])]
-    return f"ranks disagree about collective {records[0].number} in its {', '.join(differ)}; " + "; ".join(
-        calls
-    )
+def differences(records: Sequence[Record]) -> list[str]:
+    """The names of the fields that are not the same in all records."""
+    names = [field.name for field in fields(Record)]
+    rows = [astuple(record) for record in records]
+    return [name.replace("_", " ") for name, column in zip(names, zip(*rows)) if len(set(column)) > 1]
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
+    """``rank 1`` or ``ranks 0, 2, 3``."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def largest_first(sides: Mapping[int, str]) -> list[tuple[list[int], str]]:
+    """Ranks that have the same text together, most of them first."""
+    alike: dict[str, list[int]] = {}
+    for rank, text in sorted(sides.items()):
+        alike.setdefault(text, []).append(rank)
+    return sorted(((ranks, text) for text, ranks in alike.items()), key=lambda side: -len(side[0]))

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpi4py import MPI
 
@@ -20,7 +20,10 @@ from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job, write
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
 from spmdsim.worlds.mpi.fingerprint import number_of
-from spmdsim.worlds.mpi.processes import Processes, ranks_of
+from spmdsim.worlds.mpi.processes import Processes, ranks_of, unlink_segments
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.mpi.check import Checker
 
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0
@@ -129,17 +132,30 @@ class Departures:
             )
 
 
+_first: list[Departures] = []
+
+
 def at_end(
-    departures: Departures, counts: Callable[[], Counts | None], processes: Processes | None, deadline: float
+    departures: Departures,
+    counts: Callable[[], Counts | None],
+    comm: MPI.Comm,
+    deadline: float,
+    checker: Checker | None = None,
 ) -> None:
-    """Have this process leave properly at its end.
+    """Have this process leave properly at its end; only its first world of all ranks is waited for.
 
     Args:
         departures: of the world.
-        counts: the calls made, or None if the world was closed.
-        processes: the other ranks as processes, where they can be seen.
+        counts: the groups made, or None if the world was closed.
+        comm: all ranks; collective the first time.
         deadline: seconds that a stopped rank is waited for.
+        checker: compares what was called, before this rank says that it leaves and when all have left.
     """
+    if _first:
+        return
+    _first.append(departures)
+    processes = Processes(comm)
+    unlink_segments()
     process = os.getpid()
 
     def leave(hurry: Hurry | None = None) -> None:
@@ -148,7 +164,11 @@ def at_end(
         if (made := counts()) is not None:
             if code := left_with():
                 hurry = Hurry(f"sys.exit({code})", code, silent=True)
+            if checker is not None:
+                checker.leave(code, False)
             departures.leave(made, hurry, processes, deadline)
+            if checker is not None:
+                checker.leave(code, True)
 
     atexit.register(leave)
     hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))

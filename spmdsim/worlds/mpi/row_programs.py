@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from zlib import crc32
 
 import numpy as np
@@ -13,7 +14,7 @@ from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.check import Call, Check, Checker
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import Counted
-from spmdsim.worlds.mpi.fingerprint import digest
+from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.rows import RowExchange
 from spmdsim.worlds.mpi.shared import Shared
 from spmdsim.worlds.rows import Peers, check_shards
@@ -46,28 +47,30 @@ class RowPrograms:
             return np.zeros((0,) * (2 if back else len(step.shape)), values.dtype), ()
         check_shards(step, self.rank, ids, values)
         key = (step, values.dtype, shared)
-        check = None
+        compared: AbstractContextManager[None] = nullcontext()
         if self.checker is not None and step.src.mesh.axis_size(*step.axes) > 1:
-            check = self._compare(self.checker, key, ids)
-        found = self._made.get(key)
-        if found is None:
-            if len(self._made) >= KEPT:
-                self._made.pop(next(iter(self._made))).free()
-            found = self._made[key] = self._derive(*key)
-        run, arrays = found.give_back if back else found.look_up, (contiguous(ids), contiguous(values))
-        return run(*arrays) if check is None else check.inside(run, *arrays)
+            compared = self._compare(self.checker, key, ids)
+        with compared:
+            found = self._made.get(key)
+            if found is None:
+                if len(self._made) >= KEPT:
+                    self._made.pop(next(iter(self._made))).free()
+                found = self._made[key] = self._derive(*key)
+            return (found.give_back if back else found.look_up)(contiguous(ids), contiguous(values))
 
-    def _compare(self, checker: Checker, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray) -> Check:
+    def _compare(
+        self, checker: Checker, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray
+    ) -> AbstractContextManager[None]:
         check = self._checks.get(key)
         if check is None:
             step, dtype, shared = key
             members = tuple(sorted(step.group(self.rank)))
             way = "shared" if shared else None
-            call = Call(step, dtype.name, way, members, digest(step, dtype.name, way))
+            call = Call(Record.of(step, dtype.name, way), members, digest(step, dtype.name, way))
             check = self._checks[key] = checker.of(call)
-        if check.due():
-            check.compare(f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}")
-        return check
+        return check.inside(
+            f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}"
+        )
 
     def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
         members = tuple(sorted(step.group(self.rank)))

@@ -1,73 +1,223 @@
-"""A rank that waits too long in a call that was not compared says in which one, and ends the job.
+"""Ranks that wait: for whom, where those are, whether they can come at all; and a thread that says so.
 
-Inside a collective of MPI's a rank can neither look around nor raise. A thread does it in its place: it sees that the
-call is still the same after the deadline, prints it, leaves the other waiting ranks a moment to print theirs, and
-aborts. What the ranks print shows where they part.
+Inside a collective of MPI's a rank can neither look around nor raise. A thread does it in its place: it reads from the
+board what the others do, says now and then for whom this rank waits, and ends the job with the reason where the ranks
+disagree, wait for one another in a circle, or after the deadline.
 """
 
 from __future__ import annotations
 
-import sys
+import os
 import threading
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mpi4py import MPI
-
-from spmdsim.trace.recorder import source_line
+from spmdsim.ending.stop import end_job, write
+from spmdsim.worlds.mpi.board import (
+    AGREED,
+    BEGIN,
+    BEGUN,
+    DONE,
+    FAILED,
+    LEFT,
+    LINE,
+    PROCESS,
+    STAYS,
+    TENSOR,
+    Board,
+    column,
+)
+from spmdsim.worlds.mpi.fingerprint import Record, name_ranks
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.check import Calls
+    from spmdsim.worlds.mpi.calls import Calls
 
-#: Looks per deadline, and the seconds between two looks.
-LOOKS, SHORTEST, LONGEST = 4, 0.05, 5.0
+#: Seconds between two looks, at most; looks per deadline, at least.
+TICK, LOOKS = 0.5, 4
+#: Seconds between two signs of life of ranks that wait.
+SIGNS = 10.0
+#: Seconds that ranks must have waited before they are said to wait for ever, and for which a rank that disagrees with
+#: others may come out of MPI and say so itself.
+SURE, PATIENT = 2.0, 3.0
 #: Exit code of a job that ends so: that of every mistake of the user's.
 CODE = 2
 
 
+def gone(board: Board, place: int) -> str | None:
+    """Why a rank makes no more calls, if it does not."""
+    how = board.state(place, LEFT)
+    if how != STAYS:
+        return {DONE: "left the program", FAILED: "failed"}[how]
+    try:
+        os.kill(board.state(place, PROCESS), 0)
+    except ProcessLookupError:
+        return "is not running any more"
+    except OSError:
+        pass
+    return None
+
+
+def stuck(board: Board) -> set[int]:
+    """The places of ranks that wait for ranks which wait themselves or have left: none of them ever goes on."""
+    waits, free = {}, set()
+    for place in board.places():
+        there = board.waits(place)
+        if there is None:
+            # A rank that failed ends the job as soon as it has said why: the others are its victims.
+            if gone(board, place) is None or board.state(place, LEFT) == FAILED:
+                free.add(place)
+            continue
+        key, number = there
+        members = [int(word) for word in (board.words(place, key) or "").split()]
+        waits[place] = {m for m in members if m != place and not _begun(board, m, key, number)}
+    while more := {place for place, awaited in waits.items() if place not in free and awaited <= free}:
+        free |= more
+    return set(waits) - free
+
+
+def _begun(board: Board, place: int, key: int, number: int) -> bool:
+    at = board.find(place, key)
+    return at is not None and board.numbers[at + BEGUN] > number
+
+
+def nobody_comes(board: Board) -> bool:
+    """Whether this rank waits in vain."""
+    return board.shared and board.me in stuck(board)
+
+
+def absence(board: Board, calls: Calls, number: int, how: str = "will not come") -> str:
+    """One sentence: who has not come to a call, and where they are instead."""
+    there = calls.arrived(number)
+    missing = [(rank, place) for rank, place in zip(calls.members, calls.places) if rank not in there]
+    what = f"{calls.title(number)}: {calls.text(number)}"
+    if not board.shared:
+        return (
+            f"rank {board.members[board.me]} waits for others in {what}; do all ranks run the same program?"
+        )
+    if not missing:
+        return f"all ranks came to {what}, and wait there"
+    who = name_ranks([rank for rank, _ in missing])
+    places = "; ".join(f"rank {rank} {where_is(board, place, calls)}" for rank, place in missing[:4])
+    return f"{who} {how} to {what}; {places}"
+
+
+def where_is(board: Board, place: int, calls: Calls) -> str:
+    """What a rank does that others wait for."""
+    if (why := gone(board, place)) is not None:
+        return f"{why}; {_last(board, place, calls)}"
+    there = board.waits(place)
+    if there is not None:
+        return f"is in {_call(board, place, *there)}"
+    stopped = "is stopped; " if _is_stopped(board.state(place, PROCESS)) else ""
+    return f"{stopped}{_last(board, place, calls)}"
+
+
+def _call(board: Board, place: int, key: int, number: int) -> str:
+    """A rank's call of a group that this rank need not be in."""
+    at = board.find(place, key)
+    if at is None:
+        return "a world that was closed meanwhile"
+    members = [board.members[int(word)] for word in (board.words(place, key) or "").split()]
+    agreed, tensor, line = (board.numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE))
+    record = Record.unpacked(board.words(place, agreed ^ tensor) or "a call without words")
+    where = board.words(place, line) or "an unknown place"
+    return f"call {number} of {name_ranks(members)}: {record}, at {where}"
+
+
+def _last(board: Board, place: int, calls: Calls) -> str:
+    at = board.find(place, calls.key)
+    begun = 0 if at is None else board.numbers[at + BEGUN]
+    if at is None or not begun:
+        return "has made no call with them yet"
+    ago = (time.monotonic_ns() - board.numbers[column(at, BEGIN, begun - 1)]) / 1e9
+    return f"was last in call {begun - 1}, {calls.text(begun - 1, place)}, {ago:.0f} s ago"
+
+
+def _is_stopped(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
+
+
 class Watch:
-    """Looks after the calls of a world's groups until it is stopped.
+    """Looks after the calls of this process, in all worlds, from the first one on."""
 
-    Args:
-        comm: the world; it is aborted.
-        deadline: seconds that a call may take.
-        calls: the calls of each group; they change while this looks.
-    """
+    _all: dict[int, Watch] = {}  # noqa: RUF012 - by the identity of the board, of which there are a few
 
-    def __init__(self, comm: MPI.Comm, deadline: float, calls: Mapping[tuple[int, ...], Calls]) -> None:
-        self._comm, self._rank, self._deadline, self._calls = comm, comm.Get_rank(), deadline, calls
-        self._tick = max(min(deadline / LOOKS, LONGEST), SHORTEST)
-        self._stopped, self._waiter = threading.Event(), threading.get_ident()
-        threading.Thread(target=self._look, name="spmdsim waits", daemon=True).start()
+    @staticmethod
+    def of(board: Board) -> Watch:
+        """The one that looks at a board."""
+        if id(board) not in Watch._all:
+            Watch._all[id(board)] = Watch(board)
+        return Watch._all[id(board)]
 
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._calls: dict[int, tuple[Calls, float]] = {}
+        self._tick = TICK
+        self._thread = threading.Thread(target=self._look, name="spmdsim waits", daemon=True)
+
+    def follow(self, calls: Calls, deadline: float) -> None:
+        """Look after a group's calls, too."""
+        self._calls[calls.key] = calls, deadline
+        self._tick = max(min(self._tick, deadline / LOOKS), 0.02)
+        if not self._thread.is_alive() and self._thread.ident is None:
+            self._thread.start()
+
+    def followed(self) -> list[Calls]:
+        """The calls of all groups of this process."""
+        return [calls for calls, _ in list(self._calls.values())]
+
+    def leave(self, calls: Calls) -> None:
+        """No longer."""
+        self._calls.pop(calls.key, None)
 
     def _look(self) -> None:
-        seen: tuple[Calls, int] | None = None
+        board, signs = self._board, 0
+        before: tuple[int, int] | None = None
         since = 0.0
-        while not self._stopped.wait(self._tick):
-            inside = next((calls for calls in list(self._calls.values()) if calls.inside is not None), None)
-            now = None if inside is None else (inside, inside.number)
-            if now is None or now != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > self._deadline and (text := self._text(now[0])):
-                self._end(text)
+        while True:
+            time.sleep(self._tick)
+            for calls in self.followed():
+                calls.differs()  # so that others need not wait for this rank's next call
+            now = board.waits(board.me)
+            known = None if now is None else self._calls.get(now[0])
+            if now is None or known is None or now != before:
+                before, since, signs = now, time.monotonic(), 0
+                continue
+            calls, deadline = known
+            waited = time.monotonic() - since
+            text = self._why(calls, now[1], waited, deadline)
+            if text is not None and board.waits(board.me) == now:
+                self.end(text)
+            elif waited > (signs + 1) * SIGNS and self._speaks(calls, now[1]):
+                signs += 1
+                write(absence(board, calls, now[1], f"did not come yet, after {waited:.0f} s,"))
 
-    def _text(self, calls: Calls) -> str | None:
-        check, number = calls.inside, calls.number - 1
-        if check is None:
-            return None
-        place = source_line(sys._current_frames().get(self._waiter)) or "an unknown place"
-        return (
-            f"rank {self._rank} waits for more than {self._deadline:g} s for others in collective {number} of ranks "
-            f"{', '.join(map(str, calls.members))}: {check.call.record(number, place)}; do all ranks run the same program?"
-        )
+    def _why(self, calls: Calls, number: int, waited: float, deadline: float) -> str | None:
+        """The reason why this rank must not go on to wait, if there is one and it is this rank's to say so."""
+        first = self._speaks(calls, number)
+        later = 0 if first else 4 * self._tick
+        if waited > min(PATIENT, deadline) + later and (wrong := calls.differs()) is not None:
+            calls.tell_tensor(wrong)
+            time.sleep(self._tick)  # the others tell theirs
+            return calls.disagreement(wrong)
+        board = self._board
+        if waited > SURE and board.shared and board.me in (held := stuck(board)):
+            return absence(board, calls, number) if board.me == min(held) or waited > 2 * SURE else None
+        if waited > deadline + later:
+            return absence(board, calls, number, f"did not come within {deadline:g} s")
+        return None
 
-    def _end(self, text: str) -> None:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-        time.sleep(2 * self._tick)
-        self._comm.Abort(CODE)
+    def _speaks(self, calls: Calls, number: int) -> bool:
+        """Whether this rank is the first one of those that wait for the others."""
+        if not self._board.shared:
+            return True
+        there = calls.arrived(number)
+        return bool(there) and calls.places[calls.members.index(there[0])] == self._board.me
+
+    def end(self, text: str) -> None:
+        """End the job with a reason."""
+        end_job(text, CODE)

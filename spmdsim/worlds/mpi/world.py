@@ -8,6 +8,7 @@ the caller's; only ranks of a step's meshes take part in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,14 +27,14 @@ from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
-from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds
+from spmdsim.worlds.mpi.board import board_of
+from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds, making
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.leaving import Counts, at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.place import broadcast, place
-from spmdsim.worlds.mpi.processes import Processes, unlink_segments
 from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
@@ -84,13 +85,13 @@ class MPIWorld(World):
 
     Args:
         comm: the communicator; COMM_WORLD if left out. It stays the caller's.
-        check: whether ranks compare what they are about to run. ``"auto"`` (the default) compares the first
-            calls of every group, each new one, and a sample of the rest (see ``fingerprint``); ``True`` compares all, and the user's
-            source lines too, at the price of one small all_reduce per call; ``False`` none. ``"values"`` also compares
-            the copies that operators and redistributions read, of large ones samples. The default comes from
+        check: whether ranks compare what they run. ``"auto"`` (the default) compares the first
+            call of each kind before it runs, and every call before any number leaves the program (see ``calls``);
+            ``True`` every call before it runs, and the user's source lines too; ``False`` none. ``"values"`` also
+            compares the copies that operators and redistributions read, of large ones samples. The default comes from
             ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto``, ``values``).
-        deadline: seconds that a call waits for the other ranks before it names the missing ones, or, if it was not
-            compared, what it waits in; ``SPMDSIM_DEADLINE``, or 300.
+        deadline: seconds that a call waits for the other ranks before the missing ones are named and the job ends;
+            ``SPMDSIM_DEADLINE``, or 60.
 
     Attributes:
         comm: the communicator.
@@ -106,23 +107,31 @@ class MPIWorld(World):
         self.vendor = VENDOR
         self._tally = Tally()
         self._everyone = Counted.of(self.comm, self._tally)
-        settings = agreed(
-            self._everyone,
-            DEADLINE if deadline is None else deadline,
-            {
-                "check": lambda: check_mode(check),
-                "deadline": lambda: deadline_seconds() if deadline is None else deadline,
-                "tuning": lambda: tuning(VENDOR),
-            },
-        )
-        self.tuning, seconds = settings["tuning"], settings["deadline"]
-        self._comms, self._shared = Comms(self._everyone, seconds), Shared()
+        otherwise = DEADLINE if deadline is None else deadline
+        with making(self, self.comm, otherwise):
+            settings = agreed(
+                self._everyone,
+                otherwise,
+                {
+                    "check": lambda: check_mode(check),
+                    "deadline": lambda: deadline_seconds() if deadline is None else deadline,
+                    "tuning": lambda: tuning(VENDOR),
+                },
+            )
+            self.tuning, seconds = settings["tuning"], settings["deadline"]
+            self._comms, self._shared = Comms(self._everyone, seconds), Shared()
         self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
         self._short: dict[int, Short] = {}
         mode = settings["check"] if self.size > 1 else False
         self._deadline, self.compares_sources, self.watches_values = seconds, bool(mode), mode == "values"
         mode = "auto" if self.watches_values else mode
-        self._checker = Checker(self._comms, mode, seconds) if mode else None
+        self._checker = None
+        if mode:
+            board, places = board_of(self._everyone)
+            self._checker = Checker(self, self._comms, board, places, mode, seconds)
+            self.compares = True
+        if self._comms.departures is not None and self.size == MPI.COMM_WORLD.Get_size():
+            at_end(self._comms.departures, self._counts, self.comm, seconds, self._checker)
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
 
     @classmethod
@@ -143,15 +152,6 @@ class MPIWorld(World):
             )
         if _launched is None:
             _launched = cls()
-            if _launched._comms.departures is not None:
-                processes = Processes(_launched.comm)
-                unlink_segments()
-                at_end(
-                    _launched._comms.departures,
-                    _launched._counts,
-                    processes,
-                    _launched._comms.deadline,
-                )
         return _launched
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
@@ -197,11 +197,10 @@ class MPIWorld(World):
             return [program.run(array)]
         # Compared before it is derived: making a communicator is a collective, too, that ranks must agree about.
         check = program.check
-        if check is not None and check.due():
-            check.compare()
-        run = self._derive(program, step, array.dtype, algorithm)
-        program.run = in_order(run) if check is None else check.before(run)
-        return [run(contiguous(array)) if check is None else check.inside(run, contiguous(array))]
+        with nullcontext() if check is None else check.inside():
+            run = self._derive(program, step, array.dtype, algorithm)
+            program.run = in_order(run) if check is None else check.before(run)
+            return [run(contiguous(array))]
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
@@ -316,18 +315,39 @@ class MPIWorld(World):
     # -- the control plane ----------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self._everyone.Barrier()
+        """Wait until all ranks are here.
+
+        Raises:
+            WorldError: some are elsewhere, or do not come before the deadline.
+        """
+        with self._together("barrier"):
+            self._everyone.Barrier()
 
     def gather_objects(self, values: list[Any]) -> list[Any]:
         """All ranks' values on every process, pickled. Not traced.
 
         Raises:
-            WorldError: some ranks do not come before the deadline.
+            WorldError: some are elsewhere, or do not come before the deadline.
         """
+        with self._together("gather_objects"):
+            return self._everyone.allgather(values[0])
+
+    def origin(self, meta: Any) -> int:
+        """Which one of the tensors of its kind a new one is; see :meth:`World.origin`."""
+        return 0 if self._checker is None else self._checker.origin(meta)
+
+    def settle(self) -> None:
+        """Compare what this rank called with what the others called; see :meth:`World.settle`."""
         if self._checker is not None:
-            self._checker.meet(self._everyone)
-        return self._everyone.allgather(values[0])
+            self._checker.settle()
+
+    def _together(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._checker is None else self._checker.together(what)
+
+    def _chosen(self, what: str) -> None:
+        if self._checker is not None:
+            chosen = ", ".join(f"{name}={way}" for name, way in sorted(self.algorithms.items()))
+            self._checker.event(f"{what} ({chosen or 'native'}; replicated={self.replicated})")
 
     def equal_on(self, ranks: Sequence[int], number: int) -> bool:
         """Whether these ranks have the same number; see :meth:`World.equal_on`.
@@ -349,12 +369,12 @@ class MPIWorld(World):
 
     def _counts(self) -> Counts | None:
         """What this rank has done, for the others when it leaves; None if it may leave without a word."""
-        made = self._comms.counts()
-        return made if made is None or self._checker is None else {**made, **self._checker.counts()}
+        return self._comms.counts()
 
     def close(self) -> None:
         """Free communicators and MPI types; collective over the world."""
-        self.choose_anew()
+        with self._together("close"):
+            self.choose_anew()
         if self._checker is not None:
             self._checker.close()
         for program in self._programs.values():

@@ -1,0 +1,297 @@
+"""The calls of one group: noted by each rank before it makes them, and compared with what the others noted.
+
+A call is noted on the board before MPI is asked for anything, so who has another rank's data can read what that rank
+called: numbers are compared before they leave the program, and nobody waits for it. Every call is compared, from the
+first one on; only when, and by whom, is a matter of time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.trace.recorder import source_lines
+from spmdsim.worlds.mpi.board import (
+    AGREED,
+    BEGIN,
+    BEGUN,
+    COMPARED,
+    END,
+    INSIDE,
+    KEY,
+    LINE,
+    RING,
+    TENSOR,
+    Board,
+    column,
+)
+from spmdsim.worlds.mpi.fingerprint import NUMBERS, Record, differences, name_ranks, number_of
+from spmdsim.worlds.mpi.lines import this_line
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.mpi.check import Checker
+
+#: Calls after which a group's are compared, if nobody asked before.
+EVERY = 32
+#: Kinds of calls that are remembered to have been made.
+KINDS = 4096
+#: Calls before the one that ranks disagree about that are told, too.
+BEFORE = 3
+
+
+class Calls:
+    """The calls of one group, as this rank made and compared them.
+
+    Args:
+        board: where they are noted.
+        name: tells the group from those of other worlds on the same ranks.
+        members: the ranks of the group in their world, sorted.
+        places: where each member stands on the board.
+        checker: of the world, which says which tensor a call is about.
+        strict: whether calls from different lines disagree.
+
+    Attributes:
+        number: how many were begun.
+        told: whether somebody was told already that ranks disagree or do not come.
+        settled: how many there were when they were last compared.
+    """
+
+    __slots__ = (
+        "_compared",
+        "_found",
+        "_lock",
+        "_tensor_words",
+        "begin",
+        "board",
+        "end",
+        "heard",
+        "key",
+        "kinds",
+        "members",
+        "number",
+        "others",
+        "places",
+        "settled",
+        "start",
+        "told",
+    )
+
+    def __init__(
+        self,
+        board: Board,
+        name: str,
+        members: tuple[int, ...],
+        places: tuple[int, ...],
+        checker: Checker,
+        strict: bool,
+    ) -> None:
+        self.board, self.members, self.places = board, members, places
+        self.number, self.settled, self.told = 0, 0, False
+        self.key = number_of(f"{name} {members}")
+        self.start = board.enter(self.key, " ".join(map(str, places)))
+        self.kinds: set[int] = set()
+        self.others = [place for place in places if place != board.me] if board.shared else []
+        self._compared = dict.fromkeys(self.others, 0)
+        self._found: dict[int, int] = {}
+        self._lock = Lock()  # the thread of ``waiting`` compares, too
+        self._tensor_words = checker.tensor
+        self.heard: dict[tuple[int, int], tuple[Record, str, int, int]] = {}
+        self.begin, self.end = _noting(self, checker.world, strict)
+
+    def new(self, kind: int) -> bool:
+        """Whether the group has not made this kind of call yet, as far as this rank remembers."""
+        if kind in self.kinds:
+            return False
+        if len(self.kinds) >= KINDS:
+            self.kinds.clear()
+        self.kinds.add(kind)
+        return True
+
+    def forget(self, failed: bool = False) -> None:
+        """Give its place on the board back."""
+        self.board.forget(self.key, failed)
+
+    # -- comparing --------------------------------------------------------------------------------------
+
+    def differs(self) -> int | None:
+        """The first call that a member made otherwise, among those that both made and that were not compared yet."""
+        with self._lock:
+            return self._differs()
+
+    def _differs(self) -> int | None:
+        numbers, mine, first = self.board.numbers, self.start, None
+        own = self.number
+        for place in self.others:
+            at = self._at(place)
+            if at is None:
+                continue
+            since, until = self._compared[place], min(own, numbers[at + BEGUN])
+            while since < until:
+                k = since % RING
+                many = min(until - since, RING - k)
+                a, b = column(mine, AGREED, since), column(at, AGREED, since)
+                if numbers[a : a + many].tobytes() != numbers[b : b + many].tobytes():
+                    wrong = next(i for i in range(many) if numbers[a + i] != numbers[b + i]) + since
+                    first = wrong if first is None else min(first, wrong)
+                    break
+                since += many
+            self._compared[place] = since
+        if self.others:
+            numbers[mine + COMPARED] = min(self._compared.values())
+        return first
+
+    def arrived(self, number: int) -> list[int]:
+        """The members that have begun this call, by their ranks."""
+        numbers = self.board.numbers
+        found = []
+        for rank, place in zip(self.members, self.places):
+            at = self.start if place == self.board.me else self._at(place)
+            if at is not None and numbers[at + BEGUN] > number:
+                found.append(rank)
+        return found
+
+    def noted(self) -> list[tuple[Record, str, int, int]]:
+        """This rank's calls since they were last compared, to be told by messages."""
+        found = [self.record(self.board.me, number) for number in range(self.settled, self.number)]
+        return [one for one in found if one is not None]
+
+    def summary(self) -> int:
+        """A number for what must agree in these calls."""
+        numbers = self.board.numbers
+        some = [numbers[column(self.start, AGREED, k)] for k in range(self.settled, self.number)]
+        return hash((self.number, *some)) & (NUMBERS - 1)
+
+    def hear(self, said: Sequence[list[tuple[Record, str, int, int]]]) -> int:
+        """Take what the members said of their calls since the last comparison: the first one in which they differ."""
+        for place, records in zip(self.places, said):
+            self.heard |= {(place, self.settled + k): record for k, record in enumerate(records)}
+        alike = min(map(len, said))
+        differ = (k for k in range(alike) if len({records[k][3] for records in said}) > 1)
+        return self.settled + next(differ, alike)
+
+    def room(self) -> bool:
+        """Whether the next calls may be noted without writing over some that others have not compared yet."""
+        least = self.number - RING + 2 * EVERY
+        if least <= 0:
+            return True
+        numbers = self.board.numbers
+        return all(
+            (at := self._at(place)) is not None and numbers[at + COMPARED] >= least for place in self.others
+        )
+
+    def _at(self, place: int) -> int | None:
+        """Where another member's numbers of this group begin."""
+        at = self._found.get(place)
+        if at is None or self.board.numbers[at + KEY] != self.key:
+            self._found.pop(place, None)
+            at = self.board.find(place, self.key)
+            if at is not None:
+                self._found[place] = at
+        return at
+
+    # -- in words ---------------------------------------------------------------------------------------
+
+    def record(self, place: int, number: int) -> tuple[Record, str, int, int] | None:
+        """A member's call in words, its line, its tensor and the number that must agree; None if it is not kept."""
+        if (heard := self.heard.get((place, number))) is not None:
+            return heard
+        at = self.start if place == self.board.me else self._at(place)
+        if at is None:
+            return None
+        numbers, board = self.board.numbers, self.board
+        begun = numbers[at + BEGUN]
+        if not max(begun - RING, 0) <= number < begun:
+            return None
+        agreed, tensor, line = (numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE))
+        words = self._words(place, agreed ^ tensor)
+        where = self._words(place, line) or board.words(place, line)
+        return Record.unpacked(words or "a call without words"), where or "an unknown place", tensor, agreed
+
+    def _words(self, place: int, number: int) -> str | None:
+        return self.board.words(self.board.me, number) or self.board.words(place, number)
+
+    def text(self, number: int, place: int | None = None) -> str:
+        """A call as this rank, or the one at a place, made it."""
+        found = self.record(self.board.me if place is None else place, number)
+        return "a call that is not kept" if found is None else f"{found[0]}, at {found[1]}"
+
+    def title(self, number: int) -> str:
+        """Which call it is."""
+        return f"call {number} of {name_ranks(self.members)}"
+
+    def tell_tensor(self, number: int) -> None:
+        """Let the others know which tensor a call of this rank is about."""
+        found = self.record(self.board.me, number)
+        if found is not None and (words := self._tensor_words(found[2])) is not None:
+            self.board.tell(found[2], words)
+
+    def disagreement(self, number: int) -> str:
+        """One sentence: who made which call otherwise than the others, and what all had called before."""
+        sides: dict[int, tuple[list[int], Record, int, dict[str, None]]] = {}
+        absent = []
+        for rank, place in zip(self.members, self.places):
+            found = self.record(place, number)
+            if found is None:
+                absent.append(rank)
+                continue
+            record, line, tensor, agreed = found
+            side = sides.setdefault(agreed, ([], record, tensor, {}))
+            side[0].append(rank)
+            side[3][line] = None
+        ordered = sorted(sides.values(), key=lambda side: -len(side[0]))
+        names = differences([record for _, record, _, _ in ordered])
+        if not names:
+            names = ["tensor"] if len({tensor for _, _, tensor, _ in ordered}) > 1 else ["source"]
+        told = []
+        for ranks, record, tensor, lines in ordered[:4]:
+            of = f", {self._tensor(tensor)}" if names == ["tensor"] else ""
+            told.append(f"{name_ranks(ranks)}: {record}{of}, at {' and '.join(lines)}")
+        late = f"; {name_ranks(absent)} did not come there" if absent else ""
+        return f"ranks disagree about {self.title(number)} in its {', '.join(names)}; {'; '.join(told)}{late}{self._before(number)}"
+
+    def _tensor(self, tensor: int) -> str:
+        words = next(filter(None, (self.board.words(place, tensor) for place in self.board.places())), None)
+        return words or f"a tensor computed otherwise (number {tensor % 0xFFFF:04x})"
+
+    def _before(self, number: int) -> str:
+        some = range(max(0, number - BEFORE), number)
+        made = [found for k in some if (found := self.record(self.board.me, k)) is not None]
+        return (
+            f" (before that, all: {', '.join(f'{call.call} at {line}' for call, line, *_ in made)})"
+            if made
+            else ""
+        )
+
+
+def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int], Callable[[int], None]]:
+    """What notes that a call begins and that it ends; closures, since they are on the way of every call."""
+    board, numbers, start = calls.board, calls.board.numbers, calls.start
+    clock = time.monotonic_ns
+    inside, here, begun = board.area(board.me) + INSIDE, board.inside(start), start + BEGUN
+    agreed, tensors, lines, begins, ends = (column(start, k, 0) for k in (AGREED, TENSOR, LINE, BEGIN, END))
+
+    def begin(digest: int) -> int:
+        number = calls.number
+        k = number % RING
+        tensor = world.about
+        line = this_line(board, 2)
+        if strict:
+            words = board.words(board.me, digest)
+            digest ^= number_of(source_lines())
+            board.tell(digest, words or "")
+        numbers[agreed + k] = digest ^ tensor
+        numbers[tensors + k] = tensor
+        numbers[lines + k] = line
+        numbers[begins + k] = clock()
+        numbers[ends + k] = 0
+        numbers[inside] = here
+        calls.number = numbers[begun] = number + 1
+        return number
+
+    def end(number: int) -> None:
+        numbers[inside] = 0
+        numbers[ends + number % RING] = clock()
+
+    return begin, end

@@ -1,0 +1,189 @@
+"""Every call is compared, from the first to the last: on a board in one process, and between real ranks."""
+
+from __future__ import annotations
+
+import mmap
+import random
+
+import numpy as np
+import pytest
+
+from spmdsim import Mesh, Tensor
+from spmdsim.errors import WorldError
+
+pytest.importorskip("mpi4py")
+from spmdsim.worlds import MPIWorld
+from spmdsim.worlds.mpi import board as boards
+from spmdsim.worlds.mpi.board import BEGUN, RING, Board
+from spmdsim.worlds.mpi.calls import EVERY, Calls
+from spmdsim.worlds.mpi.fingerprint import Record
+
+
+class World:
+    """What the calls of one rank ask their world for."""
+
+    about = 0
+
+    def __init__(self):
+        self.world = self
+
+    def tensor(self, origin):
+        return f"tensor number {origin}"
+
+
+@pytest.fixture
+def ranks():
+    """The calls of three ranks in one process."""
+    memory = mmap.mmap(-1, 3 * boards._AREA * 8)
+    found = []
+    for me in range(3):
+        one = Board(memory, (0, 1, 2), me, True)
+        for number, words in ((7, "all_gather"), (8, "all_reduce")):
+            one.tell(number, Record(words, source_layout="a", target_layout="b").packed())
+        found.append((Calls(one, "world", (0, 1, 2), (0, 1, 2), World(), False), one))
+    return [calls for calls, _ in found]
+
+
+def call(calls, kind=7):
+    calls.end(calls.begin(kind))
+
+
+def test_calls_that_are_alike_never_differ(ranks):
+    for number in range(5 * RING):
+        for calls in ranks:
+            call(calls, 7 + number % 2)
+            if number % EVERY == 0:
+                assert calls.differs() is None and calls.room()
+    assert all(calls.differs() is None for calls in ranks)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, RING - 1, RING, 1000, random.Random(0).randrange(5000)])
+def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
+    for number in range(wrong + 40):
+        for rank, calls in enumerate(ranks):
+            call(calls, 8 if rank == 1 and number == wrong else 7)
+        if number % EVERY == EVERY - 1:
+            found = [calls.differs() for calls in ranks]
+            if wrong <= number:
+                break
+            assert found == [None] * 3
+    else:
+        found = [calls.differs() for calls in ranks]
+    assert found == [wrong] * 3
+    text = ranks[2].disagreement(wrong)
+    assert text.startswith(
+        f"ranks disagree about call {wrong} of ranks 0, 1, 2 in its call; ranks 0, 2: all_gather"
+    )
+    assert "rank 1: all_reduce" in text and text.count("test_worlds_calls.py:") >= 2
+
+
+def test_another_tensor_is_another_call(ranks):
+    for rank, calls in enumerate(ranks):
+        call(calls)
+        calls._tensor_words.__self__.about = 100 + (rank == 1)
+        call(calls)
+        calls.tell_tensor(1)
+    assert [calls.differs() for calls in ranks] == [1] * 3
+    text = ranks[0].disagreement(1)
+    assert "in its tensor" in text and "tensor number 100" in text and "tensor number 101" in text
+
+
+def test_a_rank_that_is_far_ahead_must_wait_until_the_others_have_compared(ranks):
+    first, *others = ranks
+    for _ in range(RING - EVERY):
+        assert first.room() or first.number > RING - 3 * EVERY
+        call(first)
+    assert first.differs() is None and not first.room()
+    for calls in others:
+        for _ in range(RING // 2):
+            call(calls)
+    assert not first.room()
+    for calls in others:
+        calls.differs()
+    assert first.room()
+
+
+def test_who_has_not_come_is_known(ranks):
+    call(ranks[0])
+    call(ranks[2])
+    assert ranks[0].arrived(0) == [0, 2]
+    assert ranks[1].board.numbers[ranks[1].start + BEGUN] == 0
+
+
+def test_words_are_kept_for_what_was_told_last(ranks):
+    one, other = ranks[0].board, ranks[1].board
+    for number in range(1000, 9000):
+        one.tell(number, f"words of {number} " + "x" * 200)
+    assert str(other.words(0, 8999)).startswith("words of 8999 ")
+    assert other.words(0, 1000) is None
+    assert one.words(0, 8999) == other.words(0, 8999)
+
+
+# -- real ranks -----------------------------------------------------------------------------------------------
+
+
+def layout(world, mesh):
+    x, y = (Tensor.from_global(np.ones((6, 6)), mesh(*dims), world) for dims in (("x", None), (None, "x")))
+    return [lambda: x.to(mesh(None, None)), lambda: y.to(mesh(None, None))]
+
+
+def element_type(world, mesh):
+    x, y = (Tensor.from_global(np.ones(6, kind), mesh("x"), world) for kind in ("f4", "i4"))
+    return [lambda: x.to(mesh(None)), lambda: y.to(mesh(None))]
+
+
+def reduction(world, mesh):
+    x, y = (
+        Tensor.from_local(np.ones(6), mesh(None, partial={"x": op}), world, shape=(6,))
+        for op in ("sum", "prod")
+    )
+    return [lambda: x.to(mesh(None)), lambda: y.to(mesh(None))]
+
+
+def tensor(world, mesh):
+    x, y = (Tensor.from_global(np.full(6, value), mesh("x"), world) for value in (1.0, 2.0))
+    return [lambda: x.to(mesh(None)), lambda: y.to(mesh(None))]
+
+
+def computed(world, mesh):
+    from spmdsim.ops import exp, relu
+
+    x = Tensor.from_global(np.ones(6), mesh("x"), world)
+    y, z = relu(x), exp(x)
+    return [lambda: y.to(mesh(None)), lambda: z.to(mesh(None))]
+
+
+@pytest.mark.parametrize("before", [0, 550])
+@pytest.mark.parametrize("kind", [layout, element_type, reduction, tensor, computed])
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_leaves(mpi_comm, kind, before):
+    world = MPIWorld(mpi_comm, deadline=30)
+    mesh, odd = Mesh((3,), ("x",)), world.rank == 1
+    one, other = kind(world, mesh)
+    for _ in range(before + 1):
+        one()
+        other()
+    world.settle()
+    number = world._checker._calls[0, 1, 2].number
+    result = (other if odd else one)()
+    with pytest.raises(WorldError) as error:
+        _ = result.shards
+    text = str(error.value)
+    assert text.startswith(f"ranks disagree about call {number} of ranks 0, 1, 2 in its ")
+    assert (
+        "ranks 0, 2: all_" in text and "; rank 1: all_" in text and text.count("test_worlds_calls.py:") >= 2
+    )
+    assert ("tensor" in text) == (kind in (tensor, computed))
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_ranks_may_look_at_replicated_numbers_alone(mpi_comm):
+    world = MPIWorld(mpi_comm, deadline=30)
+    mesh = Mesh((3,), ("x",))
+    x = Tensor.from_global(np.ones(6), mesh("x"), world).to(mesh(None))
+    if world.rank == 1:
+        assert float((x * 2).shards[0].sum()) == 12 and x.full().sum() == 6
+    assert (x + x).to(mesh("x")).to(mesh(None)).full().sum() == 12
+    world.close()
