@@ -69,8 +69,8 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
             saving.end()
 
 
-def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, str]]:
-    """The world of the tensors, and by name, in alphabetical order, what each of them is."""
+def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
+    """The world of the tensors, and by name, in alphabetical order, what each of them is and where it comes from."""
     if not tensors:
         raise InputError(f"there are no tensors to save, at {source_line()}")
     for name, tensor in tensors.items():
@@ -80,11 +80,11 @@ def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, str]]:
     for name, tensor in others:
         if tensor.world is not first[1].world:
             raise WorldError(f"save() takes tensors of one world, but {first[0]!r} and {name!r} are of two")
-    found = {name: f"{t.dtype}{list(t.shape)} {t.layout}" for name, t in sorted(tensors.items())}
+    found = {name: (f"{t.dtype}{list(t.shape)} {t.layout}", t.origin) for name, t in sorted(tensors.items())}
     return first[1].world, found
 
 
-def _require_equal(found: Sequence[Mapping[str, str]]) -> None:
+def _require_equal(found: Sequence[Mapping[str, tuple[str, int]]]) -> None:
     """All ranks must save the same, or what they write makes up no checkpoint.
 
     Raises:
@@ -100,8 +100,9 @@ def _require_equal(found: Sequence[Mapping[str, str]]) -> None:
                     f"at {source_line()}"
                 )
             if here != there:
+                alike = f"another tensor, {there[0]}" if there[0] == here[0] else there[0]
                 raise WorldError(
-                    f"the ranks save different tensors: {name!r} is {here} on rank 0, {there} on rank {rank}, "
+                    f"the ranks save different tensors: {name!r} is {here[0]} on rank 0, {alike} on rank {rank}, "
                     f"at {source_line()}"
                 )
 

@@ -251,6 +251,25 @@ class Calls:
         late = f"; {name_ranks(absent)} did not come there" if absent else ""
         return f"ranks disagree about {self.title(number)} in its {', '.join(names)}; {'; '.join(told)}{late}{self._before(number)}"
 
+    def parted(self) -> str:
+        """Since when equal calls come from other lines, in words: there a member made one more or one less than the rest."""
+        numbers, here = self.board.numbers, self.board.me
+        found = [
+            (rank, place, self.start if place == here else self._at(place))
+            for rank, place in zip(self.members, self.places)
+        ]
+        there = [(rank, place, at) for rank, place, at in found if at is not None]
+        begun = [numbers[at + BEGUN] for _, _, at in there]
+        for number in range(max(0, max(begun) - RING), min(begun)):
+            if len({numbers[column(at, LINE, number)] for _, _, at in there}) > 1:
+                lines: dict[str, list[int]] = {}
+                for rank, place, _ in there:
+                    record = self.record(place, number)
+                    lines.setdefault("?" if record is None else record[1], []).append(rank)
+                sides = ", ".join(f"{name_ranks(ranks)} at {line}" for line, ranks in lines.items())
+                return f"; the calls are from other lines since call {number}: {sides}"
+        return ""
+
     def _tensor(self, tensor: int) -> str:
         words = next(filter(None, (self.board.words(place, tensor) for place in self.board.places())), None)
         return words or f"a tensor computed otherwise (number {tensor % 0xFFFF:04x})"

@@ -98,7 +98,7 @@ def absence(board: Board, calls: Calls, number: int, how: str = "will not come")
         return f"all ranks came to {what}, and wait there"
     who = name_ranks([rank for rank, _ in missing])
     places = "; ".join(f"rank {rank} {where_is(board, place, calls)}" for rank, place in missing[:4])
-    return f"{who} {how} to {what}; {places}"
+    return f"{who} {how} to {what}; {places}{calls.parted()}"
 
 
 def where_is(board: Board, place: int, calls: Calls) -> str:
