@@ -191,11 +191,12 @@ class Tensor:
         world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
-        made = cls(world, meta, shards_of(world, meta, take), requires_grad, name, world.origin(meta))
+        made = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
         if world.compares_sources:
             from spmdsim.tensor.replicas import require_equal_source
 
             require_equal_source(world, made, source)
+        made.origin = world.origin(meta)  # only now: what was refused is counted on no rank
         return made
 
     @classmethod

@@ -1,0 +1,93 @@
+"""What it costs that the ranks compare all they call: the same work with and without, in one job, in turns.
+
+Run: mpirun -n 2 python scripts/bench/bench_agreement.py
+On a machine that others use, too, BENCH_STATISTIC=min compares the best times.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import bench_training
+import numpy as np
+from mpi4py import MPI
+from paired import paired
+
+from spmdsim import Mesh, MPIWorld, Tensor
+from spmdsim.worlds.mpi.board import _AREA, Board
+from spmdsim.worlds.mpi.calls import Calls
+
+#: Repeated calls per measurement.
+CALLS = 1000
+#: Rows, width and hidden width of the network.
+SIZES = (1024, 1024, 4096)
+
+
+def small(world: MPIWorld) -> Callable[[], object]:
+    """A small all_gather, again and again."""
+    mesh = Mesh((world.size,), ("x",))
+    x, whole = Tensor.from_global(np.ones(8 * world.size, np.float32), mesh("x"), world), mesh(None)
+
+    def work() -> None:
+        for _ in range(CALLS):
+            x.to(whole)
+
+    return work
+
+
+class Alone:
+    """A checker that has no world around it."""
+
+    about = 0
+
+    def __init__(self) -> None:
+        self.world = self
+
+    def tensor(self, origin: int) -> None:
+        """No tensor has words."""
+
+
+def noting(rounds: int = 400) -> float:
+    """Seconds to note one call, the best of many rounds in one process: what others do here hardly matters."""
+    board = Board(mmap.mmap(-1, _AREA * 8), (0,), 0, False)
+    calls = Calls(board, "", (0,), (0,), Alone(), False)  # type: ignore[arg-type]
+    begin, end, best = calls.begin, calls.end, 1.0
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            end(begin(7))
+        best = min(best, (time.perf_counter() - start) / CALLS)
+    return best
+
+
+def main() -> None:
+    """Print the table."""
+    comm = MPI.COMM_WORLD
+    worlds = {"compared": MPIWorld(check="auto"), "not compared": MPIWorld(check=False)}
+    rows = {
+        f"small all_gather, {CALLS} calls": {name: small(world) for name, world in worlds.items()},
+        "MLP {1} -> {2} -> {1}, {0} rows, forward + backward".format(*SIZES): {
+            name: bench_training.mlp(world, *SIZES)["ours"] for name, world in worlds.items()
+        },
+    }
+    if comm.Get_rank() == 0:
+        print(f"to note a call, in one process: {noting() * 1e6:.2f} us")
+        print(
+            f"{comm.Get_size()} ranks of {MPI.get_vendor()[0]}\n{'':52s}{'compared':>12s}{'not':>12s}{'more':>18s}"
+        )
+    for work, ways in rows.items():
+        times = paired(comm, ways, 10.0)
+        with_, without = times["compared"], times["not compared"]
+        more = (with_ - without) / CALLS * 1e6
+        text = f"{more:.2f} us per call" if "calls" in work else f"{(with_ / without - 1) * 100:.1f} %"
+        if comm.Get_rank() == 0:
+            print(f"{work:52s}{with_ * 1e3:9.2f} ms{without * 1e3:9.2f} ms{text:>18s}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
