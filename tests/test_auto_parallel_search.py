@@ -132,7 +132,7 @@ def test_files_of_other_programs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(InputError, match="not a file of strategies"):
         load_choice(tmp_path / "t.json", mlp(2, 16, 16))
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="there is no file"):
         load_choice(tmp_path / "none.json", mlp(2, 16, 16))
 
 

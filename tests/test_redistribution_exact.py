@@ -248,11 +248,11 @@ def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
             ends = endpoints(src, dst.reduced, shape)
             taken = candidates(*ends, 4, machine)[0]
             best = next(one for one in candidates(*ends, 4, machine, all_of_them=True) if one.allowed)
+            reduced += taken.kind == REDUCED
             if machine is None and src.partial:  # what loses step by step may gain where steps are added up
                 assert taken.seconds == pytest.approx(best.seconds)
                 continue
             assert taken.order == best.order, (src, dst, shape, taken.steps, best.steps)
-            reduced += taken.kind == REDUCED
     assert reduced > 5
 
 
