@@ -253,6 +253,8 @@ class Program:
             if true.dtype.kind in "fc"
             else [true]
         )
+        if not all(np.isfinite(run).all() for run in noisy):
+            return False  # so near to where it is not defined that no tolerance can be said
         graded = operation.smooth and dtype.kind not in "iub" and any(v.graded for v in operands)
         self.values.append(Value(operation, dtype, true, noisy, exact, graded))
         return True
@@ -458,27 +460,33 @@ class Program:
             if gradient is None or not self.values[i].true.size:
                 continue
             actual = gradient.full().astype(np.complex128)
-            direction = self._direction(i)
-            slope, doubt = self._slope(i, direction)
-            size = float((np.abs(actual) * np.abs(direction)).sum())
-            allowed = (5e-3 if narrow else 1e-6) * (size + abs(slope)) + 10 * doubt + 1e-6
-            if doubt > 1e-3 * (size + abs(slope)) + 1e-6:
-                continue  # a kink, or too steep to say
-            seen = float((np.conj(actual) * direction).real.sum())
-            if not abs(seen - slope) <= allowed:
-                self._fail(
-                    i,
-                    tensors,
-                    f"slope of the gradient {seen:.8g}, of the reference {slope:.8g} (allowed {allowed:.2g})",
-                )
+            # Along one direction the bends of two kinks may cancel, and nothing is doubted; not along two.
+            wrong = [self._wrong_slope(i, actual, narrow, number) for number in range(2)]
+            if None in wrong:
+                continue
+            if all(wrong):
+                self._fail(i, tensors, str(wrong[0]))
             if i in exact:
                 scale = np.abs(exact[i]).max(initial=0)
                 off = np.abs(actual - exact[i]).max(initial=0)
                 if not off <= (1e-2 if narrow else 1e-7) * (scale + 1e-3):
                     self._fail(i, tensors, f"gradient differs from torch's by {off:.3g} of {scale:.3g}")
 
-    def _direction(self, i: int) -> np.ndarray:
-        numbers = np.random.default_rng([self.seed, i])
+    def _wrong_slope(self, i: int, actual: np.ndarray, narrow: bool, number: int) -> str | None:
+        """What is wrong with a leaf's gradient along a direction; None if the reference cannot say."""
+        direction = self._direction(i, number)
+        slope, doubt = self._slope(i, direction)
+        size = float((np.abs(actual) * np.abs(direction)).sum())
+        if doubt > 1e-3 * (size + abs(slope)) + 1e-6:
+            return None  # a kink, or too steep
+        allowed = (5e-3 if narrow else 1e-6) * (size + abs(slope)) + 10 * doubt + 1e-6
+        seen = float((np.conj(actual) * direction).real.sum())
+        if abs(seen - slope) <= allowed:
+            return ""
+        return f"slope of the gradient {seen:.8g}, of the reference {slope:.8g} (allowed {allowed:.2g})"
+
+    def _direction(self, i: int, number: int) -> np.ndarray:
+        numbers = np.random.default_rng([self.seed, i, number])
         real = numbers.normal(size=self.shape(i))
         return real + 1j * numbers.normal(size=self.shape(i)) if self.values[i].dtype.kind == "c" else real
 
