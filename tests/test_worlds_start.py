@@ -133,7 +133,7 @@ def test_what_differs_is_named_on_all_ranks(said, name, words):
 
 
 def test_a_setting_that_is_wrong_on_one_rank_is_known_to_all(said):
-    mistake = "check is True, False, 'auto' or 'values', but got 'often'"
+    mistake = "SPMDSIM_CHECK is 0, 1, auto or values, but it is 'often'"
     assert alike(said, "nonsense") == f"WorldError: on rank 1, {mistake}"
     assert alike(said, "all wrong") == f"UsageTypeError: {mistake}"
 

@@ -247,7 +247,10 @@ def _same_manifest(place: Path, world: World) -> dict[str, Any]:
     except InputError as error:
         problem = str(error)
     gathered = world.gather_objects([(problem, data, str(place.absolute()))] * len(world.ranks))
-    _raise_first([problem for problem, _, _ in gathered])
+    problems = [problem for problem, _, _ in gathered]
+    if None in problems:  # not all ranks have this problem
+        problems = [problem and f"rank {rank}: {problem}" for rank, problem in enumerate(problems)]
+    _raise_first(problems)
     for rank, (_, other, path) in enumerate(gathered):
         if other != gathered[0][1]:
             raise InputError(

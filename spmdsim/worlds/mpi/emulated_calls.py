@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.collectives import Schedule
+from spmdsim.ending.hooks import hook_quick_exit
 from spmdsim.errors import WorldError
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.mpi.alike import Comparison, differing, names, sides
@@ -265,3 +266,4 @@ def _leave() -> None:
 
 
 atexit.register(_leave)
+hook_quick_exit(_leave)

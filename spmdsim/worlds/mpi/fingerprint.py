@@ -93,6 +93,8 @@ def check_mode(mode: bool | str | None) -> bool | str:
     if mode is None:
         asked = os.environ.get("SPMDSIM_CHECK", "auto")
         mode = {"0": False, "1": True}.get(asked, asked)
+        if mode not in MODES:
+            raise UsageTypeError(f"SPMDSIM_CHECK is 0, 1, auto or values, but it is {asked!r}")
     if mode not in MODES:
         raise UsageTypeError(f"check is True, False, 'auto' or 'values', but got {mode!r}")
     return mode
