@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,9 @@ SHARED = Path("/dev/shm")
 
 OURS = ("mpich_shm_", "sm_segment.", "osc_sm.", "vader_segment.")
 """How the names of such files begin: MPICH's, and Open MPI's."""
+
+YOUNG = 0.25
+"""Seconds after which a segment that no process has mapped is nobody's; before, the job that made it may just do so."""
 
 
 def sweep(since: float) -> list[Path]:
@@ -19,17 +23,19 @@ def sweep(since: float) -> list[Path]:
         since: when the job began, in seconds of the file system's clock.
 
     Returns:
-        What is still in use: of ranks that are just ending, or of somebody's running job.
+        What is left: in use, by ranks that are just ending or by somebody's running job, or so young that the job that
+        made it may not have had the time to use it.
     """
-    found = [path for path in _segments() if _made_since(path, since)]
-    if not found:
+    segments = {path: made for path in _segments() if (made := _made(path)) is not None and made >= since}
+    if not segments:
         return []
     used = in_use()
-    for path in found:
-        if path.name not in used:
-            with suppress(OSError):
-                path.unlink()
-    return [path for path in found if path.name in used]
+    now = time.time()
+    left = [path for path, made in segments.items() if path.name in used or now - made < YOUNG]
+    for path in segments.keys() - set(left):
+        with suppress(OSError):
+            path.unlink()
+    return left
 
 
 def _segments() -> list[Path]:
@@ -39,12 +45,13 @@ def _segments() -> list[Path]:
         return []
 
 
-def _made_since(path: Path, since: float) -> bool:
+def _made(path: Path) -> float | None:
+    """When a file of this user's was made."""
     try:
         found = path.stat()
     except OSError:
-        return False
-    return found.st_uid == os.getuid() and found.st_ctime >= since
+        return None
+    return found.st_ctime if found.st_uid == os.getuid() else None
 
 
 def in_use() -> set[str]:
