@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
+from unittest.mock import patch
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -134,8 +136,16 @@ def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
     return {"hand": hand, "ours": ours}
 
 
-def training_bytes(mesh: Mesh, split: bool, merge: bool, width: int = 512) -> int:
-    """Bytes that the busiest rank receives in a step of two layers, their weights split over tp or copied along it."""
+def training_bytes(mesh: Mesh, split: bool, merge: bool = True, helped: bool = True, width: int = 512) -> int:
+    """Bytes that the busiest rank receives in a step of two layers.
+
+    Args:
+        mesh: of the axes dp and tp.
+        split: whether the weights are split over tp, or copied along it.
+        merge: whether gradients share messages.
+        helped: whether ranks along the axes that copy a gradient help to reduce it, or each slice reduces its own.
+        width: of both layers.
+    """
     here = LockStep(mesh.size)
     layers = [
         nn.Linear(width, width, mesh(None, "tp" if split else None)),
@@ -145,7 +155,8 @@ def training_bytes(mesh: Mesh, split: bool, merge: bool, width: int = 512) -> in
         layer.materialise(here, seed=seed)
     x = Tensor.from_global(np.ones((8 * mesh.size, width), np.float32), mesh("dp", None), here)
     optimiser = nn.SGD([p for layer in layers for p in layer.parameters()], 1e-2)
-    with record() as trace:
+    alone = nullcontext() if helped else patch("spmdsim.nn.together.shared_copies", lambda layouts: ())
+    with record() as trace, alone:
         y = layers[1](ops.relu(layers[0](x))).to(mesh("dp", None))
         nn.backward(ops.sum(ops.multiply(y, y)), merge=merge)
         optimiser.step()
@@ -158,16 +169,13 @@ def training_bytes(mesh: Mesh, split: bool, merge: bool, width: int = 512) -> in
 def print_bytes() -> None:
     """The table of :func:`training_bytes`."""
     print("bytes received by the busiest rank, one step of 512 -> 512 -> 512 in float32")
-    print(
-        f"{'dp x tp':10s}{'weights copied':>16s}{'one by one':>14s}{'weights split':>16s}{'one by one':>14s}"
-    )
+    ways = {"": {}, "one by one": {"merge": False}, "no helpers": {"helped": False}}
+    heads = [way or f"weights {what}" for what in ("copied", "split") for way in ways]
+    print(f"{'dp x tp':8s}" + "".join(f"{head:>16s}" for head in heads))
     for shape in ((2, 2), (2, 4), (4, 2), (8, 1), (4, 4), (8, 2), (2, 8), (8, 8)):
         mesh = Mesh(shape, ("dp", "tp"))
-        row = [training_bytes(mesh, split, merge) for split in (False, True) for merge in (True, False)]
-        print(
-            f"{f'{shape[0]} x {shape[1]}':10s}"
-            + "".join(f"{n:>{w},d}" for n, w in zip(row, (16, 14, 16, 14)))
-        )
+        row = [training_bytes(mesh, split, **way) for split in (False, True) for way in ways.values()]
+        print(f"{f'{shape[0]} x {shape[1]}':8s}" + "".join(f"{count:>16,d}" for count in row))
 
 
 def main() -> None:

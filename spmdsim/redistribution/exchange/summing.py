@@ -142,15 +142,19 @@ def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[t
 
 
 def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
-    """Elements that a rank packs, lands and has added up at once besides its shards, in the round that takes most."""
+    """Elements that a rank holds at most besides its shards: packed, landed and added up, round by round.
+
+    The shard after it is there only when the last round has landed.
+    """
     found = parts(src, dst, shape)
     added = sum(part.count for part in found for adder, _ in part.adders if rank == adder)
     packed, landed = (
         [sum(found[hop[2]].count for hop in some if hop[side] == rank) for some in rounds(found)]
         for side in (0, 1)
     )
+    after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
     later = max(map(sum, zip(packed[1:], landed[1:])))
-    return max(landed[0] + max(packed[0], added), added + later)
+    return max(landed[0] + max(packed[0], added) - after, added + later - after, added + landed[-1])
 
 
 # -- whole elements -----------------------------------------------------------------------------------------

@@ -96,13 +96,14 @@ def sum_directly(
         }
 
     def run(array: np.ndarray) -> np.ndarray:
-        out = empty(target, dtype)
         own = {k: array[index] for k, index in have.items()}
         total = first_sums(own)
         for some in passed:
             for _, k, piece in some.run(comm, total, dtype):
                 total[k] = add_on(op, piece, total[k], found[k].terms if found[k].last == rank else None)
-        for _, k, piece in results.run(comm, total, dtype):
+        came = results.run(comm, total, dtype)
+        out = empty(target, dtype)  # not before what was packed is gone
+        for _, k, piece in came:
             out[want[k]] = piece
         for k in mine:
             if found[k].last == rank and rank in found[k].wanting:
