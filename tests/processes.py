@@ -12,6 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def hear_ctrl_c() -> None:
+    """In a new process: let Ctrl-C end it, which what a shell starts in the background ignores."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run_python(
     *arguments: object, cwd: Path | None = None, timeout: float = 600, **variables: str
 ) -> subprocess.CompletedProcess[str]:

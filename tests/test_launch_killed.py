@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from processes import parent_of, waited_for
+from processes import hear_ctrl_c, parent_of, waited_for
 
 from spmdsim.ending.notes import FAILED_DIR
 from spmdsim.launch import leftovers
@@ -70,6 +70,7 @@ def job(tmp_path):
         text=True,
         env={**os.environ, "PYTHONPATH": paths},
         start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     ) as starter:
         try:
             assert starter.stdout is not None and starter.stdout.readline() == "ready\n"

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import hear_ctrl_c
 
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
@@ -117,6 +118,7 @@ def test_ctrl_c_is_one_line(command: str, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
+        preexec_fn=hear_ctrl_c,
     )
     for _ in range(600):
         if (tmp_path / "on").exists():

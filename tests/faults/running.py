@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from processes import hear_ctrl_c
+
 from faults.case import DEADLINE, LAUNCH, RANKS, Case
 from spmdsim.launch import mpi
 
@@ -122,7 +124,7 @@ def _run(case: Case, way: str, folder: Path, mark: str) -> Result:
     with output.open("wb") as out:
         job = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env=variables,
-            start_new_session=True, preexec_fn=_plain_signals,
+            start_new_session=True, preexec_fn=hear_ctrl_c,
         )  # fmt: skip
     code, seconds = _wait(job, case, folder)
     left = [] if code is None else _left(mark, folder)
@@ -169,11 +171,6 @@ def judge(case: Case, code: int | None, seconds: float, missing: list[str], left
     if missing:
         return UNNAMED
     return LATE if seconds > case.seconds else NAMED
-
-
-def _plain_signals() -> None:
-    """A job that was started in the background of a shell would ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _wait(job: subprocess.Popen[bytes], case: Case, folder: Path) -> tuple[int | None, float]:
