@@ -11,8 +11,9 @@ from processes import run_python
 from spmdsim import nn
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout import Mesh
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Tensor, watch
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
+from spmdsim.worlds import LockStep
 
 A = np.arange(24.0).reshape(4, 6)
 
@@ -194,3 +195,24 @@ def test_values_that_differ_are_named(said, name, words):
 @pytest.mark.parametrize("name", ["equal", "nan", "sums", "function, split", "unchecked"])
 def test_values_that_may_differ_or_do_not_are_no_mistake(said, name):
     assert said[name] == "nothing"
+
+
+def test_copies_are_watched_in_one_process_too(monkeypatch):
+    for mode, found in (("auto", False), ("values", True)):
+        monkeypatch.setenv("SPMDSIM_CHECK", mode)
+        monkeypatch.setattr(watch, "watchers", list(watch.watchers))
+        world, mesh = LockStep(3), Mesh((3,), ("x",))
+        w = Tensor.from_global(A, mesh(None, None), world, name="w")
+        w.full(), (w + w).to(mesh("x", None)), (w.to(mesh("x", None)).sum() * 2.0).full()  # nothing differs
+        w.local(1)[2, 3] = -1
+        for act in (lambda w=w: w * w, lambda w=w: w.to(mesh("x", None))):
+            if not found:
+                act()
+                continue
+            with pytest.raises(
+                WorldError, match=r"copies of 'w' .* at \(2, 3\): ranks 0, 2 hold 15.0, rank 1 holds -1"
+            ):
+                act()
+    monkeypatch.setenv("SPMDSIM_CHECK", "perhaps")
+    with pytest.raises(UsageTypeError, match="it is 'perhaps'"):
+        LockStep(2)

@@ -13,7 +13,8 @@ from spmdsim.worlds.mpi import fingerprint
 PROGRAM = """\
 import sys, time
 import numpy as np
-from spmdsim import Mesh, MPIWorld, Tensor
+from dataclasses import replace
+from spmdsim import Machine, Mesh, MPIWorld, Tensor
 from spmdsim.redistribution.step import Step
 
 case = sys.argv[1]
@@ -57,8 +58,12 @@ elif case == "line":  # the same call from two places is a mistake only where li
         reduce()
 elif case == "end" and odd:  # what nobody waits for is compared at the end
     world.use(all_reduce="ring")
+elif case == "machine":  # what two ranks measured on the same machine
+    found = Machine.laptop()
+    world.machine = replace(found, beta=found.beta * 2) if odd else found
 if case not in ("facts", "end"):
     reduce()
+world.settle()
 print("all the same")
 """
 
@@ -103,6 +108,14 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
         (
             "facts",
             ["rank 1 will not come to call 200 of ranks 0, 1, 2: gather_objects", "rank 1 left the program"],
+        ),
+        (
+            "machine",
+            [
+                "about call 200 of ranks 0, 1, 2",
+                "rank 1: world.machine = laptop ",
+                "ranks 0, 2: world.machine = laptop ",
+            ],
         ),
         ("line", ["about call 200 of ranks 0, 1, 2 in its source;"]),
         (

@@ -126,6 +126,28 @@ def test_specifications_of_buffers(pair):
     both(pair, lambda c, y: c.Allreduce(x.reshape(3, 4), y), x.reshape(3, 4))
 
 
+def test_the_mpi_type_counts_and_not_the_arrays(pair):
+    comm = pair[0]
+    whole = numbers(6, comm.rank)
+    for array in (whole.view("f8"), whole.view("u1"), whole.view("u4"), whole.view("c16"), whole.view("V8")):
+        out = np.zeros_like(array)
+        for op in (MPI.SUM, MPI.MIN, MPI.PROD):
+            both(
+                pair,
+                lambda c, y, op=op, a=array: c.Allreduce([a, MPI.INT64_T], [y, 6, MPI.INT64_T], op),
+                out.view("i8"),
+            )
+            both(
+                pair,
+                lambda c, y, op=op, a=array: c.Scan([a, "l"], [y.view(a.dtype), "l"], op),
+                out.view("i8"),
+            )
+        both(pair, lambda c, y, a=array: c.Allreduce(MPI.IN_PLACE, [y.view(a.dtype), MPI.INT64_T]), whole)
+        both(pair, lambda c, y, a=array: c.Bcast([y.view(a.dtype), 4, MPI.INT64_T]), whole)
+    with pytest.raises(UsageTypeError, match="20 bytes are no whole number of elements of 8 bytes"):
+        pair[1].Allreduce([np.zeros(5, "f4"), MPI.DOUBLE], np.zeros(5, "f4"))
+
+
 def test_arrays_stored_column_by_column(pair):
     comm = pair[0]
     x = np.asfortranarray(numbers(12, comm.rank).reshape(3, 4))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import weakref
 
 import numpy as np
+import pytest
+from processes import run_python
 
-from spmdsim.worlds.pool import HUGE_PAGE, OFFSET, PAGE, SMALLEST, Pool, empty, pool
+from spmdsim.worlds.pool import HUGE_PAGE, LIMIT, OFFSET, PAGE, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
 
@@ -97,3 +99,19 @@ def test_buffers_cut_from_the_same_pages_do_not_overlap():
         assert address(buffer) % PAGE == OFFSET
     assert all((buffer == number).all() for number, buffer in enumerate(held))
     assert [buffer.nbytes for buffer in held] == [size for size in sizes for _ in range(3)]
+
+
+@pytest.mark.parametrize("text", ["1 GiB", "-1", "1e9", "9" * 30, "\u0661"])
+def test_a_limit_that_is_no_number_is_told_in_one_line(text):
+    result = run_python("-m", "spmdsim", "run", "--world", "lockstep", "-n", 2, SPMDSIM_POOL_BYTES=text)
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode == 2 and len(lines) == 1, result
+    assert f"SPMDSIM_POOL_BYTES is a number of bytes, such as {LIMIT}, or 0 for none" in lines[0]
+
+
+def test_the_limit_is_read_when_it_is_needed(monkeypatch):
+    here = Pool()
+    monkeypatch.setenv("SPMDSIM_POOL_BYTES", str(SMALLEST))
+    here.empty((SMALLEST,), np.uint8)
+    here.empty((2 * SMALLEST,), np.uint8)
+    assert (here.limit, here.nbytes) == (SMALLEST, SMALLEST)

@@ -46,6 +46,8 @@ case("nonsense")
 variable("SPMDSIM_CHECK", "often", (0, 1, 2))
 case("all wrong")
 os.environ.pop("SPMDSIM_CHECK")
+variable("SPMDSIM_POOL_BYTES", "1 GiB")
+case("no bytes")
 variable("SPMDSIM_TUNING", f"{folder}/tuning.json")
 variable("SPMDSIM_POOL_BYTES", "4096", (0, 1))
 case("settings")
@@ -136,6 +138,8 @@ def test_a_setting_that_is_wrong_on_one_rank_is_known_to_all(said):
     mistake = "SPMDSIM_CHECK is 0, 1, auto or values, but it is 'often'"
     assert alike(said, "nonsense") == f"WorldError: on rank 1, {mistake}"
     assert alike(said, "all wrong") == f"UsageTypeError: {mistake}"
+    words = "SPMDSIM_POOL_BYTES is a number of bytes, such as 536870912, or 0 for none, but it is '1 GiB'"
+    assert alike(said, "no bytes") == f"WorldError: on rank 1, {words}"
 
 
 def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):

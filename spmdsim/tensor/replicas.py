@@ -212,14 +212,28 @@ class Copies(watch.Watcher):
         """
         world, layout = tensor.world, tensor.layout
         rank = world.ranks[0]
-        if not world.watches_values or rank not in layout.mesh:
+        if not world.watches_values:
             return
         self.turn += 1
+        if len(world.ranks) > 1:
+            self._look_at_all(tensor, what)
+            return
+        if rank not in layout.mesh:
+            return
         group, array = layout.replicas(rank), tensor.held[0]
         if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn)):
             found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
             if found is not None:
                 raise WorldError(_text(tensor.name or what, tensor, *found))
+
+    def _look_at_all(self, tensor: Tensor, what: str) -> None:
+        """The same where one process holds all copies; those that are one array need no look."""
+        for group in _copies(tensor):
+            arrays = {id(tensor.held[rank]): tensor.held[rank] for rank in group}
+            if len(arrays) > 1 and len({sampled(array, self.turn) for array in arrays.values()}) > 1:
+                found = first_difference(tensor.held, tensor.world.gather_objects, [group])
+                if found is not None:
+                    raise WorldError(_text(tensor.name or what, tensor, *found))
 
 
 def watch_values(world: World) -> None:
@@ -237,7 +251,6 @@ def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
         WorldError: what differs, on which ranks, and for arrays the first element.
     """
     layout, rank = tensor.layout, world.ranks[0]
-    watch_values(world)
     if rank not in layout.mesh or getattr(source, "words", "") is None:
         return
     words, array = getattr(source, "words", ""), tensor.held[0]

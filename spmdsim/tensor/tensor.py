@@ -192,10 +192,12 @@ class Tensor:
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
         made = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
-        if world.compares_sources:
-            from spmdsim.tensor.replicas import require_equal_source
+        if world.compares_sources or world.watches_values:
+            from spmdsim.tensor.replicas import require_equal_source, watch_values
 
-            require_equal_source(world, made, source)
+            watch_values(world)
+            if world.compares_sources:
+                require_equal_source(world, made, source)
         made.origin = world.origin(meta)  # only now: what was refused is counted on no rank
         return made
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from spmdsim.bounded import Bounded
 from spmdsim.errors import UsageTypeError, WorldError
@@ -114,6 +116,10 @@ class World(ABC):
     def machine(self, model: CostModel | None) -> None:
         self._machine = model
         self.choose_anew()
+        # All of its numbers choose: a name alone would hide that ranks measured different ones.
+        numbers = f" {crc32(repr(model).encode()):08x}" if is_dataclass(model) else ""
+        name = getattr(model, "name", type(model).__name__)
+        self._chosen(f"world.machine = {name}{numbers}")
 
     def choose_anew(self) -> None:
         """Forget the shortest forms of what ran before: another way might be chosen now."""
@@ -348,7 +354,7 @@ class World(ABC):
         return Restore(self, before)
 
     def _chosen(self, what: str) -> None:  # noqa: B027
-        """All ranks have chosen other ways, as ``algorithms`` and ``replicated`` say."""
+        """All ranks have chosen other ways: what they did, beside what ``algorithms`` and ``replicated`` say."""
 
     def origin(self, meta: Any) -> int:
         """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""

@@ -22,6 +22,7 @@ from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step, overlap
 from spmdsim.redistribution.ways.traffic import Index, within
 from spmdsim.worlds.base import RANKS_VARIABLE, World
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
+from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.reduce_ops import add_on, add_up, check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
 from spmdsim.worlds.rows import Peers, return_all_rows, run_all_rows
@@ -36,6 +37,8 @@ KEPT = 512
 class LockStep(World):
     """A world of ``size`` ranks in this process, without MPI.
 
+    With ``SPMDSIM_CHECK=values`` the copies that operators and redistributions read are compared, as on real ranks.
+
     >>> LockStep(4).ranks
     range(0, 4)
     """
@@ -43,6 +46,7 @@ class LockStep(World):
     def __init__(self, size: int = 1) -> None:
         super().__init__(size, range(size) if isinstance(size, int) else ())
         self._programs: Bounded[tuple[Step, np.dtype], _Compiled] = Bounded(KEPT)
+        self.watches_values = check_mode(None) == "values"
 
     def _how(self, size: int) -> str:
         return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import InputError
+
 #: Arrays below this size come from the allocator, which reuses them by itself.
 SMALLEST = 256 * 1024
 #: Bytes of a page and of a huge one.
@@ -90,15 +92,27 @@ class Pool:
     """Buffers by size.
 
     Args:
-        limit: bytes kept at most. A larger array is made and forgotten.
+        limit: bytes kept at most, by default :func:`limit_of_process` as soon as it is needed. A larger array is made
+            and forgotten.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
         self.nbytes = 0
         self._by_size: OrderedDict[int, Kept] = OrderedDict()
         self._pages = Pages()
         self._alone = _alone()
+
+    @property
+    def limit(self) -> int:
+        """Bytes kept at most."""
+        if self._limit is None:
+            self._limit = limit_of_process()
+        return self._limit
+
+    @limit.setter
+    def limit(self, nbytes: int) -> None:
+        self._limit = nbytes
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialised C-ordered array that nobody else refers to."""
@@ -152,7 +166,21 @@ class Pool:
         self.nbytes = 0
 
 
-_pool = Pool(int(os.environ.get("SPMDSIM_POOL_BYTES", LIMIT)))
+def limit_of_process() -> int:
+    """The bytes that ``SPMDSIM_POOL_BYTES`` lets a process keep, or the default.
+
+    Raises:
+        InputError: it says something that is no number of bytes.
+    """
+    asked = os.environ.get("SPMDSIM_POOL_BYTES", "")
+    if asked and not (asked.isascii() and asked.isdigit() and len(asked) < 20):
+        raise InputError(
+            f"SPMDSIM_POOL_BYTES is a number of bytes, such as {LIMIT}, or 0 for none, but it is {asked!r}"
+        )
+    return int(asked or LIMIT)
+
+
+_pool = Pool()
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -104,6 +104,12 @@ def _array(buffer: Any) -> np.ndarray:
     return array.reshape(-1, order="A")
 
 
+def _number_type(datatype: MPI.Datatype) -> np.dtype | None:
+    """What MPI takes the bytes for, whatever type the array has that they lie in; None for what numpy has no number of."""
+    kind = np.dtype(datatype.typestr) if datatype.is_predefined else None
+    return kind if kind is not None and kind.kind in "biufc" else None
+
+
 def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
     if datatype is not None:
         size = datatype.Get_size()
@@ -114,6 +120,9 @@ def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None
             raise UsageTypeError(
                 "an MPI type with gaps cannot be cut into elements here; pack the data first"
             )
-        if size != flat.dtype.itemsize:
-            flat = flat.view(np.uint8).reshape(-1, size)
+        kind = _number_type(datatype)
+        if (kind is None and size != flat.dtype.itemsize) or (kind or flat.dtype) != flat.dtype:
+            if flat.nbytes % size:
+                raise UsageTypeError(f"{flat.nbytes} bytes are no whole number of elements of {size} bytes")
+            flat = flat.view(np.uint8).reshape(-1, size) if kind is None else flat.view(kind)
     return flat if count is None else flat[:count]

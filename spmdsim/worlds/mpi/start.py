@@ -27,6 +27,7 @@ from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.alike import Comparison, Facts, differing, sides
 from spmdsim.worlds.mpi.fingerprint import number_of
 from spmdsim.worlds.mpi.processes import unlink_segments
+from spmdsim.worlds.pool import limit_of_process
 
 #: The settings of a world, and the variables that they come from where the program does not say.
 VARIABLES = {"check": "SPMDSIM_CHECK", "deadline": "SPMDSIM_DEADLINE", "tuning": "SPMDSIM_TUNING"}
@@ -60,6 +61,7 @@ def agreed(
     settings: dict[str, Any] = {}
     problem = None
     try:
+        limit_of_process()  # compared with the variables; but what is no number is nobody's setting
         for name, setting in wanted.items():
             settings[name] = setting()
     except SpmdError as error:
