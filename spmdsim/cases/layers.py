@@ -12,6 +12,7 @@ from spmdsim.cases.case import Case, Program
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cases.matmul import Product
 from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.blocks import largest_block
 from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import World
@@ -55,7 +56,7 @@ def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs
     parts = mesh.axis_size(mesh.axes[-1])
 
     def build(world: World, inputs: Inputs) -> Program:
-        rows, width = -(-inputs.table.shape[0] // parts), inputs.table.shape[1]
+        rows, width = largest_block(inputs.table.shape[0], parts), inputs.table.shape[1]
 
         def padded(index: tuple[slice, ...]) -> np.ndarray:
             numbers = np.arange(index[0].start, index[0].stop)

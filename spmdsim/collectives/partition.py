@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from spmdsim.errors import ScheduleError
-from spmdsim.layout.blocks import block_sizes
+from spmdsim.layout.blocks import block_sizes, largest_block
 
 BALANCED = "balanced"
 CEILING = "ceiling"
@@ -25,7 +25,7 @@ def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
     if rounding == BALANCED:
         return block_sizes(count, pieces)
     if rounding == CEILING:
-        piece = -(-count // pieces)
+        piece = largest_block(count, pieces)
         return tuple(max(0, min(piece, count - i * piece)) for i in range(pieces))
     raise ScheduleError(f"unknown rounding {rounding!r}; known are 'balanced' and 'ceiling'")
 

@@ -53,26 +53,15 @@ class Restricted:
         """The model's."""
         return self.model.name
 
-    def on_mesh(self, mesh: Any) -> Restricted:
-        """The restriction of the model on a mesh."""
+    def on_mesh(self, *meshes: Any) -> Restricted:
+        """The restriction of the model on meshes."""
         on_mesh = getattr(self.model, "on_mesh", None)
-        return self if on_mesh is None else replace(self, model=on_mesh(mesh))
+        return self if on_mesh is None else replace(self, model=on_mesh(*meshes))
 
-    def seconds(
-        self,
-        collective: str,
-        group_size: int,
-        nbytes: float,
-        axes: Iterable[str] | None = None,
-        *,
-        messages: int | None = None,
-        copied: float = 0.0,
-    ) -> float:
-        """Time of one collective; infinite if it must not be used."""
-        if collective in self.without:
-            return math.inf
-        return self.model.seconds(collective, group_size, nbytes, axes, messages=messages, copied=copied)
+    def seconds(self, collective: str, *call: Any, **options: Any) -> float:
+        """Time of one collective, as the model says; infinite if it must not be used."""
+        return math.inf if collective in self.without else self.model.seconds(collective, *call, **options)
 
-    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Time of one local operator."""
-        return self.model.compute_seconds(flops, nbytes)
+    def compute_seconds(self, *work: Any) -> float:
+        """Time of one local operator, as the model says."""
+        return self.model.compute_seconds(*work)

@@ -177,18 +177,22 @@ class Machine:
             alpha[inside], beta[inside] = self.intra.alpha, self.intra.beta
         return alpha, beta * nbytes
 
-    def on_mesh(self, mesh: Any) -> Machine:
+    def on_mesh(self, mesh: Any, *others: Any) -> Machine:
         """This machine with one link per axis of a mesh: an axis inside a node gets the node's link.
+
+        What runs along no axes is inside a node only if all ranks of all meshes are.
 
         Args:
             mesh: a mesh with ``axes``, ``shape`` and ``rank_list``.
+            *others: meshes that values come from or go to.
         """
-        if self.intra is None or not self.ranks_per_node:
+        if self.intra is None:
             return self
         given = dict(self.axis_links)
-        if all(axis in given for axis in mesh.axes):
-            return self
         links = tuple((axis, given.get(axis) or _axis_link(self, mesh, axis)) for axis in mesh.axes)
+        nodes = {rank // self.ranks_per_node for one in (mesh, *others) for rank in one.rank_list}
+        if len(nodes) > 1:
+            return replace(self, axis_links=links, intra=None, ranks_per_node=0)
         return replace(self, axis_links=links)
 
     # ---------------------------------------------------------------------------------- prices

@@ -18,8 +18,9 @@ from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
 from spmdsim.cost.networks.traffic import compressed_rounds, symmetry_of
 from spmdsim.cost.pricing import price
-from spmdsim.cost.volumes import received_per_message
+from spmdsim.cost.volumes import most_received
 from spmdsim.errors import InputError
+from spmdsim.layout.blocks import largest_block
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
 _AFFORDABLE = 300_000
@@ -183,7 +184,9 @@ def predict(
                 size,
                 {name: pricer(size) for name, pricer in pricers.items()},
                 bound.seconds(size, alpha, beta, machine.gamma),
-                machine.seconds(collective, n, size * received_per_message(collective, n)),
+                machine.seconds(
+                    collective, n, most_received(collective, n, largest_block(size, itemsize)) * itemsize
+                ),
             )
             for size in sizes
         ]

@@ -10,7 +10,10 @@ Two ways to state the size of a collective are in use, and both are needed:
 
 from __future__ import annotations
 
+from typing import Any
+
 from spmdsim.errors import InputError
+from spmdsim.layout.blocks import largest_block, split_block
 
 #: Received bytes per message byte: a multiplier, and whether a factor (n-1)/n comes on top.
 _RECEIVED: dict[str, tuple[float, bool]] = {
@@ -52,6 +55,38 @@ def received_per_message(collective: str, group_size: int) -> float:
     """
     multiplier, fraction = _entry(collective)
     return multiplier * (group_size - 1) / group_size if fraction else multiplier
+
+
+def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
+    """Elements that a rank receives in a reduction, over balanced blocks as the bandwidth-optimal algorithm moves them.
+
+    Args:
+        collective: ``reduce_scatter`` or ``all_reduce``.
+        members: ranks of the group.
+        held: elements that the rank holds after it: a number, or an array.
+        place: the rank's number in the group; the first rank is the busiest.
+
+    >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
+    (30, 16)
+    """
+    if collective == "reduce_scatter":
+        return (members - 1) * held
+    block = split_block(0, held, members, place)[1]
+    return (members - 1) * block + held - block
+
+
+def most_received(collective: str, members: int, count: int) -> float:
+    """Elements that the busiest rank receives, of a message of ``count`` elements in balanced blocks.
+
+    >>> most_received("all_reduce", 4, 10), most_received("all_gather", 4, 10), most_received("reduce_scatter", 4, 10)
+    (16, 8, 9)
+    """
+    if collective in ("all_reduce", "reduce_scatter"):
+        held = count if collective == "all_reduce" else largest_block(count, members)
+        return int(reduction_elements(collective, members, held))
+    if collective in ("all_gather", "all_to_all"):
+        return count - count // members
+    return received_per_message(collective, members) * count
 
 
 def message_bytes(collective: str, group_size: int, received: float) -> float:

@@ -137,7 +137,7 @@ def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
     dims = [list(entry) for entry in dst.dims]
     for axis, _ in new:
         if not same and dims:
-            sizes = [-(-size // dst.mesh.axis_size(*entry)) for size, entry in zip(shape, dims)]
+            sizes = largest_sizes(dst.mesh, dims, shape)
             dims[sizes.index(max(sizes))].append(axis)
         for dim, entry in enumerate(src.dims if same else ()):
             if axis in entry:
@@ -175,7 +175,7 @@ class _Finder:
     ) -> None:
         self.src, self.dst, self.shape = src, dst, shape
         self.itemsize, self.machine, self.everything = itemsize, machine, everything
-        self.prices = Prices(machine, src.mesh)
+        self.prices = Prices(machine, src.mesh, dst.mesh)
         self.limit = max(largest(src, shape), largest(dst, shape))
         self.kept = tuple(item for item in src.partial if item[0] in kept_axes(src, dst))
 

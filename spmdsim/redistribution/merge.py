@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from spmdsim.cost.machine import CostModel
+from spmdsim.cost.volumes import received_per_message
 from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.step import Step
@@ -50,10 +51,8 @@ class Merge:
 
     def received(self, elements: float) -> float:
         """Elements that a rank receives when every rank holds so many."""
-        if self.collective == "all_gather":
-            return (self.ranks - 1) * elements
-        share = (self.ranks - 1) / self.ranks * elements
-        return 2 * share if self.collective == "all_reduce" else share
+        message = elements * self.ranks if self.collective == "all_gather" else elements
+        return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
         """The one collective, on a flat tensor of so many elements per rank."""

@@ -18,16 +18,18 @@ from spmdsim.bounded import Bounded
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
+from spmdsim.cost.volumes import most_received as most_of_message
+from spmdsim.cost.volumes import reduction_elements
 from spmdsim.layout import Layout, Mesh
 from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange.even import EvenTraffic
 from spmdsim.redistribution.exchange.few import FewTraffic
-from spmdsim.redistribution.exchange.grid import Ends, Entries, cuts, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exchange.summing import most_messages, totals
 from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
 from spmdsim.redistribution.reshape.flat import flat_received
-from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
+from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step
 
 #: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.
 LISTED = 1024
@@ -35,18 +37,18 @@ LISTED = 1024
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
 
 
-def machine_on(machine: CostModel | None, mesh: Mesh) -> CostModel:
-    """The cost model of a mesh: a machine of nodes prices each axis by the links it crosses."""
+def machine_on(machine: CostModel | None, *meshes: Mesh) -> CostModel:
+    """The cost model of a mesh, or between meshes: a machine of nodes prices by the links that are crossed."""
     if machine is None:
         return BYTES_ONLY
     if isinstance(machine, Restricted) or (isinstance(machine, Machine) and machine.intra is not None):
-        return _on_mesh(machine, mesh)
+        return _on_mesh(machine, *meshes)
     return machine
 
 
 @lru_cache(maxsize=4096)
-def _on_mesh(machine: Machine | Restricted, mesh: Mesh) -> CostModel:
-    return machine.on_mesh(mesh)
+def _on_mesh(machine: Machine | Restricted, *meshes: Mesh) -> CostModel:
+    return machine.on_mesh(*meshes)
 
 
 class Prices:
@@ -54,11 +56,11 @@ class Prices:
 
     Args:
         machine: the cost model, or None for bytes only.
-        mesh: the mesh.
+        *meshes: the mesh, or the one before and the one after.
     """
 
-    def __init__(self, machine: CostModel | None, mesh: Mesh) -> None:
-        self._model = model = machine_on(machine, mesh)
+    def __init__(self, machine: CostModel | None, *meshes: Mesh) -> None:
+        self._model = model = machine_on(machine, *meshes)
         machine = model if isinstance(model, Machine) else None
         #: Whether an exchange never takes less time for more bytes or messages.
         self.rising = machine is not None and _rising(machine)
@@ -106,7 +108,7 @@ def _rising(machine: Machine) -> bool:
 
 def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
     """Elements that the busiest rank of a step receives, and the step's modelled seconds."""
-    model = machine_on(machine, step.src.mesh)
+    model = machine_on(machine, step.src.mesh, step.dst.mesh)
     if step.collective in LOCAL_STEPS:
         size = 0 if step.collective == "reshape" else largest(step.dst, step.shape) * itemsize
         return 0, model.seconds("slice", 1, 0, copied=size)
@@ -138,7 +140,7 @@ def step_messages(step: Step) -> int:
 
 
 def _price_exchange(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
-    prices = Prices(machine, step.src.mesh)
+    prices = Prices(machine, step.src.mesh, step.dst.mesh)
     if step.to_shape is None:
         return _busiest(step).most_received, price_exchange(_ends(step), itemsize, prices)
     received, messages = _flat(step)
@@ -203,7 +205,7 @@ def largest(layout: Layout, shape: Sequence[int]) -> int:
     return math.prod(largest_sizes(layout.mesh, layout.dims, shape))
 
 
-def largest_sizes(mesh: Mesh, dims: Entries, shape: Sequence[int]) -> list[int]:
+def largest_sizes(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
     """The shape of the largest piece of a split."""
     size_of = mesh.size_of
     return [largest_block(n, math.prod([size_of[axis] for axis in e])) for n, e in zip(shape, dims)]
@@ -217,7 +219,7 @@ def most_received(step: Step) -> int:
     if step.collective in ("all_reduce", "reduce_scatter"):
         return int(reduction_elements(step.collective, members, biggest))
     if step.src.is_even(shape) and step.dst.is_even(shape):
-        return biggest - biggest // members
+        return int(most_of_message(step.collective, members, biggest))
     return _busiest(step).most_received
 
 

@@ -11,10 +11,11 @@ import heapq
 import math
 from typing import NamedTuple
 
+from spmdsim.cost.volumes import most_received, reduction_elements
 from spmdsim.layout import Layout
 from spmdsim.redistribution.moves import Move, State, Target
 from spmdsim.redistribution.price import Prices
-from spmdsim.redistribution.step import Step, reduction_elements
+from spmdsim.redistribution.step import Step
 
 #: States a search may settle; the greedy remainder of a huge search would not pay.
 MOST_STATES = 2000
@@ -117,12 +118,14 @@ def search(
 
 
 def _moved(collective: str, members: int, here: Found, there: Found) -> int:
-    """Elements that the first rank receives: the busiest one's, or where pieces are uneven a little less."""
+    """Elements that the busiest rank receives, or where pieces are uneven a little less, but never none for some."""
     held = there.held
     if collective == "slice":
         return 0
     if collective in ("all_reduce", "reduce_scatter"):
         return int(reduction_elements(collective, members, held))
+    if collective == "all_gather":
+        return int(most_received(collective, members, held))
     return held - math.prod(map(min, here.shape, there.shape))
 
 

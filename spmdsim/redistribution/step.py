@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from spmdsim.cost.volumes import reduction_elements
 from spmdsim.layout import Bounds, Layout
 from spmdsim.layout.blocks import split_block
 
@@ -57,24 +58,6 @@ def overlap(a: Bounds, b: Bounds) -> Bounds | None:
     """
     box = tuple((max(p, r), min(q, s)) for (p, q), (r, s) in zip(a, b))
     return None if any(start >= stop for start, stop in box) else box
-
-
-def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
-    """Elements that a rank receives in a reduction, over balanced blocks as the bandwidth-optimal algorithm moves them.
-
-    Args:
-        collective: ``reduce_scatter`` or ``all_reduce``.
-        members: ranks of the group.
-        held: elements that the rank holds after it: a number, or an array.
-        place: the rank's number in the group; the first rank is the busiest.
-
-    >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
-    (30, 16)
-    """
-    if collective == "reduce_scatter":
-        return (members - 1) * held
-    block = split_block(0, held, members, place)[1]
-    return (members - 1) * block + held - block
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 
 
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
-    from spmdsim.layout import split_block
+    from spmdsim.layout.blocks import block_sizes
     from spmdsim.redistribution.exchange.direct import receives
     from spmdsim.redistribution.exchange.summing import peers
     from spmdsim.redistribution.reshape.flat import flat_receives
@@ -155,7 +155,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     if step.collective == "reduce_scatter":
         return [(peer, count) for peer in group]
     group = tuple(sorted(group))
-    blocks = [split_block(0, count, len(group), k)[1] for k in range(len(group))]
+    blocks = block_sizes(count, len(group))
     mine = blocks[group.index(rank)]
     return [(peer, mine + theirs) for peer, theirs in zip(group, blocks)]
 

@@ -18,6 +18,7 @@ from spmdsim.collectives import Move, Schedule
 from spmdsim.collectives.formula import evaluate
 from spmdsim.cost.networks.topology import Floats, Ints
 from spmdsim.errors import InputError
+from spmdsim.layout.blocks import largest_block, split_block
 
 #: Up to this rank count all ranks are generated, so that uneven chunks are counted to the byte.
 EXACT_UP_TO = 32
@@ -179,9 +180,8 @@ def largest_window(schedule: Schedule, nbytes: int, itemsize: int, chunks: int) 
     by_pairs = "row" in (schedule.collective.before, schedule.collective.after)
     pieces = schedule.size if by_pairs else schedule.chunk_count
     if schedule.rounding == "ceiling":
-        return float(min(count, chunks * -(-count // pieces)) * itemsize)
-    small, rest = divmod(count, pieces)
-    return float((chunks * small + min(chunks, rest)) * itemsize)
+        return float(min(count, chunks * largest_block(count, pieces)) * itemsize)
+    return float(split_block(0, count, pieces, chunks)[0] * itemsize)
 
 
 # ------------------------------------------------------------------------------ every rank for itself
