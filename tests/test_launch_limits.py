@@ -159,7 +159,33 @@ def test_a_program_to_search_that_leaves_is_no_success(
 ) -> None:
     (tmp_path / "model.py").write_text("import sys\nsys.exit(0)\n")
     assert main(["search", str(tmp_path / "model.py"), "-n", "4"]) == 2
-    assert "left with sys.exit(0)" in capsys.readouterr().err
+    assert "model.py:2: sys.exit(0) ends the program" in capsys.readouterr().err
+
+
+#: Program files: what ``search`` must say of them, and the exit code.
+MODELS = {
+    "right": ("pass", 0, "relu"),
+    "spins": ("while True: pass", 2, "model.py:5: it has not ended after 1 s"),
+    "memory": ("bytearray(10**10)", 2, "model.py:5: there is no more memory (the limit is 512 MiB"),
+    "prints": ("while True: print('x' * 10**5)", 2, "it has printed more than 1 MiB"),
+    "_exits": ("os._exit(0)", 2, "ended its own process with exit code 0"),
+}
+
+
+@pytest.mark.parametrize("where", ["on import", "in the program"])
+@pytest.mark.parametrize("what", MODELS)
+def test_models_within_limits(
+    what: str, where: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, code, words = MODELS[what]
+    function = "def program(x):\n"
+    lines = f"\n{source}\n{function}" if where == "on import" else f"{function}    {source}\n"
+    head = "import os\nimport spmdsim.ops as ops\ninputs = {'x': (8, 8)}\n"
+    (tmp_path / "model.py").write_text(f"{head}{lines}    return ops.relu(x)\n")
+    model = [str(tmp_path / "model.py"), "-n", "2", "--forward-only", "--run"]
+    assert main(["search", *model, *limits(words)]) == code
+    told = capfd.readouterr()
+    assert words in told.out + told.err and (code == 0 or len(told.err.splitlines()) == 1), told
 
 
 #: Who may run text or files as code, and why.

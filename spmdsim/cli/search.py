@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.output import emit_json, is_speaker, say, writing
 from spmdsim.errors import InputError
+from spmdsim.launch.limits import add_limits, limited
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ A program file defines `program(...)`, a function of global tensors, and the dic
 shapes of its arguments, such as inputs = {"x": (32, 784)}. Nothing in it is annotated; operators with .shard keep
 their strategy.
 """
+
+#: Seconds of processor time for a program file: recording one takes moments, searching for a large one minutes.
+SECONDS = 600
 
 _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts", "itemsize")
 
@@ -94,7 +98,8 @@ def add_parser(subparsers: Any) -> None:
             type=int,
             help=argparse.SUPPRESS if size == "itemsize" else f"size of the program: {size}",
         )
-    parser.set_defaults(run=run)
+    add_limits(parser.add_argument, SECONDS)
+    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)) if args.file else run(args))
 
 
 def run(args: argparse.Namespace) -> int:
