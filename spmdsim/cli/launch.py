@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ examples:
   spmdsim launch -n 8 -m package.module
   spmdsim launch -n 8 --log-dir log_output script.py     one worker_N.log per rank
   spmdsim launch -n 8 --world lockstep script.py         all ranks in one process, without MPI
+  spmdsim launch -n 8 --record calls.json script.py      if it stops: what all ranks called last
 
 The launcher that belongs to the installed MPI is found, with the flags it needs here (more ranks than cores,
 root); BLAS threads are set so that ranks do not fight for cores. When one rank fails, the job ends within seconds,
@@ -36,6 +38,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="write worker_N.log per rank there; rank 0 is shown here too",
     )
     parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="on a stop, the deadline, SIGTERM or SIGUSR1 write there what all ranks called last; see spmdsim calls",
+    )
+    parser.add_argument(
         "--world",
         choices=("mpi", "lockstep"),
         default="mpi",
@@ -55,4 +62,17 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"there is no script {args.script}")
     what = ["-m", args.script] if args.module else [args.script]
     command = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
-    return start(args.n, command, args.log_dir, lockstep=args.world == "lockstep")
+    return start(args.n, command, args.log_dir, _recorded(args), lockstep=args.world == "lockstep")
+
+
+def _recorded(args: argparse.Namespace) -> dict[str, str]:
+    if args.record is None:
+        return {}
+    if args.world == "lockstep":
+        raise InputError("--record shows ranks of MPI side by side; in --world lockstep none of them is apart")
+    if os.environ.get("SPMDSIM_CHECK") == "0":
+        raise InputError("--record needs the calls that ranks note, but SPMDSIM_CHECK=0 has them note none")
+    path = Path(args.record).resolve()
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"--record {args.record} is no file that can be written: its folder must exist")
+    return {"SPMDSIM_RECORD": str(path)}

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("spmdsim.cli.plan", "from one layout to another: the collectives and their bytes"),
     "train": ("spmdsim.cli.train", "train a network laid out over the ranks"),
     "launch": ("spmdsim.cli.launch", "start any script on N ranks"),
+    "calls": ("spmdsim.cli.calls", "show what every rank called last, side by side"),
     "collective": ("spmdsim.cli.collective", "see, verify, price and run collective algorithms"),
     "simulate": ("spmdsim.cli.simulate", "run an mpi4py script on virtual ranks and name its mistakes"),
     "search": ("spmdsim.cli.search", "find the best layouts for a network"),

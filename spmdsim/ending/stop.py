@@ -44,6 +44,21 @@ _agreed: list[int] = []
 """The exit code that all ranks leave with, once they have agreed on one."""
 
 
+_before_end: list[Callable[[], None]] = []
+"""What is done by the rank that ends the job, once it has said why."""
+
+
+def before_end(last: Callable[[], None]) -> None:
+    """Have this done before the job ends because of what happened on a rank, by the one that ends it."""
+    _before_end.append(last)
+
+
+def _do_last() -> None:
+    while _before_end:
+        with suppress(Exception):  # the job ends all the same
+            _before_end.pop()()
+
+
 def agree(code: int) -> None:
     """All ranks of this job will leave with ``code``: none of them need end the others, however long they take."""
     _agreed[:] = [code]
@@ -135,6 +150,7 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         kill(code)
     if not quiet_exit:
         _say_of_ranks(found, comm.size)
+    _do_last()
     return agreed_code
 
 
@@ -164,6 +180,7 @@ def kill(code: int) -> NoReturn:
     with suppress(OSError, ValueError):  # who reads them may have left
         sys.stdout.flush()
         sys.stderr.flush()
+    _do_last()
     note_end()
     if job_folder() is not None:
         time.sleep(ENDED_SECONDS)  # the starter ends the job, without the launcher's many words

@@ -135,7 +135,7 @@ def wait(
         echo = threading.Thread(target=follow, args=(log_path(log_dir, 0), stop), daemon=True)
         echo.start()
     try:
-        with raise_on_termination():
+        with raise_on_termination(), passed_on(process):
             return wait_for(process, ending, by)
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
@@ -181,6 +181,19 @@ def raise_on_termination() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let the ranks hear of SIGUSR1, which asks for what they called last, and not this process alone."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGUSR1"):
+        yield
+        return
+    before = signal.signal(signal.SIGUSR1, lambda number, _: process.send_signal(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def end(process: subprocess.Popen[bytes], with_signal: int) -> None:

@@ -13,7 +13,7 @@ import os
 import secrets
 import tempfile
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -32,11 +32,12 @@ LINGER = 32
 TEXT = 1 << 20
 
 #: What stands in a rank's area before its groups: whether it left, the group that it waits in now (counted from 1),
-#: its process, the bytes of its words, how many times they began anew, and how many places of groups were ever taken.
-LEFT, INSIDE, PROCESS, WORDS, ANEW, PLACES = range(6)
-_HEAD = 8
+#: its process, the bytes of its words, how many times they began anew, how many places of groups were ever taken, and
+#: whether it writes what all ranks called.
+LEFT, INSIDE, PROCESS, WORDS, ANEW, PLACES, WRITES = range(7)
+_HEAD = 10
 #: Where the bytes stand by which ranks know that they opened the same memory.
-_WORD = 48
+_WORD = 64
 #: What stands before a group's calls: its number, how many were begun, and how many were compared with everybody.
 KEY, BEGUN, COMPARED = range(3)
 _GROUP_HEAD = 4
@@ -163,9 +164,18 @@ class Board:
         """Where a rank's numbers of a group begin; None if it has not taken part in it."""
         if place == self.me:
             return self._used.get(key)
+        return next((at for at, there in self.groups(place) if there == key), None)
+
+    def groups(self, place: int) -> Iterator[tuple[int, int]]:
+        """Where a rank's numbers of each of its groups begin, with what the group is called by."""
         first = self.area(place) + _HEAD
         end = first + self.state(place, PLACES) * _GROUP
-        return next((at for at in range(first, end, _GROUP) if self.numbers[at + KEY] == key), None)
+        return ((at, self.numbers[at + KEY]) for at in range(first, end, _GROUP) if self.numbers[at + KEY])
+
+    def kept(self, at: int) -> range:
+        """The numbers of the calls that are kept of the group whose numbers begin there."""
+        begun = self.numbers[at + BEGUN]
+        return range(max(begun - RING, 0), begun)
 
     def waits(self, place: int) -> tuple[int, int] | None:
         """The group, and the number of its call, that a rank is in now."""

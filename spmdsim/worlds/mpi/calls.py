@@ -201,8 +201,7 @@ class Calls:
         if at is None:
             return None
         numbers, board = self.board.numbers, self.board
-        begun = numbers[at + BEGUN]
-        if not max(begun - RING, 0) <= number < begun:
+        if number not in board.kept(at):
             return None
         agreed, tensor, line = (numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE))
         words = self._words(place, agreed ^ tensor)

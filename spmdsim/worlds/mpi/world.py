@@ -35,6 +35,7 @@ from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.leaving import Counts, at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.place import broadcast, place
+from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
@@ -116,6 +117,7 @@ class MPIWorld(World):
                     "check": lambda: check_mode(check),
                     "deadline": lambda: deadline_seconds() if deadline is None else deadline,
                     "tuning": lambda: tuning(VENDOR),
+                    "record": record_path,
                 },
             )
             self.tuning, seconds = settings["tuning"], settings["deadline"]
@@ -128,6 +130,8 @@ class MPIWorld(World):
         self._checker = None
         if mode:
             board, places = board_of(self._everyone)
+            if settings["record"]:
+                Recording.of(board, settings["record"])
             self._checker = Checker(self, self._comms, board, places, mode, seconds)
             self.compares = True
         if self._comms.departures is not None and self.size == MPI.COMM_WORLD.Get_size():

@@ -1,0 +1,37 @@
+"""``spmdsim calls``: what every rank called last, side by side."""
+
+from __future__ import annotations
+
+import argparse
+
+from spmdsim.cli.output import say
+
+EXAMPLES = """\
+examples:
+  spmdsim launch -n 8 --record calls.json script.py     written on a stop, the deadline, SIGTERM or SIGUSR1
+  spmdsim calls calls.json                              as a table; ui.perfetto.dev opens the same file
+  spmdsim calls calls.rank*.json                        of ranks on several nodes, which write a file each
+
+A letter stands for a call and its line; "..." follows where the rank is in it still, "-" stands where it did not come.
+The first call that ranks made differently is marked with ">".
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "calls",
+        help="show what every rank called last, side by side",
+        description="Show what every rank called last, side by side.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what launch --record FILE.json wrote")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    from spmdsim.trace.calls import read, table
+
+    say(table([read(path) for path in args.files]))
+    return 0

@@ -1,0 +1,186 @@
+"""The last calls of all ranks, written to a file when the job is stopped or somebody asks for it by a signal.
+
+The main thread may be inside of MPI, where no handler of Python's runs: a thread hears of signals through a pipe that
+Python's own handler in C writes to, reads what all ranks noted on the board, and writes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mpi4py import MPI
+
+from spmdsim.ending.stop import before_end, write
+from spmdsim.errors import InputError
+from spmdsim.trace import calls as last_calls
+from spmdsim.trace.calls import LastCall
+from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, LINE, TENSOR, WRITES, Board, column
+from spmdsim.worlds.mpi.fingerprint import Record
+
+#: Where the last calls are written.
+VARIABLE = "SPMDSIM_RECORD"
+#: Seconds that another rank's writing is waited for.
+PATIENCE = 0.2
+#: The states of WRITES: this rank writes now; it has written as the job ends.
+WRITING, WRITTEN = 1, 2
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+
+
+def record_path() -> str | None:
+    """The file that the environment asks for, in full; None if it asks for none.
+
+    Raises:
+        InputError: there is no folder for it.
+    """
+    asked = os.environ.get(VARIABLE)
+    if not asked:
+        return None
+    path = os.path.abspath(asked)
+    if not os.path.isdir(os.path.dirname(path)) or os.path.isdir(path):
+        raise InputError(f"{VARIABLE}={asked} is no file that can be written: its folder must exist")
+    return path
+
+
+class Recording:
+    """Writes what a process and all those whose calls it can read called last.
+
+    Args:
+        path: where to.
+    """
+
+    _one: Recording | None = None
+
+    @staticmethod
+    def of(board: Board, path: str) -> None:
+        """Record a board, too."""
+        if Recording._one is None:
+            Recording._one = Recording(path)
+        if board not in Recording._one.boards:
+            Recording._one.boards.append(board)
+
+    def __init__(self, path: str) -> None:
+        self.path, self.boards, self.size = path, list[Board](), MPI.COMM_WORLD.Get_size()
+        self._lock, self._process = threading.Lock(), os.getpid()
+        before_end(lambda: self.write("an error, or a rank that did not come", last=True))
+        self._hear()
+
+    # -- signals ------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # no handlers can be set here
+        read, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        for number in _SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._handle)
+        signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, args=(read,), name="spmdsim records", daemon=True).start()
+
+    def _handle(self, number: int, _: object) -> None:
+        """Once more, in case somebody took the pipe away."""
+        if os.getpid() != self._process:  # forked: nobody listens here
+            _end_by(number)
+        with suppress(OSError):
+            os.write(self._pipe, bytes([number]))
+
+    def _listen(self, read: int) -> None:
+        while heard := os.read(read, 1024):
+            for number in set(heard) & {*map(int, _SIGNALS)}:
+                ends = number == signal.SIGTERM
+                self.write(signal.Signals(number).name, last=ends)
+                if ends and signal.getsignal(number) == self._handle:
+                    _end_by(number)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def write(self, reason: str, last: bool) -> None:
+        """Write the file, unless another rank does.
+
+        Args:
+            reason: why.
+            last: the job ends, and this is written once.
+        """
+        if not self.boards or os.getpid() != self._process:
+            return
+        with self._lock:
+            board = self.boards[0]
+            here = board.area(board.me) + WRITES
+            if WRITTEN in [board.state(place, WRITES) for place in board.places()]:
+                return
+            board.numbers[here], end = WRITING, time.monotonic() + PATIENCE
+            waited = False
+            while self._others() and time.monotonic() < end:
+                waited = True
+                time.sleep(0.005)
+            if waited and not self._others():
+                board.numbers[here] = 0
+                return
+            try:
+                path = self._write(reason)
+                write(f"what {self._who()} called last is in {path}")
+            except OSError as error:
+                write(f"what the ranks called last cannot be written to {self.path}: {error.strerror}")
+            finally:
+                board.numbers[here] = WRITTEN if last else 0
+
+    def _others(self) -> bool:
+        """Whether a rank writes that goes before this one."""
+        board = self.boards[0]
+        return any(board.state(place, WRITES) == WRITING for place in board.places() if place < board.me)
+
+    def ranks(self) -> list[int]:
+        """The ranks whose calls can be read."""
+        return sorted({board.members[place] for board in self.boards for place in board.places()})
+
+    def _who(self) -> str:
+        ranks = self.ranks()
+        return "all ranks" if len(ranks) == self.size else f"ranks {', '.join(map(str, ranks))}"
+
+    def _write(self, reason: str) -> str:
+        ranks, path = self.ranks(), Path(self.path)
+        if len(ranks) < self.size:  # others write theirs
+            path = path.with_name(f"{path.stem}.rank{ranks[0]}{path.suffix}")
+        calls = [call for board in self.boards for place in board.places() for call in noted(board, place)]
+        last_calls.write(path, last_calls.document(calls, ranks, reason, time.monotonic_ns()))
+        return str(path)
+
+
+def noted(board: Board, place: int) -> Iterator[LastCall]:
+    """The calls of one rank that are kept."""
+    numbers = board.numbers
+    for at, key in board.groups(place):
+        group = _members(board, board.words(place, key) or "")
+        for number in board.kept(at):
+            agreed, tensor, line, begin, end = (
+                numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE, BEGIN, END)
+            )
+            record = Record.unpacked(board.words(place, agreed ^ tensor) or "a call without words")
+            about = board.words(place, tensor)
+            words = f"{record}, {about}" if about else str(record)
+            where = board.words(place, line) or "an unknown place"
+            yield LastCall(
+                board.members[place], group, f"{key:x}", number, f"{agreed:x}", words, where, begin, end
+            )
+
+
+def _members(board: Board, places: str) -> tuple[int, ...]:
+    found: Sequence[int] = [int(word) for word in places.split()]
+    return tuple(sorted(board.members[place] for place in found))
+
+
+def _end_by(number: int) -> None:
+    """End this process as the signal would have; only the system can set it back outside of the main thread."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).signal(number, 0)
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+    os._exit(128 + number)

@@ -1,0 +1,124 @@
+"""What all ranks called last is written when a job stops, is stopped or is asked by a signal: real jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import run_python, waited_for
+
+from spmdsim.errors import InputError
+from spmdsim.trace.calls import LastCall, document, read, table
+
+PROGRAM = """\
+import os, signal, sys, time
+import numpy as np
+from spmdsim import Mesh, MPIWorld
+from spmdsim.redistribution.step import Step
+
+case = sys.argv[1]
+world = MPIWorld(deadline=2.0 if case == "late" else 60.0)
+mesh = Mesh((3,), ("x",))
+odd = world.rank == 1
+
+def reduce(dtype="f4"):
+    step = Step("all_reduce", ("x",), mesh(None, partial={"x": "sum"}), mesh(None), (4,), "sum")
+    return world.run(step, [np.ones(4, dtype)])[0]
+
+for _ in range(300):
+    reduce()
+if case == "differs":
+    reduce("f8" if odd else "f4")
+    reduce()
+    world.barrier()
+if odd and case == "raises":
+    raise ValueError("no")
+if odd and case == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if odd and case in ("late", "waits"):
+    print("ready", os.getpid(), flush=True)
+    end = time.monotonic() + 60
+    while not os.path.exists("go") and time.monotonic() < end:
+        time.sleep(0.02)
+reduce()
+"""
+
+
+@pytest.fixture
+def job(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def command(case: str, name: str = "calls.json") -> list[object]:
+    return ["-m", "spmdsim", "launch", "-n", 3, "--record", name, "program.py", case]
+
+
+def last(found: dict) -> dict[int, int]:
+    """The number of each rank's last call, as a reader of the timeline sees it."""
+    calls = [event["args"] for event in found["traceEvents"] if event["ph"] == "X"]
+    assert all(len(call["group"]) == 3 for call in calls)
+    return {rank: max(call["number"] for call in calls if call["rank"] == rank) for rank in range(3)}
+
+
+@pytest.mark.parametrize("case", ["raises", "killed", "late", "differs"])
+def test_a_stop_writes_what_all_ranks_called(job, case):
+    result = run_python(*command(case), cwd=job)
+    assert result.returncode != 0
+    assert result.stderr.count(f"what all ranks called last is in {job / 'calls.json'}") == 1, result.stderr
+    found = json.loads((job / "calls.json").read_text())
+    calls = [event["args"] for event in found["traceEvents"] if event["ph"] == "X"]
+    ends = last(found)
+    if case == "differs":
+        wrong = next(c["number"] for c in calls if c["rank"] == 1 and "float64" in c["words"])
+        assert f">  {wrong} " in table([found]) and f"first difference: call {wrong}\n" in table([found])
+    else:
+        assert ends[1] == ends[0] - 1 == ends[2] - 1
+        assert sum(not call["end"] for call in calls) == 2
+        assert f"call {ends[0]}: rank 1 did not come\n" in table([found])
+    assert all(sum(c["rank"] == rank for c in calls) == 256 for rank in range(3))
+    assert all("program.py:" in call["line"] for call in calls if "all_reduce" in call["words"])
+    shown = run_python("-m", "spmdsim", "calls", "calls.json", cwd=job)
+    assert shown.stdout == table([found]) + "\n" and shown.returncode == 0
+
+
+@pytest.mark.parametrize("whom", ["starter", "rank"])
+@pytest.mark.parametrize("kind", [signal.SIGUSR1, signal.SIGTERM], ids=lambda kind: kind.name)
+def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
+    paths = os.pathsep.join(path for path in sys.path if path)
+    with subprocess.Popen(
+        [sys.executable, *map(str, command("waits", "calls.txt"))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=job,
+        env={**os.environ, "PYTHONPATH": paths},
+    ) as starter:
+        try:
+            assert starter.stdout is not None and starter.stderr is not None
+            word, rank = starter.stdout.readline().split()
+            assert word == "ready"
+            time.sleep(1)  # the others are in the call
+            os.kill(starter.pid if whom == "starter" else int(rank), kind)
+            assert waited_for(lambda: (job / "calls.txt").exists())
+            (job / "go").touch() if kind == signal.SIGUSR1 else None
+            told = starter.stderr.read()
+            code = starter.wait()
+        finally:
+            starter.kill()
+    text = (job / "calls.txt").read_text()
+    assert text.startswith(f"last calls of ranks 0, 1, 2: {kind.name}")
+    assert "rank 1 did not come\n" in text and text.count("...") == 2
+    if kind == signal.SIGUSR1:
+        assert code == 0, told
+    else:
+        assert code == 128 + kind, told
+        assert whom == "starter" or "rank 1 of 3 was killed by signal 15 (SIGTERM)" in told
+    assert "what all ranks called last is in" in told
+    assert [path.name for path in job.glob("calls*")] == ["calls.txt"]
