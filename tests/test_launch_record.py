@@ -71,10 +71,11 @@ def last(found: dict) -> dict[int, int]:
 def test_a_stop_writes_what_all_ranks_called(job, case):
     result = run_python(*command(case), cwd=job)
     assert result.returncode != 0
-    assert result.stderr.count(f"what all ranks called last is in {job / 'calls.json'}") == 1, result.stderr
+    assert result.stderr.count(f"what the ranks called last is in {job / 'calls.json'}\n") == 1, result.stderr
     found = json.loads((job / "calls.json").read_text())
     calls = [event["args"] for event in found["traceEvents"] if event["ph"] == "X"]
-    ends = last(found)
+    ends, why = last(found), found["otherData"]["reason"]
+    assert ("rank 1 is not running any more" in why) == (case == "killed"), why
     if case == "differs":
         wrong = next(c["number"] for c in calls if c["rank"] == 1 and "float64" in c["words"])
         assert f">  {wrong} " in table([found]) and f"first difference: call {wrong}\n" in table([found])
@@ -120,5 +121,73 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
     else:
         assert code == 128 + kind, told
         assert whom == "starter" or "rank 1 of 3 was killed by signal 15 (SIGTERM)" in told
-    assert "what all ranks called last is in" in told
+    assert f"what the ranks called last is in {job / 'calls.txt'}\n" in told
     assert [path.name for path in job.glob("calls*")] == ["calls.txt"]
+
+
+def test_a_plain_mpirun_writes_it_too(job):
+    """Without a starter that could say where it is."""
+    from spmdsim.launch.mpi import find_launcher
+
+    launcher = find_launcher()
+    script = (
+        "import os, subprocess, sys; os.environ.update(OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')\n"
+        "sys.exit(subprocess.call(sys.argv[1:]))"
+    )
+    mpirun = [*launcher.command(3, True), sys.executable, "program.py", "differs"]
+    result = run_python("-c", script, *mpirun, cwd=job, SPMDSIM_RECORD="calls.json")
+    assert result.returncode != 0 and "ranks disagree about call" in result.stderr
+    assert f"what the ranks called last is in {job / 'calls.json'}\n" in result.stderr
+    assert "first difference: call" in table([read(job / "calls.json")])
+
+
+def test_what_cannot_be_recorded_is_refused(job):
+    for options, why in {
+        ("--record", "none/calls.json"): "--record none/calls.json is no file that can be written",
+        ("--world", "lockstep", "--record", "x"): "--record shows ranks of MPI side by side",
+    }.items():
+        result = run_python("-m", "spmdsim", "launch", "-n", 3, *options, "program.py", "", cwd=job)
+        assert result.returncode == 2 and why in result.stderr and result.stderr.count("\n") == 1
+    command = ["-m", "spmdsim", "launch", "-n", 3, "program.py", "fine"]
+    result = run_python(*command, cwd=job, SPMDSIM_RECORD="none/calls.json")
+    assert result.returncode == 2 and result.stderr.count("SPMDSIM_RECORD=none/calls.json is no file") == 1
+
+
+def some_calls(many: int = 3) -> list[LastCall]:
+    return [
+        LastCall(r, (0, 1, 2), "w", n, f"{n}", f"call {n} of x", "p.py:1", 10 * n, 10 * n + 5)
+        for r in range(3)
+        for n in range(many)
+    ]
+
+
+def test_the_table_marks_the_first_call_that_differs_or_to_which_a_rank_did_not_come():
+    calls = some_calls()
+    same = table([document(calls, (0, 1, 2), "SIGUSR1", 99)])
+    assert ">" not in same and "difference" not in same and "did not come" not in same
+    assert "\n  1     b       b       b       0.000\n" in same
+    late = table([document([c for c in calls if (c.rank, c.number) != (2, 2)], (0, 1, 2), "", 99)])
+    assert "\n>  2     c       c       -       0.000\n" in late and "call 2: rank 2 did not come" in late
+
+
+def test_files_of_several_nodes_are_one_table(tmp_path: Path):
+    calls, files = some_calls(), []
+    for rank in range(3):
+        files.append(tmp_path / f"calls.rank{rank}.json")
+        some = document([c for c in calls if c.rank == rank], (rank,), "SIGTERM", 99)
+        files[-1].write_text(json.dumps(some))
+    assert table([read(f) for f in files]) == table([document(calls, (0, 1, 2), "SIGTERM", 99)])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [], {}, {"otherData": 1}, {"traceEvents": []},
+        {"otherData": {"kind": "the last calls of each rank", "ranks": [0], "reason": ""}, "traceEvents": [{"ph": "X"}]},
+        {"otherData": {"kind": "the last calls of each rank", "ranks": ["0"], "reason": ""}, "traceEvents": []},
+    ],
+)  # fmt: skip
+def test_other_files_are_refused_in_one_line(tmp_path: Path, wrong):
+    (tmp_path / "x.json").write_text(json.dumps(wrong))
+    with pytest.raises(InputError, match=r"x.json does not hold the last calls of ranks"):
+        read(tmp_path / "x.json")

@@ -69,7 +69,9 @@ def _recorded(args: argparse.Namespace) -> dict[str, str]:
     if args.record is None:
         return {}
     if args.world == "lockstep":
-        raise InputError("--record shows ranks of MPI side by side; in --world lockstep none of them is apart")
+        raise InputError(
+            "--record shows ranks of MPI side by side; in --world lockstep none of them is apart"
+        )
     if os.environ.get("SPMDSIM_CHECK") == "0":
         raise InputError("--record needs the calls that ranks note, but SPMDSIM_CHECK=0 has them note none")
     path = Path(args.record).resolve()

@@ -22,6 +22,7 @@ from spmdsim.launch.leftovers import sweep
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_logs
 from spmdsim.launch.mpi import find_launcher
 from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, dies_with_parent
+from spmdsim.launch.record import Recorded, passed_on
 from spmdsim.worlds.base import RANKS_VARIABLE
 
 FAILED_SECONDS = 5.0
@@ -62,9 +63,12 @@ def start_command(
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
         by = signal.SIGTERM if launcher is None else launcher.ended_by
-        code = wait(command, environment, log_dir, partial(job_ends, folder, ranks), by)
+        recorded = Recorded(environment)
+        code = wait(command, environment, log_dir, partial(job_ends, folder, ranks), by, recorded)
         clear_up(began(folder), hurried=code == 0)
         failed = worst(failures(folder), ranks)
+    if failed is not None or code:
+        recorded.say()
     if failed is not None:
         if failed.cause:
             sys.stderr.write(f"rank {failed.rank} of {ranks} {failed.cause}, the job ends\n")
@@ -124,6 +128,7 @@ def wait(
     log_dir: Path | None,
     ending: Callable[[], float | None],
     by: int,
+    recorded: Recorded,
 ) -> int:
     """Run the launcher to its end; Ctrl-C and termination are passed on, and end it for certain."""
     stop = threading.Event()
@@ -136,7 +141,7 @@ def wait(
         echo.start()
     try:
         with raise_on_termination(), passed_on(process):
-            return wait_for(process, ending, by)
+            return wait_for(process, ending, by, recorded)
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
         end(process, with_signal)
@@ -149,7 +154,9 @@ def wait(
             echo.join()
 
 
-def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], float | None], by: int) -> int:
+def wait_for(
+    process: subprocess.Popen[bytes], ending: Callable[[], float | None], by: int, recorded: Recorded
+) -> int:
     """Wait for the launcher; once the job is ``ending`` it must end soon, or is ended ``by`` a signal.
 
     Launchers sometimes hang while they clean up after a failure.
@@ -163,6 +170,7 @@ def wait_for(process: subprocess.Popen[bytes], ending: Callable[[], float | None
             if seconds is not None:
                 deadline = min(deadline, time.monotonic() + seconds)
             if time.monotonic() > deadline:
+                recorded.ask(process)
                 end(process, by)
 
 
@@ -181,19 +189,6 @@ def raise_on_termination() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Let the ranks hear of SIGUSR1, which asks for what they called last, and not this process alone."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGUSR1"):
-        yield
-        return
-    before = signal.signal(signal.SIGUSR1, lambda number, _: process.send_signal(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def end(process: subprocess.Popen[bytes], with_signal: int) -> None:

@@ -114,7 +114,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         if not all(type(rank) is int for rank in about["ranks"]) or not isinstance(about["reason"], str):
             raise TypeError
         for call in _calls(found):
-            if not all(isinstance(getattr(call, f.name), _TYPES.get(f.name, (str, tuple))) for f in fields(call)):
+            if not all(
+                isinstance(getattr(call, f.name), _TYPES.get(f.name, (str, tuple))) for f in fields(call)
+            ):
                 raise TypeError
             if not all(type(rank) is int for rank in call.group) or call.number < 0:
                 raise TypeError
@@ -183,7 +185,9 @@ def _group(group: tuple[int, ...], made: Sequence[LastCall], ranks: Sequence[int
     if different is not None:
         text.append(f"first difference: call {different}")
     if absent is not None:
-        text.append(f"call {absent}: {_names([rank for rank in members if last[rank] < absent])} did not come")
+        text.append(
+            f"call {absent}: {_names([rank for rank in members if last[rank] < absent])} did not come"
+        )
     if parted is not None and parted != different:
         text.append(f"equal calls are from other lines since call {parted}")
     return "\n".join([*text, *(f"  {label}  {what}, at {line}" for (_, what, line), label in labels.items())])

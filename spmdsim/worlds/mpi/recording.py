@@ -14,21 +14,24 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
+from spmdsim.ending.notes import ENDING, job_folder
 from spmdsim.ending.stop import before_end, write
 from spmdsim.errors import InputError
 from spmdsim.trace import calls as last_calls
 from spmdsim.trace.calls import LastCall
 from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, LINE, TENSOR, WRITES, Board, column
-from spmdsim.worlds.mpi.fingerprint import Record
+from spmdsim.worlds.mpi.fingerprint import Record, name_ranks
+from spmdsim.worlds.mpi.waiting import gone
 
 #: Where the last calls are written.
 VARIABLE = "SPMDSIM_RECORD"
-#: Seconds that another rank's writing is waited for.
+#: Seconds that another rank's writing is waited for, and for which ranks that get the same signal need not write again.
 PATIENCE = 0.2
-#: The states of WRITES: this rank writes now; it has written as the job ends.
+#: The states of WRITES: this rank writes now; it has written as the job ends. Else the time when it wrote, in nanoseconds.
 WRITING, WRITTEN = 1, 2
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
@@ -112,46 +115,57 @@ class Recording:
         if not self.boards or os.getpid() != self._process:
             return
         with self._lock:
-            board = self.boards[0]
-            here = board.area(board.me) + WRITES
-            if WRITTEN in [board.state(place, WRITES) for place in board.places()]:
+            here = self.boards[0].area(self.boards[0].me) + WRITES
+            numbers, end, done = self.boards[0].numbers, time.monotonic() + PATIENCE, 0
+            if self._is_written():
                 return
-            board.numbers[here], end = WRITING, time.monotonic() + PATIENCE
-            waited = False
-            while self._others() and time.monotonic() < end:
-                waited = True
-                time.sleep(0.005)
-            if waited and not self._others():
-                board.numbers[here] = 0
-                return
+            numbers[here] = WRITING
             try:
-                path = self._write(reason)
-                write(f"what {self._who()} called last is in {path}")
-            except OSError as error:
-                write(f"what the ranks called last cannot be written to {self.path}: {error.strerror}")
+                while self._others() and time.monotonic() < end:
+                    time.sleep(0.005)
+                if not self._is_written():
+                    self._write(reason, last)
+                    done = WRITTEN if last else time.monotonic_ns()
             finally:
-                board.numbers[here] = WRITTEN if last else 0
+                numbers[here] = done
+
+    def _states(self) -> list[int]:
+        return [self.boards[0].state(place, WRITES) for place in self.boards[0].places()]
 
     def _others(self) -> bool:
         """Whether a rank writes that goes before this one."""
-        board = self.boards[0]
-        return any(board.state(place, WRITES) == WRITING for place in board.places() if place < board.me)
+        return WRITING in self._states()[: self.boards[0].me if self.boards[0].shared else 0]
+
+    def _is_written(self) -> bool:
+        """Whether it was written as the job ends, or just now."""
+        lately = time.monotonic_ns() - int(PATIENCE * 1e9)
+        return any(state == WRITTEN or state > lately for state in self._states())
 
     def ranks(self) -> list[int]:
         """The ranks whose calls can be read."""
         return sorted({board.members[place] for board in self.boards for place in board.places()})
 
-    def _who(self) -> str:
-        ranks = self.ranks()
-        return "all ranks" if len(ranks) == self.size else f"ranks {', '.join(map(str, ranks))}"
-
-    def _write(self, reason: str) -> str:
+    def _write(self, reason: str, last: bool) -> None:
         ranks, path = self.ranks(), Path(self.path)
         if len(ranks) < self.size:  # others write theirs
             path = path.with_name(f"{path.stem}.rank{ranks[0]}{path.suffix}")
-        calls = [call for board in self.boards for place in board.places() for call in noted(board, place)]
-        last_calls.write(path, last_calls.document(calls, ranks, reason, time.monotonic_ns()))
-        return str(path)
+        try:
+            last_calls.write(path, self._document(ranks, reason))
+        except Exception as error:  # the job goes on, or ends for a reason of its own
+            why = error.strerror if isinstance(error, OSError) else repr(error)
+            write(f"what the ranks called last cannot be written to {path}: {why}")
+            return
+        folder = job_folder()
+        if folder is None or not (last or (folder / ENDING).exists()):  # else the starter says it
+            who = "the ranks" if len(ranks) == self.size else name_ranks(ranks)
+            write(f"what {who} called last is in {path}")
+
+    def _document(self, ranks: Sequence[int], reason: str) -> dict[str, Any]:
+        read = [(board, place) for board in self.boards for place in board.places()]
+        calls = [call for board, place in read for call in noted(board, place)]
+        states = {board.members[place]: gone(board, place) for board, place in read}
+        why = "; ".join([reason, *(f"rank {rank} {how}" for rank, how in sorted(states.items()) if how)])
+        return last_calls.document(calls, ranks, why, time.monotonic_ns())
 
 
 def noted(board: Board, place: int) -> Iterator[LastCall]:

@@ -30,7 +30,12 @@ from spmdsim.worlds.mpi.processes import unlink_segments
 from spmdsim.worlds.pool import limit_of_process
 
 #: The settings of a world, and the variables that they come from where the program does not say.
-VARIABLES = {"check": "SPMDSIM_CHECK", "deadline": "SPMDSIM_DEADLINE", "tuning": "SPMDSIM_TUNING", "record": "SPMDSIM_RECORD"}
+VARIABLES = {
+    "check": "SPMDSIM_CHECK",
+    "deadline": "SPMDSIM_DEADLINE",
+    "tuning": "SPMDSIM_TUNING",
+    "record": "SPMDSIM_RECORD",
+}
 #: Variables that are compared by what they mean, or are a node's own.
 APART = (*VARIABLES.values(), "SPMDSIM_LOG_DIR", "SPMDSIM_FAILED_DIR")
 #: What a rank says which cannot even say its settings.

@@ -1,0 +1,68 @@
+"""What the ranks called last, as their starter sees it: it has them write it where none of them can, and says where."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import current_thread, main_thread
+
+VARIABLE = "SPMDSIM_RECORD"
+"""Where the ranks write what they called last."""
+
+WRITTEN_SECONDS = 1.0
+"""How long ranks may take to write it when a rank has died."""
+
+
+class Recorded:
+    """The files of one job.
+
+    Args:
+        environment: of the ranks.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        asked = environment.get(VARIABLE)
+        self.path = Path(asked).absolute() if asked else None
+        self._before = self._files()
+
+    def _files(self) -> set[tuple[Path, int]]:
+        if self.path is None:
+            return set()
+        apart = self.path.parent.glob(f"{self.path.stem}.rank*{self.path.suffix}")
+        return {(path, path.stat().st_mtime_ns) for path in (self.path, *apart) if path.is_file()}
+
+    def written(self) -> list[Path]:
+        """What the job has written."""
+        return sorted(path for path, _ in self._files() - self._before)
+
+    def ask(self, process: subprocess.Popen[bytes]) -> None:
+        """Have the ranks that are left write, before they are ended, unless one has."""
+        if self.path is None or self.written() or not hasattr(signal, "SIGUSR1"):
+            return
+        process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + WRITTEN_SECONDS
+        while not self.written() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def say(self) -> None:
+        """Say where it is: after the end, since launchers drop what ranks say while they are ended."""
+        if found := self.written():
+            sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, found))}\n")
+
+
+@contextmanager
+def passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let the ranks hear of SIGUSR1, which asks for what they called last, and not this process alone."""
+    if current_thread() is not main_thread() or not hasattr(signal, "SIGUSR1"):
+        yield
+        return
+    before = signal.signal(signal.SIGUSR1, lambda number, _: process.send_signal(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
