@@ -1,4 +1,4 @@
-"""The fewest receptions by search and by linear programme: what the lower bound of redistributions is checked against.
+"""The fewest receptions by search and by linear programme, and the fewest elements sent: what redistributions are checked against.
 
 Nothing here is shared with :mod:`spmdsim.redistribution.bound`. Elements are looked at one by one: who holds which
 contribution, who wants the result. :func:`every_schedule` tries all ways to send and add for one element, and
@@ -7,6 +7,7 @@ contribution, who wants the result. :func:`every_schedule` tries all ways to sen
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection
 from functools import cache
@@ -175,3 +176,40 @@ def optimum(counts: Counter[Kind], ranks: Collection[int], ways: Any = corners) 
         method="highs",
     )
     return float(found.fun), total
+
+
+# -- senders ---------------------------------------------------------------------------------------------
+
+
+def least_sent(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> int:
+    """The fewest elements that the busiest sender can send where values only move: a maximum flow, element by element.
+
+    Elements that the same ranks hold are one source; its ranks can send so many elements each, and all that ranks want
+    and do not hold has to arrive.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    have, want = (np.array([_held(layout, shape, rank) for rank in range(size)]) for layout in (src, dst))
+    demand: Counter[tuple[bool, ...]] = Counter()
+    for holders, count in zip(have.T.tolist(), (want & ~have).sum(axis=0).tolist()):
+        demand[tuple(holders)] += count
+    begin, end, total = 0, 1 + len(demand) + size, sum(demand.values())
+
+    def arrives(limit: int) -> bool:
+        room = np.zeros((end + 1, end + 1), np.int32)
+        for number, (holders, count) in enumerate(demand.items(), 1):
+            room[begin, number] = count
+            room[number, 1 + len(demand) : end] = np.array(holders) * total
+        room[1 + len(demand) : end, end] = limit
+        return int(maximum_flow(csr_array(room), begin, end).flow_value) == total
+
+    return bisect_left(range(total), True, key=arrives)
+
+
+def _held(layout: Layout, shape: tuple[int, ...], rank: int) -> np.ndarray:
+    """Which elements a rank holds, as a flat mask."""
+    mask = np.zeros(shape, bool)
+    if rank in layout.mesh:
+        mask[layout.slices(shape, rank)] = True
+    return mask.ravel()

@@ -16,6 +16,7 @@ lock step on asymmetric integers. Checked for each:
 
     python scripts/redistribution_proof.py               # ranks 4, 6 and 8; half an hour
     python scripts/redistribution_proof.py --routes      # pending sums against routes and bounds only; minutes
+    python scripts/redistribution_proof.py --senders 500 --ranks 4 6 8 12 16 24 32  # the busiest sender of so many pairs
     python scripts/redistribution_proof.py --ranks 4     # seconds
     python scripts/redistribution_proof.py --sample 2000 # that many pairs per number of ranks
 """
@@ -36,13 +37,13 @@ import numpy as np
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.least_receptions import corners, every_schedule, kinds, optimum
+from scripts.least_receptions import corners, every_schedule, kinds, least_sent, optimum
 from spmdsim.cost.machine import Machine
-from spmdsim.layout import Layout
+from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.bound import Bound, lower_bound, lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh
-from spmdsim.redistribution.exchange.direct import receives
+from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.price import largest
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
@@ -55,6 +56,8 @@ SHAPES: dict[int, list[Shape]] = {
     2: [(24, 48), (7, 13), (1, 5)],
     3: [(8, 24, 12), (5, 3, 7), (1, 2, 3)],
 }
+#: Shapes for senders, and how much the busiest may send over the least in whole elements.
+SENT_SHAPES, CLOSE = [(16, 24), (7, 13), (64, 64)], 1.05
 #: One in so many pairs is also compared with all its alternatives.
 COMPARED = 4
 #: One in so many pending sums of up to so many elements is also compared with a linear programme.
@@ -67,11 +70,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 6, 8])
     parser.add_argument("--sample", type=int, help="check only so many pairs per number of ranks")
     parser.add_argument("--routes", action="store_true", help="only routes and bounds of pending sums")
+    parser.add_argument(
+        "--senders", type=int, help="only senders, of so many pairs with copies per number of ranks"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     counts: Counter[str] = Counter()
     start = time.perf_counter()
     for size in options.ranks:
+        if options.senders:
+            check_senders(size, options.senders, random.Random(options.seed), counts)
+            continue
         shapes = [shape for some in SHAPES.values() for shape in some]
         for shape in shapes if options.sample is None else random.Random(options.seed).sample(shapes, 1):
             check_routes(size, shape, counts)
@@ -176,6 +185,26 @@ def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
                 note(counts, "the bound is that of a linear programme in all, and not above it", right, found)
                 tight = bound.busiest == math.ceil(busiest - 1e-6)
                 counts["pending sums: of those, equal to it on the busiest rank"] += tight
+
+
+def check_senders(size: int, many: int, chance: random.Random, counts: Counter[str]) -> None:
+    """Check the busiest sender of random pairs whose source has copies against a maximum flow; orders of ranks, too."""
+    layouts = [layout for mesh in every_mesh(size) for layout in every_layout(mesh, 2)]
+    sources = [one for one in layouts if one.canonical.replicated_axes]
+    while many:
+        src, to, shape = chance.choice(sources), chance.choice(layouts), chance.choice(SENT_SHAPES)
+        order = chance.sample(range(size), size) if chance.random() < 0.25 else range(size)
+        dst = Layout(Mesh(to.mesh.shape, to.mesh.axes, ranks=tuple(order)), to.dims)
+        least = least_sent(src, dst, shape, size)
+        if not least:
+            continue
+        many -= 1
+        sent = [sum(t.count for t in sends(src, dst, shape, rank) if t.peer != rank) for rank in range(size)]
+        found = plan(src, dst, shape, np.int8)
+        for who, most in (("an exchange", max(sent)), ("the chosen plan", found.max_sent_nbytes)):
+            counts[f"the busiest sender of {who} sends the least"] += most == least
+            close = least <= most <= CLOSE * least
+            note(counts, f"the busiest sender of {who} sends at most {CLOSE} of the least", close, found)
 
 
 #: What a plan receives that does not exist.

@@ -27,7 +27,7 @@ FEW = 2048
 
 
 def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
-    """What ``rank`` receives, one box per peer, its own overlap included; from many ranks as columns.
+    """What ``rank`` receives, peer by peer, its own overlap included; from many ranks as columns.
 
     Args:
         src: the layout before.
@@ -48,7 +48,7 @@ def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Seque
 
 
 def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
-    """What ``rank`` sends, one box per peer, its own overlap included; the mirror image of :func:`receives`.
+    """What ``rank`` sends, peer by peer, its own overlap included; the mirror image of :func:`receives`.
 
     Raises:
         PlanError: pending values would have to be reduced.

@@ -3,24 +3,30 @@
 A rank holds one source piece, so what its holders send together is given: every rank that needs some of the piece
 and does not hold it gets its box of it, once. In target order these boxes are one line of elements, and each of
 ``k`` holders sends a ``k``-th of the line. That is the least the busiest sender can do (the maximum flow decomposes
-by pieces), up to rounding: a box that two holders share is cut along one dim.
+by pieces), in whole elements, or within a few per cent of it, so that a receiver gets one box from each.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from math import prod
 
 from spmdsim.layout import Bounds, Mesh
 from spmdsim.layout.blocks import nested_blocks
+from spmdsim.redistribution.adders import volume
 from spmdsim.redistribution.exchange.grid import Ends, Entries, piece_numbers, ranks_of
 from spmdsim.redistribution.step import Transfer, overlap
 
 #: Up to so many ranks per mesh; in larger ones a box is sent by one holder.
 FEW_RANKS = 32
-#: A shared box is cut along its first dim that is so long, or else along its longest.
+#: A shared box is cut along its first dim that is so long, or else where most of what a holder can take is taken.
 LONG = 64
+#: How many per cent more than the least a holder may send for the sake of one box per receiver.
+MORE = (0, 1, 2, 4)
+
+#: The part of a box that is taken, of at most so many elements, and the rest.
+Cut = Callable[[Bounds, int], tuple[list[Bounds], list[Bounds]]]
 
 
 class Shares:
@@ -66,46 +72,92 @@ class Shares:
     @property
     def most_sent(self) -> int:
         """The most elements one rank sends to others."""
-        return _most(self._sent, lambda transfer: transfer.count)
+        sent = (sum(t.count for t in mine if t.peer != rank) for rank, mine in self._sent.items())
+        return max(sent, default=0)
 
     @property
     def most_messages(self) -> int:
         """The most other ranks that one rank receives from."""
-        return _most(self._received, lambda transfer: 1)
-
-
-def _most(transfers: dict[int, list[Transfer]], weight: Callable[[Transfer], int]) -> int:
-    return max(
-        (sum(weight(t) for t in mine if t.peer != rank) for rank, mine in transfers.items()), default=0
-    )
+        return max((len({t.peer for t in mine} - {rank}) for rank, mine in self._received.items()), default=0)
 
 
 def portions(line: Sequence[tuple[int, Bounds]], holders: Sequence[int]) -> Iterable[tuple[int, int, Bounds]]:
-    """Each holder's part of a line of boxes: ``(holder, receiver, box)``.
+    """Each holder's part of a line of boxes: ``(holder, receiver, box)``, of one pair one after the other.
+
+    Which holders share a box says where it lies in the line. It is cut into one box for each if some limit close to
+    the least that one must send leaves room for that, else element by element.
 
     >>> list(portions([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
     [(0, 5, ((0, 2),)), (1, 5, ((2, 4),)), (2, 6, ((0, 2),)), (3, 6, ((2, 4),))]
+    >>> list(portions([(5, ((0, 3), (0, 3)))], [0, 1]))
+    [(0, 5, ((0, 1), (0, 3))), (0, 5, ((1, 2), (0, 2))), (1, 5, ((1, 2), (2, 3))), (1, 5, ((2, 3), (0, 3)))]
     """
-    count = len(holders)
-    volumes = [prod([stop - start for start, stop in box]) for _, box in line]
+    volumes = [volume(box) for _, box in line]
     total, before = sum(volumes), 0
-    for (rank, box), volume in zip(line, volumes):
-        first, last = before * count // total, ((before + volume) * count - 1) // total
-        if first == last or volume == 1:
-            yield holders[(2 * before + volume) * count // (2 * total)], rank, box
-        else:
-            lengths = [stop - start for start, stop in box]
-            dim = next((d for d, n in enumerate(lengths) if n >= LONG), lengths.index(max(lengths)))
-            start, stop = box[dim]
-            for number in range(first, last + 1):
-                end = stop
-                if number < last:
-                    share = ((number + 1) * total - before * count) / (count * volume)
-                    end = box[dim][0] + int(share * lengths[dim] + 0.5)
-                if end > start:
-                    yield holders[number], rank, (*box[:dim], (start, end), *box[dim + 1 :])
-                start = end
-        before += volume
+    served = []
+    for (rank, box), here in zip(line, volumes):
+        first, last = before * len(holders) // total, ((before + here) * len(holders) - 1) // total
+        served.append((rank, box, range(first, last + 1)))
+        before += here
+    least = -(-total // len(holders))
+    limits = dict.fromkeys(least + least * percent // 100 for percent in MORE)
+    found = next(filter(None, (_within(served, limit, _one_box) for limit in limits)), None)
+    found = _within(served, least, _elements) if found is None else found
+    assert found is not None  # for the type checker: element by element all fits
+    return [(holders[number], rank, box) for number, rank, box in found]
+
+
+def _within(
+    served: Iterable[tuple[int, Bounds, range]], limit: int, cut: Cut
+) -> list[tuple[int, int, Bounds]] | None:
+    """Boxes cut so that no holder sends more than a limit, each taking as much as it can; None if they do not fit."""
+    found = []
+    sent: Counter[int] = Counter()
+    for rank, box, numbers in served:
+        left = [box]
+        for number in numbers:
+            todo, left = left, []
+            for one in todo:
+                taken, rest = cut(one, limit - sent[number])
+                found += [(number, rank, part) for part in taken]
+                sent[number] += sum(map(volume, taken))
+                left += rest
+        if left:
+            return None
+    return found
+
+
+def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
+    """The largest part of a box within so many elements that is a box, and the rest."""
+    lengths, whole = [stop - start for start, stop in box], volume(box)
+    if whole <= room:
+        return [box], []
+    long = [dim for dim, length in enumerate(lengths) if length >= LONG][:1]
+    slabs = [(room // (whole // lengths[dim]), -dim) for dim in long or range(len(box))]
+    most, dim = max(slabs, key=lambda slab: (slab[0] * (whole // lengths[-slab[1]]), slab[1]), default=(0, 0))
+    return _halves(box, -dim, most)
+
+
+def _elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
+    """So many elements of a box, in rows and a part of one, and the rest."""
+    dim = next((d for d, (start, stop) in enumerate(box) if stop - start > 1), None)
+    if volume(box) <= room or dim is None:
+        return ([box], []) if volume(box) <= room else ([], [box])
+    slab = volume(box) // (box[dim][1] - box[dim][0])
+    taken, rest = _halves(box, dim, room // slab)
+    (row,), later = _halves(rest[0], dim, 1)
+    some, others = _elements(row, room % slab)
+    return [*taken, *some], [*others, *later]
+
+
+def _halves(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bounds]]:
+    """A box cut after so many places of a dim; no part is empty."""
+    if not count:
+        return [], [box]
+    (start, stop), left, right = box[dim], box[:dim], box[dim + 1 :]
+    middle = start + count
+    rest = [(*left, (middle, stop), *right)] if middle < stop else []
+    return [(*left, (start, middle), *right)], rest
 
 
 def apart(ends: Ends) -> tuple[str, ...]:

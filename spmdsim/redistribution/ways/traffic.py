@@ -192,7 +192,7 @@ def exchange_traffic(step: Step, rank: int) -> Traffic:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a packed exchange: where each member's piece is in the flat buffer."""
+    """One side of a packed exchange: where each member's pieces are in the flat buffer, one after the other."""
 
     pieces: tuple[Piece, ...]
     counts: list[int]
@@ -205,10 +205,11 @@ def packed_side(pieces: tuple[Piece, ...], shape: tuple[int, ...], size: int) ->
     """A side in which the pieces lie one after the other, or in place where all of them are contiguous."""
     counts, offsets, packed = [0] * size, [0] * size, 0
     found = [flat_offset(shape, piece.index) for piece in pieces]
-    direct = None not in found
+    direct = None not in found and len({piece.member for piece in pieces}) == len(pieces)
     for piece, offset in zip(pieces, found):
-        counts[piece.member] = piece.count
-        offsets[piece.member] = offset if direct and offset is not None else packed
+        if not counts[piece.member]:
+            offsets[piece.member] = offset if direct and offset is not None else packed
+        counts[piece.member] += piece.count
         packed += piece.count
     return Side(pieces, counts, offsets, packed, direct)
 

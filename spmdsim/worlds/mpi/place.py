@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import groupby
 
 import numpy as np
 from mpi4py import MPI
@@ -159,15 +160,21 @@ def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list
         pieces: tuple[Piece, ...], shape: tuple[int, ...]
     ) -> tuple[list[int], list[int], list[MPI.Datatype]]:
         counts, displacements, types = [0] * size, [0] * size, [kind] * size
-        for piece in pieces:
-            offset = flat_offset(shape, piece.index)
+        for member, some in groupby(pieces, lambda piece: piece.member):
+            indices = [piece.index for piece in some]
+            offset = flat_offset(shape, indices[0]) if len(indices) == 1 else None
             if offset is not None and offset * dtype.itemsize <= datatypes.MAX_COUNT:
-                counts[piece.member] = piece.count
-                displacements[piece.member] = offset * dtype.itemsize
+                counts[member] = Piece(member, indices[0]).count
+                displacements[member] = offset * dtype.itemsize
             else:
-                counts[piece.member] = 1
-                types[piece.member] = subarray(shape, piece.index, dtype.itemsize)
-                made.append(types[piece.member])
+                counts[member] = 1
+                boxes = [subarray(shape, index, dtype.itemsize) for index in indices]
+                made.extend(boxes)
+                types[member] = boxes[0]
+                if len(boxes) > 1:
+                    together = MPI.Datatype.Create_struct([1] * len(boxes), [0] * len(boxes), boxes)
+                    types[member] = together.Commit()
+                    made.append(together)
         return counts, displacements, types
 
     stays = ((), ()) if traffic.own is None else tuple((Piece(traffic.me, index),) for index in traffic.own)
@@ -187,19 +194,20 @@ def _pack(side: Side, array: np.ndarray) -> np.ndarray:
     """The pieces one after the other, or the array itself if they are contiguous in it."""
     if side.direct:
         return array
-    buffer = empty((side.total,), array.dtype)
+    buffer, offset = empty((side.total,), array.dtype), 0
     for piece in side.pieces:
-        offset = side.offsets[piece.member]
         buffer[offset : offset + piece.count].reshape(piece.shape)[...] = array[piece.index]
+        offset += piece.count
     return buffer
 
 
 def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
     if side.direct:
         return
+    offset = 0
     for piece in side.pieces:
-        offset = side.offsets[piece.member]
         out[piece.index] = buffer[offset : offset + piece.count].reshape(piece.shape)
+        offset += piece.count
 
 
 def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
