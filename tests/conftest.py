@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Thousands of tests and full caches make each search for cycles slow; a fifth of the time would go there.
 gc.set_threshold(100_000, 50, 50)
+
+#: Where dialects count the random numbers that a process has asked for, and what sets their seed.
+SEEDS = {
+    "spmdsim.dialects.oneflow.creation": "manual_seed",
+    "spmdsim.dialects.mindspore.parameter": "set_seed",
+    "spmdsim.dialects.paddle.static": "seed",
+}
 
 
 def pytest_addoption(parser, pluginmanager):
@@ -57,10 +65,13 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Every test begins like a process: nobody has asked for a world yet."""
+    """Every test begins like a process: nobody has asked for a world yet, nor, on some ranks only, for random numbers."""
     from spmdsim.worlds import current
 
     current._asked[0] = 1
+    for module, name in SEEDS.items():
+        if module in sys.modules:
+            getattr(sys.modules[module], name)(0)
 
 
 @pytest.fixture(scope="session")
