@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import spmdsim.ops as ops
+from spmdsim.auto_parallel.costs.work import work_seconds
+from spmdsim.auto_parallel.programs.rules import GELU, NORM
 from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, save_machine
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
@@ -276,6 +279,23 @@ def test_a_class_that_is_none_is_refused() -> None:
         RuleError, match="work of a rule is 'elements', 'functions' or 'passes', but got 'fast'"
     ):
         Rule.parse("... -> ...", work="fast")
+
+
+def test_gradients_cost_as_often_the_forward_work_as_the_rule_says() -> None:
+    alone = Strategy.of(Mesh((1,), ("p",)), {})
+    rows = {"gelu": ([(6, 8)], {}), "layer_norm": ([(6, 8), (8,), (8,)], {"epsilon": 1e-5})}
+    rows |= {"rms_norm": ([(6, 8), (8,)], {"epsilon": 1e-5}), "softmax": ([(6, 8)], {"dim": -1})}
+    for name, (shapes, params) in rows.items():
+        bound = getattr(ops, name).op.bind(shapes, params)
+        forward, gradient = (work(bound, alone, [4] * len(shapes)) for work in (forward_work, gradient_work))
+        times = 1 if name == "softmax" else 3
+        assert gradient == Work(times * forward.flops, times * forward.nbytes, "passes")
+    for rule, name in ((GELU, "gelu"), (NORM, "layer_norm")):  # programs that are searched cost what runs
+        assert rule.backward == getattr(ops, name).op.bind(*rows[name]).rule.backward
+    operator = SimpleNamespace(bound=ops.gelu.op.bind([(6, 8)], {}))
+    machine = Machine("m", 0, 0, flops=1.0)
+    assert work_seconds(operator, alone, [4], [False], machine) == 48
+    assert work_seconds(operator, alone, [4], [True], machine) == 48 + 3 * 48
 
 
 def test_what_the_busiest_rank_does_by_hand() -> None:

@@ -79,9 +79,11 @@ def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int])
 def gradient_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
     """What it does for the gradient of one operand of a product, or of all operands of anything else.
 
-    That is as much as forward; but a look-up's gradient is a table, most of it zeros.
+    That is as much as forward, or as often as much as the rule says; but a look-up's gradient is a table, most of it
+    zeros.
     """
-    return _work(bound, strategy, itemsizes, tables=True)
+    once, times = _work(bound, strategy, itemsizes, tables=True), bound.rule.backward
+    return Work(times * once.flops, times * once.nbytes, once.kind)
 
 
 def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables: bool) -> Work:

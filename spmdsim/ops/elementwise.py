@@ -123,7 +123,7 @@ def _gelu_slope(x: np.ndarray, _y: np.ndarray) -> np.ndarray:
     return half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
 
 
-gelu = unary("gelu", _gelu, _gelu_slope, fractions=True, work=PASSES)
+gelu = unary("gelu", _gelu, _gelu_slope, fractions=True, work=PASSES, backward=3)
 
 
 def _where_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:

@@ -128,7 +128,7 @@ def _norm_rule(
     data, parameters = norm_terms(len(x), len(scale), begin)
     whole = " ".join(n for n in data.split() if n[0] == "w")
     text = f"{data}, {parameters}, {parameters} -> {data}"
-    return Rule.parse(text, whole=whole, linear=((1, 2),), work=PASSES)
+    return Rule.parse(text, whole=whole, linear=((1, 2),), work=PASSES, backward=3)
 
 
 def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, begin: int = -1) -> np.ndarray:

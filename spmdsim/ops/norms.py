@@ -19,7 +19,9 @@ def _rms_rule(x: tuple[int, ...], scale: tuple[int, ...], epsilon: float) -> Rul
     if not 1 <= len(scale) <= len(x):
         raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
     data, parameters = norm_terms(len(x), len(scale), -len(scale))
-    return Rule.parse(f"{data}, {parameters} -> {data}", whole=parameters, linear=((1,),), work=PASSES)
+    return Rule.parse(
+        f"{data}, {parameters} -> {data}", whole=parameters, linear=((1,),), work=PASSES, backward=3
+    )
 
 
 def _inverse(x: np.ndarray, scale: np.ndarray, epsilon: float) -> tuple[np.ndarray, tuple[int, ...]]:

@@ -49,6 +49,7 @@ class Rule:
         order: factors in the order of the device matrix, where it is not that of first appearance.
         work: what the local function does with each element: :data:`ELEMENTS`, :data:`FUNCTIONS` or :data:`PASSES`;
             products and look-ups show in the rule itself.
+        backward: how many times the function's work its gradients take together; for a product, each of them.
     """
 
     text: str
@@ -61,6 +62,7 @@ class Rule:
     passes: frozenset[str] = field(default=frozenset({"sum", "avg"}))
     order: tuple[str, ...] = ()
     work: str = ELEMENTS
+    backward: float = 1.0
 
     @classmethod
     def parse(
@@ -74,6 +76,7 @@ class Rule:
         passes: Iterable[str] = ("sum", "avg"),
         order: str = "",
         work: str = ELEMENTS,
+        backward: float = 1.0,
     ) -> Rule:
         """Read a rule.
 
@@ -88,6 +91,7 @@ class Rule:
             order: the order of the factors in a device matrix.
             work: ``"functions"`` where each element takes an exponential or the like, ``"passes"`` where the local
                 function goes through the elements several times.
+            backward: how many times the function's work its gradients take together.
 
         Raises:
             RuleError: the text is not a rule; the message shows where.
@@ -107,6 +111,7 @@ class Rule:
             tuple(passes),
             tuple(order.split()),
             work,
+            backward,
         )
 
     @property
@@ -183,6 +188,7 @@ def _parse(
     passes: tuple[str, ...],
     order: tuple[str, ...],
     work: str,
+    backward: float,
 ) -> Rule:
     if text.count("->") != 1:
         raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
@@ -210,6 +216,7 @@ def _parse(
         passes=frozenset(passes),
         order=order,
         work=work,
+        backward=backward,
     )
 
 

@@ -21,7 +21,7 @@ def work_seconds(
     """Modelled time of an operator on the busiest rank, forward and backward.
 
     The gradient of one operand of a contraction costs as much as the contraction; the gradients of anything
-    else together cost as much as its forward computation.
+    else together cost as often as much as its forward computation as its rule says.
     """
     bound = operator.bound
     forward = forward_work(bound, strategy, itemsizes).seconds(machine)
