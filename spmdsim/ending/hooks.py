@@ -12,9 +12,10 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
+from spmdsim.ending.notes import job_folder
 from spmdsim.ending.stop import active_world, end_job, leave_together, stop
 
 _left_with: list[int] = []
@@ -62,6 +63,27 @@ def hook_exit() -> None:
 
     leave.__name__ = leave.__qualname__ = "exit"
     sys.exit = leave  # type: ignore[assignment]
+    hook_failing_quick_exit()
+
+
+def hook_failing_quick_exit() -> None:
+    """Have ``os._exit(5)`` say which rank left so: of some launchers nobody learns it."""
+    now, process = os._exit, os.getpid()
+
+    def quick_exit(status: int) -> NoReturn:
+        comm = active_world() if status and os.getpid() == process and job_folder() is None else None
+        if comm is not None and comm.size > 1:
+            frame: FrameType | None = sys._getframe(1)
+            while frame and frame.f_back and frame.f_code.co_filename == __file__:
+                frame = frame.f_back  # the other hook
+            assert frame is not None  # for the type checker
+            where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            os.write(
+                2, f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {where}\n".encode()
+            )
+        now(status)
+
+    os._exit = quick_exit
 
 
 def hook_quick_exit(leave: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.errors import InputError, UsageTypeError, WorldError
+from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError
 from spmdsim.layout import Bounds, Layout
 from spmdsim.redistribution.step import overlap
 from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
@@ -216,22 +216,23 @@ def load(
     manifest = _same_manifest(place, world)
     entries = manifest["tensors"]
     files = place / manifest["data"]
-    if isinstance(layouts, Mapping):
-        unknown = [name for name in layouts if name not in entries]
-        if unknown:
-            raise InputError(
-                f"the checkpoint in {str(folder)!r} has no {unknown[0]!r}, but a layout is given for it"
-            )
     if verify:
         _verify(files, entries, world)
     loaded: dict[str, Tensor] = {}
-    problems: list[str | None] = [None] * len(world.ranks)
+    problem: tuple[type[SpmdError], str] | None = None
     try:
+        for name in layouts if isinstance(layouts, Mapping) else ():
+            if name not in entries:
+                raise InputError(
+                    f"the checkpoint in {str(folder)!r} has no {name!r}, but a layout is given for it"
+                )
         for name, entry in entries.items():
             loaded[name] = _load_one(name, entry, files, world, layouts)
-    except InputError as error:
-        problems = [str(error)] * len(world.ranks)
-    _raise_first(world.gather_objects(problems))
+    except SpmdError as error:
+        problem = type(error), str(error)
+    told = world.gather_objects([problem] * len(world.ranks))
+    for kind, text in (one for one in told if one is not None):
+        raise kind(f"{text}, at {source_line()}")
     for tensor in loaded.values() if world.compares_sources else ():
         require_equal_source(world, tensor, Described(None, "a checkpoint's"))
     return loaded
@@ -339,4 +340,4 @@ def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | N
 def _raise_first(problems: Sequence[str | None]) -> None:
     found = [problem for problem in problems if problem]
     if found:
-        raise InputError(found[0])
+        raise InputError(f"{found[0]}, at {source_line()}")
