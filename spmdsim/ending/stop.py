@@ -44,19 +44,19 @@ _agreed: list[int] = []
 """The exit code that all ranks leave with, once they have agreed on one."""
 
 
-_before_end: list[Callable[[], None]] = []
+_before_end: list[Callable[[str], None]] = []
 """What is done by the rank that ends the job, once it has said why."""
 
 
-def before_end(last: Callable[[], None]) -> None:
-    """Have this done before the job ends because of what happened on a rank, by the one that ends it."""
+def before_end(last: Callable[[str], None]) -> None:
+    """Have this done, with the reason, before the job ends because of what happened on a rank, by the one that ends it."""
     _before_end.append(last)
 
 
-def _do_last() -> None:
+def _do_last(text: str) -> None:
     while _before_end:
         with suppress(Exception):  # the job ends all the same
-            _before_end.pop()()
+            _before_end.pop()((text.rstrip().splitlines() or [""])[-1])
 
 
 def agree(code: int) -> None:
@@ -147,10 +147,11 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         return agreed_code
     if len(found) < comm.size:
         _say_of_ranks(found, comm.size)
+        _do_last(text)
         kill(code)
     if not quiet_exit:
         _say_of_ranks(found, comm.size)
-    _do_last()
+    _do_last(text)
     return agreed_code
 
 
@@ -180,7 +181,7 @@ def kill(code: int) -> NoReturn:
     with suppress(OSError, ValueError):  # who reads them may have left
         sys.stdout.flush()
         sys.stderr.flush()
-    _do_last()
+    _do_last(f"a rank ends the job with code {code}")
     note_end()
     if job_folder() is not None:
         time.sleep(ENDED_SECONDS)  # the starter ends the job, without the launcher's many words
@@ -211,6 +212,7 @@ def end_job(text: str, code: int) -> NoReturn:
     found = detect()
     note_failure(found.rank if found else 0, code)
     write(text)
+    _do_last(text)
     kill(code)
 
 

@@ -72,7 +72,7 @@ class Recording:
     def __init__(self, path: str) -> None:
         self.path, self.boards, self.size = path, list[Board](), MPI.COMM_WORLD.Get_size()
         self._lock, self._process = threading.Lock(), os.getpid()
-        before_end(lambda: self.write("an error, or a rank that did not come", last=True))
+        before_end(lambda why: self.write(why, last=True))
         self._hear()
 
     # -- signals ------------------------------------------------------------------------------------------
