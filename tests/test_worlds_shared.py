@@ -75,6 +75,34 @@ def test_a_result_stays_as_long_as_any_rank_holds_it(world, monkeypatch):
             assert item[1].tolist() == [item[0] * n + rank for rank in range(n)]
 
 
+@pytest.mark.mpi
+def test_windows_of_many_sizes_are_bounded(mpi_comm, monkeypatch):
+    from spmdsim.worlds import MPIWorld
+    from spmdsim.worlds.mpi import shared as mpi_shared
+
+    monkeypatch.setattr(mpi_shared, "KEPT", 4)
+    n = mpi_comm.size
+    with MPIWorld(mpi_comm.Dup()) as world:
+        mesh, held, most = Mesh((n,), ("a",)), {}, 0
+        world.use(replicated="shared")
+        for turn in range(2):
+            for size in range(1, 13):
+                step = Step("all_gather", ("a",), mesh("a"), mesh(None), (size * n,))
+                (result,) = world.run(step, [np.full(size, 100 * turn + size + world.rank)])
+                assert result.tolist() == [100 * turn + size + rank for rank in range(n) for _ in range(size)]
+                if size in (2, 5) and world.rank == 0:  # only one rank keeps them
+                    held[turn, size] = result
+                del result
+                made = sum(
+                    len(one._made) for group in world._shared._windows.values() for one in group.values()
+                )
+                most = max(most, made)
+                assert made <= 4
+        assert n == 1 or most == 4
+        for (turn, size), result in held.items():
+            assert result.tolist() == [100 * turn + size + rank for rank in range(n) for _ in range(size)]
+
+
 def test_only_two_ways_are_known(world):
     with pytest.raises(WorldError, match="'own' or 'shared', but got 'mine'"):
         world.use(replicated="mine")

@@ -26,6 +26,8 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 #: Windows of one size and group at most; more results than this alive at once are made the usual way.
 MOST = 60
+#: Windows of one group at most, of all sizes: those of the sizes not used for longest are freed for new ones.
+KEPT = 256
 
 #: Windows of closed worlds in which somebody still has an array.
 _orphans: list[object] = []
@@ -37,10 +39,11 @@ class Windows:
     Args:
         comm: the group's communicator, all of its ranks on one node.
         nbytes: size of a result.
+        group: the windows of the group by size, this one's among them, those used last at the end.
     """
 
-    def __init__(self, comm: Counted, nbytes: int) -> None:
-        self.comm, self.nbytes = comm, nbytes
+    def __init__(self, comm: Counted, nbytes: int, group: dict[int, Windows]) -> None:
+        self.comm, self.nbytes, self._group = comm, nbytes, group
         self._made: list[tuple[MPI.Win, np.ndarray]] = []
         self._mine, self._common = np.empty(1, np.uint64), np.empty(1, np.uint64)
         probe = [(None, np.empty(1, np.uint8))]
@@ -58,28 +61,45 @@ class Windows:
 
     def memory(self) -> np.ndarray | None:
         """A free window's bytes, the same on all ranks; None if there are too many in use. Collective."""
+        self._group[self.nbytes] = self._group.pop(
+            self.nbytes, self
+        )  # the order of calls: the same on all ranks
         mask = self.free_ones()
-        if mask or len(self._made) < MOST:
-            self.comm.tally.calls[SHARED_MEMORY] = 0
+        if not mask and (len(self._made) >= MOST or not self._room()):
+            return None
+        self.comm.tally.calls[SHARED_MEMORY] = 0
         if mask:
             return self._made[(mask & -mask).bit_length() - 1][1]
-        if len(self._made) >= MOST:
-            return None
         mine = self.nbytes if self.comm.Get_rank() == 0 else 0
         window = self.comm.window(mine)
         memory: Any = window.Shared_query(0)[0]
         self._made.append((window, np.frombuffer(memory, np.uint8, self.nbytes)))
         return self._made[-1][1]
 
-    def close(self) -> None:
-        """Free the windows in which no rank has an array; the others live on until the process ends."""
+    def _room(self) -> bool:
+        """Whether the group may have one more window, after freeing some of other sizes if need be. Collective."""
+        group = list(self._group.values())
+        for other in group:
+            if sum(len(one._made) for one in group) < KEPT:
+                return True
+            if other is not self and other._made:
+                other.free()
+        return sum(len(one._made) for one in group) < KEPT
+
+    def free(self) -> None:
+        """Free the windows in which no rank has an array. Collective."""
         mask = self.free_ones()
-        for number, (window, memory) in enumerate(self._made):
+        made, self._made = self._made, []
+        for number, (window, memory) in enumerate(made):
             if mask >> number & 1:
-                del memory
                 window.Free()
             else:
-                _orphans.append((window, memory))
+                self._made.append((window, memory))
+
+    def close(self) -> None:
+        """The same at the end; the others live on until the process ends."""
+        self.free()
+        _orphans.extend(self._made)
         self._made.clear()
 
 
@@ -87,7 +107,7 @@ class Shared:
     """The windows of a world, by group and size."""
 
     def __init__(self) -> None:
-        self._windows: dict[tuple[tuple[int, ...], int], Windows] = {}
+        self._windows: dict[tuple[int, ...], dict[int, Windows]] = {}
         self._on_one_node: dict[tuple[int, ...], bool] = {}
 
     def possible(self, members: tuple[int, ...], comm: Counted) -> bool:
@@ -103,15 +123,16 @@ class Shared:
 
     def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:
         """The windows for results of this size."""
-        key = (members, nbytes)
-        if key not in self._windows:
-            self._windows[key] = Windows(comm, nbytes)
-        return self._windows[key]
+        group = self._windows.setdefault(members, {})
+        if nbytes not in group:
+            group[nbytes] = Windows(comm, nbytes, group)
+        return group[nbytes]
 
     def close(self) -> None:
         """Free what can be freed; collective over each group."""
-        for windows in self._windows.values():
-            windows.close()
+        for group in self._windows.values():
+            for windows in group.values():
+                windows.close()
         self._windows.clear()
 
 
