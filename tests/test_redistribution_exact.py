@@ -36,6 +36,7 @@ from spmdsim.redistribution.price import (
 )
 from spmdsim.redistribution.step import Step, overlap
 from spmdsim.tensor import Tensor
+from spmdsim.trace.table import pairs
 from spmdsim.worlds.lockstep import LockStep
 
 #: Meshes with other sizes, orders and subsets of eight ranks.
@@ -308,6 +309,8 @@ def test_what_is_sent_element_by_element_arrives(world, monkeypatch, types: int)
     src, dst = mesh(None, "a"), mesh(None, "b")
     boxes = [receives(src, dst, shape, rank) for rank in range(4)]
     assert any(len({t.peer for t in some}) < len(some) for some in boxes)
+    step = Step("exchange", (), src, dst, shape)
+    assert max(len(pairs(step, rank)) for rank in range(4)) == step_messages(step) == 2
     if not isinstance(world, LockStep):
         monkeypatch.setattr(world, "tuning", replace(world.tuning, types=types, small_types=0))
     whole = np.arange(91).reshape(shape)

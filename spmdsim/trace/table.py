@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,10 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
 
 def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     """The peers from which ``rank`` receives in a step, with the number of elements (never 0)."""
-    return [(peer, count) for peer, count in _pairs(step, rank) if peer != rank and count]
+    counts: Counter[int] = Counter()  # a peer may send several boxes in one message
+    for peer, count in _pairs(step, rank):
+        counts[peer] += count
+    return [(peer, count) for peer, count in counts.items() if peer != rank and count]
 
 
 def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
