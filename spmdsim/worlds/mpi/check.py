@@ -268,6 +268,11 @@ class Checker:
                 except WorldError as error:
                     self.watch.end(str(error))
 
+    @property
+    def told(self) -> bool:
+        """Whether this rank was told that ranks disagree, or do not come."""
+        return any(calls.told for calls in self._calls.values())
+
     def close(self, failed: bool = False) -> None:
         """Note no more calls."""
         for calls in self._calls.values():

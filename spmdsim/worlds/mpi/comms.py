@@ -37,6 +37,7 @@ class Comms:
         self._all = tuple(range(comm.Get_size()))
         self._made: dict[tuple[int, ...], Counted] = {}
         self.departures: Departures | None = None
+        self.closed = False
         if len(self._all) > 1:
             self._made[self._all] = self._create(self._all)
             self.departures = Departures(self._made[self._all])
@@ -52,7 +53,7 @@ class Comms:
         """
         found = self._made.get(ranks)
         if found is None:
-            if self._all not in self._made and len(self._all) > 1:
+            if self.closed and len(self._all) > 1:
                 raise WorldError("this world was closed; make another MPIWorld")
             if len(self._made) >= MOST:
                 raise WorldError(
@@ -136,3 +137,4 @@ class Comms:
         for comm in self._made.values():
             comm.Free()
         self._made.clear()
+        self.closed = True

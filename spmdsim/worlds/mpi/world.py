@@ -376,9 +376,16 @@ class MPIWorld(World):
         return self._comms.counts()
 
     def close(self) -> None:
-        """Free communicators and MPI types; collective over the world."""
-        with self._together("close"):
-            self.choose_anew()
+        """Free communicators and MPI types; collective over the world. Closing it again does nothing."""
+        if self._comms.closed:
+            return
+        told = self._checker is not None and self._checker.told
+        try:
+            with self._together("close"):
+                self.choose_anew()
+        except WorldError:
+            if not told:  # else all ranks know, and somebody decided to go on
+                raise
         if self._checker is not None:
             self._checker.close()
         for program in self._programs.values():
