@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 
 Vector = tuple[int, ...]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from mutants import Mutant
 
-ROOMS = ("layout", "rules", "redistribution", "collectives", "tensor", "nn")
+ROOMS = ("core", "layout", "redistribution", "collectives", "tensor", "nn")
 Owner = tuple[str, int]  # a file and the first line of an outermost function in it
 
 

@@ -38,8 +38,8 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.least_receptions import corners, every_schedule, kinds, least_sent, optimum
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Machine
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.bound import Bound, lower_bound, lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh

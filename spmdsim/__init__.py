@@ -13,8 +13,8 @@ from spmdsim.launcher import detect as _detect
 
 #: Public name -> module that has it.
 _HOMES = {
-    **dict.fromkeys(("Layout", "Mesh", "Partial", "Replicate", "Shard"), "spmdsim.layout"),
-    **dict.fromkeys(("Rule", "Strategy"), "spmdsim.rules"),
+    **dict.fromkeys(("Layout", "Mesh", "Partial", "Replicate", "Shard"), "spmdsim.core"),
+    **dict.fromkeys(("Rule", "Strategy"), "spmdsim.core"),
     **dict.fromkeys(("EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
     **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),

@@ -7,8 +7,8 @@ import pytest
 from spmdsim import ops
 from spmdsim.auto_parallel.proof import arguments, prove
 from spmdsim.auto_parallel.search import search
+from spmdsim.core import Mesh
 from spmdsim.errors import RuleError
-from spmdsim.layout import Mesh
 
 
 @pytest.mark.ranks(8)

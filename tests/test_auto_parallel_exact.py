@@ -21,9 +21,9 @@ from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, brute_force, 
 from spmdsim.auto_parallel.solvers.local_search import improve
 from spmdsim.auto_parallel.solvers.pareto import pareto_filter, solutions
 from spmdsim.auto_parallel.solvers.problem import Problem
+from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
-from spmdsim.layout import Mesh
 
 MESHES = [Mesh((4,), ("a",)), Mesh((2, 2), ("a", "b")), Mesh((8,), ("a",))]
 SIZES = (16, 64, 256)

@@ -16,9 +16,8 @@ from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.solvers.integer import smallest_memory
+from spmdsim.core import Layout, Mesh, Rule
 from spmdsim.cost import Machine
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import Rule
 
 PEERS = json.loads((Path(__file__).parent / "vectors" / "auto_parallel_peers.json").read_text())
 CASES = PEERS["autoshard_autoparallel"]["vectors"]

@@ -17,7 +17,7 @@ from spmdsim.auto_parallel.solvers.double_recursion import double_recursion, ste
 from spmdsim.auto_parallel.solvers.pareto import pareto_filter
 from spmdsim.cost.published import MindSporeModel
 from spmdsim.errors import InputError
-from spmdsim.rules import strategy_from_cuts
+from spmdsim.layout.cuts import strategy_from_cuts
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "auto_parallel_mindspore.json").read_text())
 FACTORS = {".0": "i", "k": "k", "n": "j", None: None}

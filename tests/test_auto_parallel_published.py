@@ -21,11 +21,10 @@ from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.auto_parallel.solvers.integer import solve_integer
 from spmdsim.auto_parallel.solvers.problem import Problem
+from spmdsim.core import Mesh, Rule, Strategy
 from spmdsim.cost import Machine
 from spmdsim.cost.published import AlpaModel
 from spmdsim.errors import InputError
-from spmdsim.layout import Mesh
-from spmdsim.rules import Rule, Strategy
 
 PEERS = json.loads((Path(__file__).parent / "vectors" / "auto_parallel_peers.json").read_text())
 ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}

@@ -21,8 +21,8 @@ from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.solvers.integer import brute_force, smallest_memory, solve_integer
 from spmdsim.auto_parallel.solvers.local_search import improve
+from spmdsim.core import Mesh
 from spmdsim.cost import Machine
-from spmdsim.layout import Mesh
 from spmdsim.worlds import LockStep
 
 #: Sizes of the three weights: two square ones, which may be used again, and one of another width.

@@ -17,9 +17,9 @@ from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
 from spmdsim.auto_parallel.programs.record import record_program
 from spmdsim.auto_parallel.proof import arguments, prove
 from spmdsim.auto_parallel.search import search
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep

@@ -25,10 +25,10 @@ from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
 from spmdsim.auto_parallel.solvers.pareto import frontier, frontier_table
 from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.propagation import propagate
+from spmdsim.core import Mesh
 from spmdsim.cost import CostModel, Machine
 from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.errors import InputError, RuleError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.even import even_move, price_move
 from spmdsim.redistribution.every import every_layout

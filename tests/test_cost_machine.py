@@ -12,6 +12,7 @@ import pytest
 import spmdsim.ops as ops
 from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.rules import GELU, NORM
+from spmdsim.core import Mesh, Rule, Strategy
 from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, save_machine
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
@@ -19,8 +20,6 @@ from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneF
 from spmdsim.cost.roofline import Work, forward_work, gradient_work, ridge
 from spmdsim.cost.volumes import COLLECTIVES, bus_factor, message_bytes, received_per_message
 from spmdsim.errors import InputError, RuleError
-from spmdsim.layout import Mesh
-from spmdsim.rules import Rule, Strategy
 
 TOY = Machine("toy", alpha=1.0, beta=0.01, gamma=0.001, flops=1e9, beta_memory=0.5)
 

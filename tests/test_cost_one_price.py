@@ -8,10 +8,10 @@ import pytest
 
 from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
 from spmdsim.cost.machine import Link
 from spmdsim.cost.prediction import predict
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.merge import Merge
 from spmdsim.redistribution.price import price_step

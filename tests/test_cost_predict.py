@@ -11,6 +11,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.cli.collective.predict import growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
+from spmdsim.core import Mesh
 from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine
 from spmdsim.cost.emulated import emulated_seconds
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
@@ -19,7 +20,6 @@ from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import price
 from spmdsim.draw.prediction import prediction_plot
 from spmdsim.errors import InputError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution import plan
 
 MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)

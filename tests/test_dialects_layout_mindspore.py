@@ -7,10 +7,10 @@ import pickle
 import pytest
 from layout_cases import cases, tuples
 
+from spmdsim.core import Layout as CoreLayout
+from spmdsim.core import Mesh, Partial, Replicate, Shard
 from spmdsim.dialects import mindspore
 from spmdsim.errors import LayoutError, UsageTypeError
-from spmdsim.layout import Layout as CoreLayout
-from spmdsim.layout import Mesh, Partial, Replicate, Shard
 
 V = "layouts_mindspore"
 

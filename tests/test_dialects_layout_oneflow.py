@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import cases, tuples
 
+from spmdsim.core import Mesh
 from spmdsim.dialects import oneflow as flow
-from spmdsim.layout import Mesh
 
 V = "layouts_oneflow_paddle"
 sbp = flow.sbp

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from layout_cases import cases
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects import paddle
 from spmdsim.errors import InputError, LayoutError
-from spmdsim.layout import Layout, Mesh
 
 V = "layouts_oneflow_paddle"
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from test_layout_properties import layouts
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects import jax, torch
 from spmdsim.dialects import spelling as sp
 from spmdsim.errors import SpmdError
-from spmdsim.layout import Layout, Mesh
 
 MESH = Mesh((2, 4), ("dp", "tp"))
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from layout_cases import cases
 from test_layout_properties import layouts
 
+from spmdsim.core import Mesh, Partial, Replicate, Shard
 from spmdsim.dialects import jax, torch
-from spmdsim.layout import Mesh, Partial, Replicate, Shard
 
 MESH = Mesh((2, 4), ("dp", "tp"))
 

@@ -26,8 +26,8 @@ def single_process_losses(steps: int) -> list[float]:
     """The tutorial's network in one process with plain numpy, from the same first values."""
     import spmdsim.dialects.mindspore as ms
     from spmdsim import LockStep
+    from spmdsim.core import Mesh
     from spmdsim.dialects.mindspore import nn
-    from spmdsim.layout import Mesh
 
     ms.set_seed(1)
     with use_world(LockStep(1)):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from layout_cases import cases
 
+from spmdsim.core import Layout, Mesh, Partial, Replicate
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects.oneflow.signatures import signatures
-from spmdsim.layout import Layout, Mesh, Partial, Replicate
 from spmdsim.redistribution import oneflow
 
 V = "operators_oneflow_paddle"

@@ -7,11 +7,11 @@ import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim.core import Mesh
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects.paddle import ProcessMesh, dims_mapping
 from spmdsim.dialects.paddle.spmd import infer
 from spmdsim.dialects.tensor_parallel import MAPPINGS, PADDLE
-from spmdsim.layout import Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from test_layout_properties import layouts
 
+from spmdsim.core import Mesh
 from spmdsim.draw.layout import colour, rank_grid, shown, tensor_pieces
-from spmdsim.layout import Mesh
 from spmdsim.layout.explain import explain, placed, ranks_text
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from run_files import LOCKSTEP
 
-import spmdsim.layout.layout as layout_module
+import spmdsim.core.layout as layout_module
 from spmdsim import LockStep, Mesh, Tensor, check
 from spmdsim.cli.main import main
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.layout.pieces import Pieces, homes, misplaced
 
 MESHES = [

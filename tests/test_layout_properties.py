@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, split_block
+from spmdsim.core.blocks import nested_block_arrays, nested_blocks
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard, split_block
-from spmdsim.layout.blocks import nested_block_arrays, nested_blocks
 
 
 @st.composite

@@ -12,7 +12,7 @@ from test_nn_collectives import WIDTH, forward_backward, given, mlp, normal
 
 import spmdsim.ops as ops
 from spmdsim import nn
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.trace import record
 
 TP = Mesh((4,), ("tp",))

@@ -11,14 +11,13 @@ import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, Strategy
 from spmdsim.cost import Machine
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
 from spmdsim.redistribution.every import every_layout
-from spmdsim.rules import Strategy
 
 PLACEMENTS = {"R": Replicate(), "P": Partial("sum"), **{f"S{d}": Shard(d) for d in range(3)}}
 

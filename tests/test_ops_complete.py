@@ -10,7 +10,7 @@ from operators import COMPOSED, SAMPLES, Composed, padded_sample
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor
-from spmdsim.layout import Layout, Replicate, Shard
+from spmdsim.core import Layout, Replicate, Shard
 
 
 def test_every_public_operator_has_a_sample():

@@ -15,7 +15,7 @@ import pytest
 from operators import SAMPLES, Sample, _ids, _norm, _normal, _positive, _softmax
 
 import spmdsim.ops as ops
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds import MPIWorld

@@ -8,8 +8,8 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import nn
+from spmdsim.core import Mesh
 from spmdsim.errors import InputError, PlanError, RuleError, SpmdError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution.guard import forbid_redistribution
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record

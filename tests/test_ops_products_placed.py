@@ -10,7 +10,7 @@ from layout_cases import cases
 from test_nn_collectives import given, mlp, normal
 
 import spmdsim.ops as ops
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.trace import record
 
 PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, nn, ops, record
+from spmdsim.core import Layout
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout
 
 A = np.random.default_rng(0).normal(size=(7, 3, 5))
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from operators import SAMPLES, Sample
 
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
-from spmdsim.rules import Rule, Strategy
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep, MPIWorld
 

@@ -13,7 +13,7 @@ from operators import _ids, _normal, _positive
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor, nn
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.nn.optimisers import SGD, Adam
 
 torch = pytest.importorskip("torch")

@@ -14,8 +14,8 @@ import spmdsim.ops as ops
 from scripts import redistribution_proof as proof
 from scripts.least_receptions import Kind, corners, every_schedule, kinds, optimum
 from spmdsim import Tensor, nn
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Machine
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.adders import balanced
 from spmdsim.redistribution.bound import lower_bound, lower_bound_elements

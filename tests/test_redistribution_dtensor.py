@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.dtensor.orders import in_mesh_order, ordered_steps, path_cost, short
 from spmdsim.redistribution.dtensor.planner import DTensorPlan, greedy_steps

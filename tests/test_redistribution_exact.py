@@ -13,8 +13,8 @@ import pytest
 
 from scripts import redistribution_proof as proof
 from scripts.least_receptions import least_sent
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound import lower_bounds
 from spmdsim.redistribution.candidates import REDUCED, candidates, endpoints

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spmdsim import Mesh, plan
-from spmdsim.layout import Layout, Partial, Replicate, Shard
+from spmdsim.core import Layout, Partial, Replicate, Shard
 from spmdsim.redistribution.bound import lower_bound, lower_bound_elements
 
 

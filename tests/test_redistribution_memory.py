@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways import way

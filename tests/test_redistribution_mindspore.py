@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.mindspore import MapLayout, NotExpandable, infer_operators, operators, unify
 from spmdsim.redistribution.mindspore.cost import operator_cost

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from test_redistribution_mindspore import box
 
+from spmdsim.core import Mesh
 from spmdsim.errors import PlanError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.mindspore import (
     MapLayout,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.layout.refine import same_cuts
 from spmdsim.redistribution import oneflow, plan
 from spmdsim.redistribution.oneflow.boxing import subgroup

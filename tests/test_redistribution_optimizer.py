@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.mindspore import MapLayout, expand_tuples, optimizer_shard_layout, same_devices
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from counted import calls
 
+from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.layout.refine import common_mesh, refine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.every import every_layout

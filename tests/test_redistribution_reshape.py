@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scripts import redistribution_proof as proof
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.every import every_layout
 from spmdsim.redistribution.reshape.factor import factor

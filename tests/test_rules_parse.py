@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spmdsim.core import Rule, bind
 from spmdsim.errors import RuleError
-from spmdsim.rules import Rule, bind
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, Strategy, bind
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh, Partial, Replicate, Shard
-from spmdsim.rules import Rule, Strategy, bind, factor_cuts, strategy_from_cuts
+from spmdsim.layout.cuts import factor_cuts, strategy_from_cuts
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each", order="m k n")
 BATCH = Rule.parse("b m k, b k n -> b m n", linear="each")

@@ -11,12 +11,12 @@ import pytest
 from layout_cases import cases, tuples
 
 from spmdsim import LockStep
+from spmdsim.core import Mesh, Rule, bind
 from spmdsim.dialects import mindspore
 from spmdsim.dialects.session import use_world
-from spmdsim.layout import Mesh
+from spmdsim.layout.cuts import strategy_from_cuts
 from spmdsim.layout.explain import explain
 from spmdsim.redistribution import plan
-from spmdsim.rules import Rule, bind, strategy_from_cuts
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from layout_cases import cases
 
+from spmdsim.core import Layout, Rule, bind
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects import paddle
-from spmdsim.layout import Layout
-from spmdsim.rules import Rule, bind
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
 

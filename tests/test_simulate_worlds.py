@@ -15,7 +15,7 @@ pytest.importorskip("greenlet")
 
 PROGRAM = """
 import numpy as np
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.mpi.world import MPIWorld
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, check, matmul, ops
+from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout
 from spmdsim.tensor.rounding import MOVES, RUNS, measure, moved, wider
 
 

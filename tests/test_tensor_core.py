@@ -9,8 +9,8 @@ import pytest
 import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
+from spmdsim.core import Layout
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
-from spmdsim.layout import Layout
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
 from spmdsim.tensor.check import tolerance
 

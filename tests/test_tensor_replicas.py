@@ -9,8 +9,8 @@ import pytest
 from processes import run_python
 
 from spmdsim import nn
+from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.layout import Mesh
 from spmdsim.tensor import Tensor, watch
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
 from spmdsim.worlds import LockStep
@@ -109,7 +109,7 @@ import json, sys
 import numpy as np
 from mpi4py import MPI
 from spmdsim.errors import SpmdError
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.random import normal
 from spmdsim.worlds import MPIWorld

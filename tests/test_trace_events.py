@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.trace import OperatorEvent, Trace, record
 from spmdsim.trace import recorder as recording

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from processes import run_python
 
+from spmdsim.core import Mesh
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.mpi import fingerprint
 

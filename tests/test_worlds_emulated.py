@@ -9,8 +9,8 @@ from test_worlds_reductions import reducing_steps
 from test_worlds_steps import check, placing_steps, values
 
 from spmdsim.collectives import algorithms, make_schedule
+from spmdsim.core import Mesh
 from spmdsim.errors import ScheduleError, WorldError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives.algorithm import algorithms
+from spmdsim.core import Mesh
 from spmdsim.errors import WorldError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.reduce_ops import fold, identity
 

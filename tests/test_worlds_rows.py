@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, PlanError, WorldError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.rows import SPARSE, distinct, row_frame, row_step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly

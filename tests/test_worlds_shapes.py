@@ -7,8 +7,8 @@ import pytest
 from counted import calls
 from processes import run_python
 
+from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly, world

@@ -9,8 +9,8 @@ from test_worlds_reductions import check as check_reduction
 from test_worlds_reductions import reducing_steps
 from test_worlds_steps import check, meshes, placing_steps, values
 
+from spmdsim.core import Mesh
 from spmdsim.errors import WorldError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep

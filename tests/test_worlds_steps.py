@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from spmdsim.core import Mesh
 from spmdsim.errors import PlanError, WorldError
-from spmdsim.layout import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.traffic import group_traffic
 from spmdsim.worlds import LockStep

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from paired import paired, size_text
 
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds import MPIWorld
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
 

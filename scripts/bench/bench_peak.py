@@ -16,7 +16,7 @@ os.environ["SPMDSIM_POOL_BYTES"] = "0"
 
 import numpy as np
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta

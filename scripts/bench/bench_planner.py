@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from itertools import product
 
+from spmdsim.core import Layout, Mesh, refine
 from spmdsim.cost.machine import CostModel, Machine, Measurement
-from spmdsim.layout import Layout, Mesh, refine
 from spmdsim.redistribution import adders, bound, candidates, plan, planner, price
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange import direct, few, grid, summing, traffic

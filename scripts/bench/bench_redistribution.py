@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from paired import paired
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
 

@@ -21,8 +21,8 @@ from spmdsim.auto_parallel.report import text_table
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.double_recursion import double_recursion
 from spmdsim.auto_parallel.solvers.propagation import propagate
+from spmdsim.core import Mesh
 from spmdsim.cost import Machine
-from spmdsim.layout import Mesh
 from spmdsim.tensor import Tensor
 
 

@@ -14,8 +14,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.keeper import split_further
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.solvers.elimination import eliminate
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import Strategy
+from spmdsim.core import Layout, Mesh, Strategy
 
 #: Largest tensor-parallel group that is tried: more is never configured by hand.
 MOST_TENSOR_PARALLEL = 64

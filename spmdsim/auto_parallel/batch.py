@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spmdsim.auto_parallel.programs.graph import Graph
-from spmdsim.rules import Strategy
+from spmdsim.core import Strategy
 
 
 def batch_factors(graph: Graph) -> list[list[str]]:

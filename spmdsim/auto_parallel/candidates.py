@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.errors import InputError, RuleError, context
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
+from spmdsim.layout.cuts import strategy_from_cuts
 from spmdsim.tensor.recipe import result_layout
 
 #: Up to so many strategies of one operator are enumerated.
@@ -47,7 +47,7 @@ def mesh_strategies(
         even: only those in which all pieces have the same size.
         nested: also those that split one factor by several axes.
 
-    >>> from spmdsim.rules import Rule, bind
+    >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((8, 8), (8, 8)))
     >>> [str(s) for s in mesh_strategies(matmul, Mesh((4,), ("x",)))]
     ['replicated', 'm:x', 'k:x', 'n:x']

@@ -11,8 +11,8 @@ from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.programs.record import record_call
+from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op, ShardedOp

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import BoundRule, Strategy
+from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.candidates import prime_factors
+from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core.bound import members
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import BoundRule, Strategy
-from spmdsim.rules.bound import members
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def _spread(layout: Layout, shape: tuple[int, ...]) -> Layout:
 def factor_words(bound: BoundRule, parts: dict[str, int]) -> float:
     """Words each rank receives on a grid, in even pieces.
 
-    >>> from spmdsim.rules import Rule, bind
+    >>> from spmdsim.core import Rule, bind
     >>> product = bind(Rule.parse("m k, k n -> m n"), ((512, 512), (512, 512)))
     >>> factor_words(product, {"m": 2, "k": 2, "n": 2})
     98304.0
@@ -101,7 +100,7 @@ def best_factor_grid(bound: BoundRule, ranks: int, *, idle: float = 0.25) -> Fac
     Raises:
         InputError: no rank at all.
 
-    >>> from spmdsim.rules import Rule, bind
+    >>> from spmdsim.core import Rule, bind
     >>> batched = bind(Rule.parse("b m k, b k n -> b m n"), ((8, 64, 64), (8, 64, 64)))
     >>> best_factor_grid(batched, 8).parts, best_factor_grid(batched, 9).parts
     ((8, 1, 1, 1), (8, 1, 1, 1))

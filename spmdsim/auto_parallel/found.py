@@ -15,12 +15,11 @@ from spmdsim.auto_parallel.costs.memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.reading import read_json, readable
 from spmdsim.redistribution.step import LOCAL_STEPS
-from spmdsim.rules import Strategy
 
 FORMAT = "spmdsim strategy 1"
 

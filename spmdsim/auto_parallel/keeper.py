@@ -11,7 +11,7 @@ from spmdsim.auto_parallel.costs.messages import shared
 from spmdsim.auto_parallel.costs.moves import simple_layouts
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Value
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 
 #: Up to so many layouts of one tensor are all considered.
 MOST_LAYOUTS = 700

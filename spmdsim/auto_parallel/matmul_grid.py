@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.core import Layout, Mesh, Rule, Strategy
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import Rule, Strategy
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
 

@@ -17,9 +17,8 @@ from spmdsim.auto_parallel.choice import Choice
 from spmdsim.auto_parallel.costs.memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import Strategy
 
 #: What a layout is made of: dim -> mesh axis.
 Assignment = Mapping[str, str]

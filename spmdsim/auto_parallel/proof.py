@@ -156,7 +156,7 @@ def _alone(
 
 
 def _once(program: Callable[..., Any], found: Found, world: World, arrays: Mapping[str, Any]) -> Any:
-    from spmdsim.layout import Layout, Mesh
+    from spmdsim.core import Layout, Mesh
     from spmdsim.tensor import Tensor
 
     trained = {value.name for value in found.graph.parameters if value.needs_gradient}

@@ -17,11 +17,10 @@ from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.solvers.heuristics import by_propagation, by_recursion, expressing
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
 from spmdsim.auto_parallel.solvers.problem import Solution
+from spmdsim.core import Mesh, Strategy
+from spmdsim.core.mesh import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError
-from spmdsim.layout import Mesh
-from spmdsim.layout.mesh import MOST_RANKS
-from spmdsim.rules import Strategy
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {

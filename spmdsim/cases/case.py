@@ -13,7 +13,7 @@ import numpy as np
 from spmdsim.cases.exact import ExactInputs, exact_block
 from spmdsim.cases.injection import Injection, Runner, find
 from spmdsim.cases.inputs import Inputs, parse_dtype
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.layout.pieces import misplaced
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.tensor import Tensor

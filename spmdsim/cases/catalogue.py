@@ -8,7 +8,7 @@ from spmdsim.cases.case import Case
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cases.layers import embedding_cases, linear_cases
 from spmdsim.cases.matmul import all_matmul_cases, matmul_cases
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 
 OPERATORS = ("matmul", "embedding", "linear")
 AXES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "sp", "tp")}

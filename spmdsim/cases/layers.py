@@ -11,8 +11,8 @@ import numpy as np
 from spmdsim.cases.case import Case, Program
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cases.matmul import Product
-from spmdsim.layout import Layout, Mesh
-from spmdsim.layout.blocks import largest_block
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.blocks import largest_block
 from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import World

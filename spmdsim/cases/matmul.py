@@ -9,8 +9,8 @@ import numpy as np
 
 from spmdsim.cases.case import Case, Program
 from spmdsim.cases.inputs import Inputs, Source
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.ops import matmul
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import World

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.core import Layout, Mesh, bind
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.nn import Module, Normal, Parameter
-from spmdsim.rules import bind
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import ShardedOp
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
+    from spmdsim.core import Layout
     from spmdsim.dialects.paddle.splitting import SplitLayout
-    from spmdsim.layout import Layout
 
 Shape = tuple[int, ...]
 

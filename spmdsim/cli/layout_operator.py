@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spmdsim.cli import layout_mindspore
+from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout
 from spmdsim.reading import literal
 
 Shape = tuple[int, ...]
@@ -192,7 +192,7 @@ def _layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
 def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> int | list[int]:
     from spmdsim.dialects.mindspore import check_cuts
     from spmdsim.dialects.spelling import parse_order
-    from spmdsim.rules import factor_cuts
+    from spmdsim.layout.cuts import factor_cuts
 
     if not by_cuts:
         size = given[0].mesh.size

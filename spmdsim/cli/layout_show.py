@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.output import console, emit_json, say, table
+from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout
 from spmdsim.layout.explain import Placed, explain, placed, ranks_text
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from spmdsim.errors import InputError
 from spmdsim.layout.element_type import element_type
 
 if TYPE_CHECKING:
+    from spmdsim.core import Layout, Mesh
     from spmdsim.cost.machine import CostModel
-    from spmdsim.layout import Layout, Mesh
     from spmdsim.redistribution.planner import Plan
 
 EXAMPLES = """\
@@ -102,7 +102,7 @@ def layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, 
         src = parse_layout(args.src, _mesh(args.mesh), ndim)
         mesh = args.dst_mesh or args.mesh
         dst = parse_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
-    from spmdsim.layout import Layout
+    from spmdsim.core import Layout
 
     pending = dict(src.partial)
     for item in args.partial:

@@ -14,7 +14,7 @@ from spmdsim.reading import one_line
 if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome
     from spmdsim.cases.inputs import Inputs
-    from spmdsim.layout import Mesh
+    from spmdsim.core import Mesh
     from spmdsim.trace import CollectiveEvent
     from spmdsim.worlds.base import World
 
@@ -151,9 +151,9 @@ def _inputs(args: argparse.Namespace) -> Inputs:
 
 def _mesh(text: str, size: int) -> Mesh:
     from spmdsim.cases.catalogue import AXES
+    from spmdsim.core import Mesh
     from spmdsim.dialects.spelling import parse_ints, parse_mesh
     from spmdsim.errors import InputError
-    from spmdsim.layout import Mesh
 
     if "=" in text or "[" in text:
         mesh = parse_mesh(text)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.found import Found
     from spmdsim.auto_parallel.matmul_grid import GridProduct
     from spmdsim.auto_parallel.proof import Proof
-    from spmdsim.layout import Mesh
+    from spmdsim.core import Mesh
 
 EXAMPLES = """\
 examples:
@@ -217,7 +217,7 @@ def _machine(name: str) -> Any:
 
 
 def _mesh(text: str) -> Mesh:
-    from spmdsim.layout import Mesh
+    from spmdsim.core import Mesh
 
     try:
         pairs = [part.split("=") for part in text.split(",")]
@@ -298,7 +298,7 @@ def _run_matmul(found: GridProduct) -> dict[str, Any]:
     import numpy as np
 
     from spmdsim.auto_parallel.matmul_grid import run_product
-    from spmdsim.layout import Layout, Mesh
+    from spmdsim.core import Layout, Mesh
     from spmdsim.tensor import Tensor
     from spmdsim.trace import record
     from spmdsim.worlds import LockStep, world

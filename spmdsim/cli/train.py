@@ -156,7 +156,7 @@ def _step(
 ) -> float:
     import spmdsim.ops as ops
     from spmdsim import nn
-    from spmdsim.layout import Mesh
+    from spmdsim.core import Mesh
     from spmdsim.tensor import Tensor
 
     def pixels(index: tuple[slice, ...]) -> Any:
@@ -181,7 +181,7 @@ def _compare(
     import numpy as np
 
     from spmdsim.cli import output
-    from spmdsim.layout import Mesh
+    from spmdsim.core import Mesh
     from spmdsim.tensor import Tensor
     from spmdsim.tensor.check import check
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from spmdsim.core.blocks import block_sizes, largest_block
 from spmdsim.errors import ScheduleError
-from spmdsim.layout.blocks import block_sizes, largest_block
 
 BALANCED = "balanced"
 CEILING = "ceiling"

@@ -38,7 +38,7 @@ class Rate:
     """What a class of operators takes on one rank: the slower of the two decides.
 
     Attributes:
-        kind: the class, as :attr:`spmdsim.rules.BoundRule.work` says.
+        kind: the class, as :attr:`spmdsim.core.BoundRule.work` says.
         per_flop: seconds per operation.
         per_byte: seconds per byte read or written.
     """

@@ -10,6 +10,7 @@ from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
 from spmdsim.collectives.bounds import lower_bound
+from spmdsim.core.blocks import largest_block
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.formulas import closed_form
@@ -20,7 +21,6 @@ from spmdsim.cost.networks.traffic import compressed_rounds, symmetry_of
 from spmdsim.cost.pricing import price
 from spmdsim.cost.volumes import most_received
 from spmdsim.errors import InputError
-from spmdsim.layout.blocks import largest_block
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
 _AFFORDABLE = 300_000

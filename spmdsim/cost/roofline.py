@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spmdsim.core import BoundRule, Strategy
+from spmdsim.core.blocks import largest_block
+from spmdsim.core.bound import elements, members
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.layout.blocks import largest_block
-from spmdsim.rules import BoundRule, Strategy
-from spmdsim.rules.bound import elements, members
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Work:
     Attributes:
         flops: floating point operations.
         nbytes: bytes read and written, each operand once.
-        kind: the class of operators, as :attr:`spmdsim.rules.BoundRule.work` says; "" for any.
+        kind: the class of operators, as :attr:`spmdsim.core.BoundRule.work` says; "" for any.
 
     """
 
@@ -67,8 +67,8 @@ def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int])
         strategy: who computes what.
         itemsizes: bytes per element of each operand; results have the widest.
 
-    >>> from spmdsim.layout import Mesh
-    >>> from spmdsim.rules import Rule, bind
+    >>> from spmdsim.core import Mesh
+    >>> from spmdsim.core import Rule, bind
     >>> product = bind(Rule.parse("m k, k n -> m n", linear="each"), ((9, 5), (5, 6)))
     >>> forward_work(product, Strategy.of(Mesh((2,), ("x",)), {"m": "x"}), (4, 4))
     Work(flops=300, nbytes=340, kind='product')

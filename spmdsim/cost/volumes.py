@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from spmdsim.core.blocks import largest_block, split_block
 from spmdsim.errors import InputError
-from spmdsim.layout.blocks import largest_block, split_block
 
 #: Received bytes per message byte: a multiplier, and whether a factor (n-1)/n comes on top.
 _RECEIVED: dict[str, tuple[float, bool]] = {

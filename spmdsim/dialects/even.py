@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Uneven:
 def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
     """The first dim that does not divide, or None.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> print(first_uneven(Mesh((2, 4), ("dp", "mp"))(None, "mp"), (3, 6)))
     dim 1 has size 6, which cannot be split evenly into 4 parts (along mp); use a multiple of 4
     """

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.even import first_uneven
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.reading import literal_call
 
 

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects import jax, torch
 from spmdsim.dialects.literals import (
     parse_ints,
@@ -35,7 +36,6 @@ from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.tensors import layout as oneflow_layout
 from spmdsim.errors import InputError, LayoutError, SpmdError
-from spmdsim.layout import Layout, Mesh
 
 __all__ = [
     "parse_ints",

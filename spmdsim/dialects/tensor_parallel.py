@@ -5,7 +5,7 @@ Paddle's ``c_identity``, ``c_split``, ``c_concat`` and ``mp_allreduce_sum`` are 
 tensor is before and after, and what its gradient looks like when it arrives. Both collectives follow: forward from
 the first layout to the second, backward from the arriving one to the dual of the first.
 
->>> from spmdsim.layout import Mesh
+>>> from spmdsim.core import Mesh
 >>> mesh = Mesh((4,), ("tp",))
 >>> f = MAPPINGS["copy_to_region"]
 >>> f.collectives(mesh, "tp", (8, 16))
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.planner import Plan
 from spmdsim.tensor import Tensor

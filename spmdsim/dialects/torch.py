@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout, Mesh, Partial, Placement, Replicate, Shard
 
 _ENTRY = re.compile(
     r"""\s*(?:

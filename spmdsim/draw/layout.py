@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.layout.explain import ranks_text
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def rank_grid(layout: Layout, width: int = 100) -> Picture:
     Axes of size 1 are left out. One axis is a row, two are a table, more are one table per index of the
     leading axes. At most ``width`` columns of text are used.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None)).plain())
     rank:shard  mp=0  mp=1
     dp=0        0:0   1:1
@@ -161,7 +161,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
     Two dims are drawn. A tensor of more dims is drawn along the last two that are split, once per piece of
     the others. At most ``width`` columns of text are used.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).plain())
     rows: dim 0, columns: dim 1
           0           6

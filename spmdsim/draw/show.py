@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.draw.layout import Picture, rank_grid, tensor_pieces
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.layout import Layout, Mesh
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spmdsim.core import Bounds, Layout
 from spmdsim.draw.layout import Cell, Picture
-from spmdsim.layout import Bounds, Layout
 from spmdsim.redistribution.exchange.direct import receives
 
 MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64

@@ -15,7 +15,7 @@ from spmdsim.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from spmdsim.layout.layout import Layout
+    from spmdsim.core.layout import Layout
 
 #: Short names, and the ones that packages know.
 SHORT = {"bf16": "bfloat16"}
@@ -72,7 +72,7 @@ def accumulator(op: str | None, dtype: np.dtype) -> np.dtype:
 def held_type(layout: Layout, dtype: np.dtype) -> np.dtype:
     """The type of the arrays of a tensor of this element type: its own, or that in which what is pending adds up.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
     >>> half = element_type("float16")
     >>> held_type(mesh("x"), half), held_type(mesh(None, partial="x"), half)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from spmdsim.layout.layout import Bounds, Layout
+from spmdsim.core.layout import Bounds, Layout
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Derivation:
         ranks: the ranks that get a row; all of the mesh when left out.
         names: other names for the axes, such as MindSpore's numbers from the right for ``.shard``.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
     >>> derivation = Derivation(mesh("b", "d", "e", "c", "a"))
     >>> [row.shard_number for row in derivation.rows]

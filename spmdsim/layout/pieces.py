@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from spmdsim.layout.layout import Layout
+    from spmdsim.core.layout import Layout
 
 
 class Pieces:
@@ -24,7 +24,7 @@ class Pieces:
         layout: the layout; what is pending does not matter.
         shape: the tensor's shape.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> Pieces(Mesh((3,), ("x",))("x", None), (7, 2)).bounds(rank=1)
     ((3, 5), (0, 2))
     """
@@ -83,7 +83,7 @@ def misplaced(
 ) -> str | None:
     """What is wrong with the pieces of some ranks; None if they hold exactly what the layout's definition says.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> misplaced(Mesh((3,), ("x",))("x"), (7,), range(3)) is None
     True
     """

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.core import Layout
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout
 from spmdsim.nn.module import Initialiser, Module, Normal, Parameter, ones, zeros
 from spmdsim.tensor import Tensor
 

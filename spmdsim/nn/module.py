@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.layout import Layout
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import has_gradient
 from spmdsim.tensor.random import normal_block, uniform_block

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
 from spmdsim.nn.together import brought

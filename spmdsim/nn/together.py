@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta

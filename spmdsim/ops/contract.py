@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, alike, conj
-from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.worlds.pool import empty
 

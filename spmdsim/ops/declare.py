@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
-from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
 from spmdsim.tensor.element_types import fractional, number_type, ordered, promoted

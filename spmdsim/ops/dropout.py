@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Rule
 from spmdsim.errors import InputError
 from spmdsim.ops.declare import cast
-from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.element_types import fractional
 from spmdsim.tensor.random import uniform_block

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import FUNCTIONS, PASSES, Rule
 from spmdsim.errors import InputError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, Vjp, alike, binary, conj, unary
-from spmdsim.rules import FUNCTIONS, PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
 from spmdsim.tensor.element_types import promoted

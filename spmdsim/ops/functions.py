@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import alike, binary, conj, unary
 from spmdsim.ops.elementwise import stable_sigmoid
-from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import ordered, promoted
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout, Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout
 from spmdsim.redistribution.rows import checked_ids
-from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, ShardedOp, Tensor
 from spmdsim.tensor.operator import OwnedRows
 from spmdsim.worlds.pool import empty

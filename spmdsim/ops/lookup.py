@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.redistribution.rows import checked_ids
-from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.worlds.rows import add_rows
 

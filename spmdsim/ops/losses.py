@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import PASSES, Rule
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import _log_softmax
 from spmdsim.redistribution.rows import checked_ids
-from spmdsim.rules import PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
@@ -19,7 +20,6 @@ from spmdsim.ops.reduce import as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.rows import checked_ids
-from spmdsim.rules import PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import promoted
 

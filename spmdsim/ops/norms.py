@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import norm_terms, row_rule
 from spmdsim.ops.reduce import Dims, normal_dims
-from spmdsim.rules import PASSES, Rule
 from spmdsim.tensor import Op, Tensor
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.shape import reshape
-from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 
 

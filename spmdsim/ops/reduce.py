@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
-from spmdsim.rules import Rule
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import ordered
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout import REDUCE_OPS, Layout
 from spmdsim.layout.sizes import integers
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.reduce import normal_dims
-from spmdsim.rules import Rule
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.move import move
 

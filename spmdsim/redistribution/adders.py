@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.layout import Bounds, Layout
+from spmdsim.core import Bounds, Layout
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
 from spmdsim.redistribution.step import overlap
 

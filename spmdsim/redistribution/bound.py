@@ -54,7 +54,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.redistribution.adders import sums
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
 
@@ -109,7 +109,7 @@ def lower_bound_elements(src: Layout, dst: Layout, shape: Sequence[int], rank: i
         shape: global shape.
         rank: the rank; one outside the target's mesh receives nothing.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((4,), ("x",))
     >>> lower_bound_elements(mesh("x", None), mesh(None, "x"), (8, 8), 0)
     12
@@ -125,7 +125,7 @@ def lower_bound_elements(src: Layout, dst: Layout, shape: Sequence[int], rank: i
 def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Bound:
     """The least that any algorithm receives to get from ``src`` to ``dst``.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 4), ("a", "b"))
     >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
     (64, 512)

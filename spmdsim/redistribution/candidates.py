@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from spmdsim.core import Layout
 from spmdsim.cost.machine import CostModel
-from spmdsim.layout import Layout
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.bound import MOST_RANKS, kept_axes, least_on_average, lower_bound, reduced_axes
 from spmdsim.redistribution.exchange.grid import Ends

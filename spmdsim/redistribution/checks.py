@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from spmdsim.core import Layout
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout
 
 
 def check_layouts(

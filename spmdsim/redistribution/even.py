@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost.links import Link
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.candidates import Candidate
 from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.price import machine_on

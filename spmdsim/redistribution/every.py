@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, permutations
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 
 
 def every_mesh(size: int) -> list[Mesh]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel
 from spmdsim.cost.volumes import received_per_message
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.step import Step
 

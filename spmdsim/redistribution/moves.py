@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spmdsim.layout import Layout
-from spmdsim.layout.blocks import largest_block
+from spmdsim.core import Layout
+from spmdsim.core.blocks import largest_block
 from spmdsim.redistribution.bound import kept_axes
 
 Dims = tuple[tuple[str, ...], ...]

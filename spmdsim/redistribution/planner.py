@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
-from spmdsim.layout import Layout
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.sizes import integers
 from spmdsim.redistribution.bound import Bound, lower_bound
@@ -233,7 +233,7 @@ def plan(
         InputError: no element type is called so.
         UsageTypeError: what is no layout, or no size.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> [str(step) for step in plan(mesh("a", "b"), mesh("a", None), (8, 8)).steps]
     ['all_gather over b: S(0)S(1) -> S(0)R']

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.bounded import Bounded
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.blocks import largest_block
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.cost.volumes import most_received as most_of_message
 from spmdsim.cost.volumes import reduction_elements
-from spmdsim.layout import Layout, Mesh
-from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange.even import EvenTraffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of

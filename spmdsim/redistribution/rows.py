@@ -18,8 +18,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.errors import InputError, PlanError
-from spmdsim.layout import Layout
 from spmdsim.redistribution.step import Step
 
 #: All ranks of a group want the same rows.

@@ -11,8 +11,8 @@ import heapq
 import math
 from typing import NamedTuple
 
+from spmdsim.core import Layout
 from spmdsim.cost.volumes import most_received, reduction_elements
-from spmdsim.layout import Layout
 from spmdsim.redistribution.moves import Move, State, Target
 from spmdsim.redistribution.price import Prices
 from spmdsim.redistribution.step import Step

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spmdsim.core import Bounds, Layout
+from spmdsim.core.blocks import split_block
 from spmdsim.cost.volumes import reduction_elements
-from spmdsim.layout import Bounds, Layout
-from spmdsim.layout.blocks import split_block
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what

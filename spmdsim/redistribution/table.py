@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.core import Layout
 from spmdsim.cost.machine import Machine
-from spmdsim.layout import Layout
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.candidates import Candidate
 from spmdsim.redistribution.price import largest, most_sent, received_elements, step_messages

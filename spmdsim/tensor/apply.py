@@ -264,7 +264,7 @@ def as_operand(value: Any, like: Tensor) -> Tensor:
         return found
     import numpy as np
 
-    from spmdsim.layout import Layout
+    from spmdsim.core import Layout
 
     if isinstance(value, (bool, int, float, complex)):
         dtype = _with_number(like.dtype, value)

@@ -10,8 +10,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.reading import read_json, readable
 from spmdsim.tensor.element_types import safetensors_dtype
 

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from spmdsim.bounded import Bounded
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.layout.element_type import held_type
 
 _Key = tuple[Layout, tuple[int, ...], np.dtype]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spmdsim.core import Layout
 from spmdsim.errors import UsageTypeError
-from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.planner import Plan
 from spmdsim.redistribution.step import Step

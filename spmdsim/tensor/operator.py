@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy, bind
 from spmdsim.errors import RuleError, context
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import BoundRule, Rule, Strategy, bind
 from spmdsim.tensor.element_types import promoted
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class ShardedOp:
         Raises:
             RuleError: it does not fit the rule, the shapes or the ranks.
         """
-        from spmdsim.rules.cuts import strategy_from_cuts
+        from spmdsim.layout.cuts import strategy_from_cuts
 
         given = self.in_strategy
         if isinstance(given, Strategy):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.bounded import Bounded
+from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Tensor
 

@@ -11,13 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
 from spmdsim.redistribution.planner import Plan
 from spmdsim.redistribution.rows import RowStep, row_step
-from spmdsim.rules import BoundRule, Strategy
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.operator import Context, Op, OwnedRows, ShardedOp
 from spmdsim.tensor.tensor import ORIGINS

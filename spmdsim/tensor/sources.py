@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.core import Bounds, Layout
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
-from spmdsim.layout import Bounds, Layout
 from spmdsim.tensor.element_types import as_array, is_nameless, named, number_type, why_no_number
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
@@ -216,7 +216,7 @@ def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tu
 
     A dim's size is the sum over the pieces along its axes, seen from the first rank of the mesh.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> layout = Mesh((2, 2), ("a", "b"))(("a", "b"), None)
     >>> global_shape(layout, {0: (2, 3), 1: (1, 3), 2: (1, 3), 3: (1, 3)})
     (5, 3)

@@ -24,7 +24,7 @@ from spmdsim.worlds.reduce_ops import in_type
 if TYPE_CHECKING:
     import numpy as np
 
-    from spmdsim.layout import Layout
+    from spmdsim.core import Layout
     from spmdsim.redistribution.rows import RowStep
     from spmdsim.tensor.recipe import Recipe
     from spmdsim.tensor.tensor import Tensor

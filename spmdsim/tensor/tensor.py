@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import watch
 from spmdsim.tensor.element_types import has_gradient
 from spmdsim.tensor.meta import Meta

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from spmdsim.bounded import Bounded
+from spmdsim.core.mesh import MOST_RANKS
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.mesh import MOST_RANKS
 from spmdsim.redistribution.step import EXCHANGES, STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
@@ -25,8 +25,8 @@ from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_co
 if TYPE_CHECKING:
     import numpy as np
 
+    from spmdsim.core import Layout, Mesh
     from spmdsim.cost.machine import CostModel
-    from spmdsim.layout import Layout, Mesh
     from spmdsim.redistribution.rows import RowStep
     from spmdsim.worlds.rows import Peers
 

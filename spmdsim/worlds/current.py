@@ -10,7 +10,7 @@ from spmdsim.launcher import detect
 from spmdsim.worlds.base import RANKS_VARIABLE, World, entered
 
 if TYPE_CHECKING:
-    from spmdsim.layout import Mesh
+    from spmdsim.core import Mesh
 
 _played: dict[int, World] = {}
 """The worlds that a process without a launcher plays, by their size; each is made once."""

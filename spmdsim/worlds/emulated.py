@@ -19,8 +19,8 @@ from spmdsim.collectives import Schedule, schedule_of
 from spmdsim.collectives import algorithm as algorithm_of
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.program import Program, compile_program
+from spmdsim.core import Bounds
 from spmdsim.errors import ScheduleError
-from spmdsim.layout import Bounds
 from spmdsim.redistribution.step import Step, overlap
 from spmdsim.redistribution.ways.traffic import Index, within
 from spmdsim.worlds.reduce_ops import check_reduce, ufunc

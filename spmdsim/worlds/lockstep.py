@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.bounded import Bounded
+from spmdsim.core import Bounds
 from spmdsim.errors import PlanError, WorldError
-from spmdsim.layout import Bounds
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step, overlap

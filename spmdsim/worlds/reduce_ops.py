@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import REDUCE_OPS
 from spmdsim.errors import WorldError
-from spmdsim.layout import REDUCE_OPS
 from spmdsim.layout.element_type import accumulator, is_float
 
 #: Reductions of truth values, and the plain reductions that mean the same on them.

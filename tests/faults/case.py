@@ -38,7 +38,7 @@ def begins():
 WORLD = """\
 import numpy as np
 from spmdsim import Mesh, Tensor, check, embedding, matmul, world
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()  # the deadline is short, and on a busy machine some ranks start seconds later
 w = world()

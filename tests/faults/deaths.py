@@ -96,7 +96,7 @@ CASES += [
     Case(
         "raises in an operator of the user's", "death",
         """
-        from spmdsim.rules import Rule
+        from spmdsim.core import Rule
         from spmdsim.tensor import Op
         def forward(v):
             if bad: raise RuntimeError("operator failed")  # @here

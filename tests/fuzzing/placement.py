@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from layout_cases import held
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.tensor import Tensor
 
 AXES = "abc"

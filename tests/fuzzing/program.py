@@ -19,7 +19,7 @@ from fuzzing.backends import NUMPY, Torch
 from fuzzing.operations import OPERATIONS, Operation
 from fuzzing.placement import misplaced, place, random_layout, random_mesh
 from spmdsim import ShapeOnly, record
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.layout.element_type import element_type
 from spmdsim.tensor import Tensor
 

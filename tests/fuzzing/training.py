@@ -11,7 +11,7 @@ import spmdsim.ops as ops
 from fuzzing.placement import misplaced, random_layout, random_mesh
 from fuzzing.program import WrongError
 from spmdsim import nn
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.tensor import Tensor
 
 

@@ -18,8 +18,8 @@ from spmdsim.auto_parallel.costs.moves import Moves, moved_itemsize
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
+from spmdsim.core import Layout
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.layout import Layout
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
 from spmdsim.redistribution.price import price_step
 from spmdsim.redistribution.step import Step

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.settings import Settings
     from spmdsim.auto_parallel.programs.graph import Value
     from spmdsim.auto_parallel.solvers.problem import Problem
-    from spmdsim.layout import Layout
+    from spmdsim.core import Layout
 
 #: Message sizes between which a cost model is taken for straight.
 SAMPLES = tuple(2.0**k for k in range(4, 45, 4))

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.programs.graph import Operator
+from spmdsim.core import BoundRule, Strategy
 from spmdsim.cost.published import MindSporeModel
 from spmdsim.errors import InputError
-from spmdsim.rules import BoundRule, Strategy
 
 Shape = Sequence[int]
 

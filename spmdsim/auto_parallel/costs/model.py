@@ -29,10 +29,9 @@ from spmdsim.auto_parallel.costs.work import kept_when_recomputing, saves, work_
 from spmdsim.auto_parallel.keeper import Keeper
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE, Problem
+from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution.price import largest
-from spmdsim.rules import Strategy
 
 
 class Model:

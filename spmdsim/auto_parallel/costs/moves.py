@@ -13,9 +13,9 @@ import numpy as np
 
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.layout import Layout, Mesh
 from spmdsim.layout.element_type import held_type
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.candidates import LOCAL

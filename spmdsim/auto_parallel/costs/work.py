@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
+from spmdsim.core import Strategy
 from spmdsim.cost.machine import CostModel
 from spmdsim.cost.roofline import forward_work, gradient_work
-from spmdsim.rules import Strategy
 
 
 def work_seconds(

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from spmdsim.core import BoundRule, Layout, Rule, bind
 from spmdsim.errors import InputError, context
-from spmdsim.layout import Layout
-from spmdsim.rules import BoundRule, Rule, bind
 
 Shape = tuple[int, ...]
 

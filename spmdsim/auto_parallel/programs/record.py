@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.layers import mark_layers
+from spmdsim.core import BoundRule, Layout, Mesh
 from spmdsim.errors import InputError, SpmdError, WorldError
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import BoundRule
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Mapping_, Op, ShardedOp
 from spmdsim.tensor.watch import Watcher, watching

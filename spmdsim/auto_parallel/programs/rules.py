@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdsim.rules import FUNCTIONS, PASSES, Rule
+from spmdsim.core import FUNCTIONS, PASSES, Rule
 
 ADD = Rule.parse("..., ... -> ...", linear="all")
 MULTIPLY = Rule.parse("..., ... -> ...", linear="each")

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, prime_factors
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.core import BoundRule, Strategy
 from spmdsim.errors import InputError
-from spmdsim.rules import BoundRule, Strategy
 
 #: Price of a cut of the rows in 2.x (``rp_matmul_mem_coef``).
 ROW_COEFFICIENT = 0.1

@@ -21,8 +21,7 @@ from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.solvers.double_recursion import double_recursion
 from spmdsim.auto_parallel.solvers.local_search import improve
 from spmdsim.auto_parallel.solvers.propagation import propagate
-from spmdsim.layout import Mesh
-from spmdsim.rules import Strategy
+from spmdsim.core import Mesh, Strategy
 
 #: Meshes of more axes have too many strategies to improve them.
 POLISH_AXES = 3

@@ -11,7 +11,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
 from spmdsim.auto_parallel.solvers.problem import Problem, Solution
-from spmdsim.layout import Mesh
+from spmdsim.core import Mesh
 
 
 def pareto_filter(costs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

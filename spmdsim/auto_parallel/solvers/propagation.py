@@ -21,9 +21,8 @@ from spmdsim.auto_parallel.costs.model import candidates
 from spmdsim.auto_parallel.costs.moves import Moves
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
+from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import Strategy
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import checkpoint
 
 

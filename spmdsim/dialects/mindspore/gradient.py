@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spmdsim import nn
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import has_gradient
 

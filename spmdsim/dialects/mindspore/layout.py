@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from spmdsim.core import Bounds, Mesh, Placement, Shard
+from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.even import first_uneven
 from spmdsim.dialects.mindspore.sharding.interleaved import VIRTUAL, device_layout
 from spmdsim.errors import LayoutError, UsageTypeError
-from spmdsim.layout import Bounds, Mesh, Placement, Shard
-from spmdsim.layout import Layout as CoreLayout
 
 TUPLE_ORDERS = ("tuple", "mesh")
 Entry = str | Sequence[str] | None

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.nn import Normal, Uniform, ones, zeros
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.tensor import Tensor

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.host import host, install, whole
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.parameter import Parameter
@@ -20,8 +21,7 @@ from spmdsim.dialects.mindspore.sharding.strategies import configured, default_c
 from spmdsim.dialects.mindspore.sharding.strategies import shard as derived
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout import Layout
-from spmdsim.rules import BoundRule, Strategy, strategy_from_cuts
+from spmdsim.layout.cuts import strategy_from_cuts
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operator import ShardedOp
 from spmdsim.tensor.watch import watchers

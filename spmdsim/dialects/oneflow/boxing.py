@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from spmdsim.core import Mesh, Placement
 from spmdsim.dialects.oneflow.sbp import Sbp, as_tuple, from_placement
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Mesh, Placement
 from spmdsim.redistribution import oneflow as rules
 
 SbpLike = Sbp | str | Sequence[Sbp | str]

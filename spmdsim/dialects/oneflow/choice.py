@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.sbp import broadcast, partial_sum
 from spmdsim.dialects.oneflow.signatures import (
@@ -25,7 +26,6 @@ from spmdsim.dialects.oneflow.signatures import (
     operand_names,
 )
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh
 from spmdsim.redistribution import plan
 
 #: The price of a conversion that must not happen (anything to P), and of one that should not (B to another).

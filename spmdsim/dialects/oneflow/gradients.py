@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.tape import MoveNode, Pending, settle
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.dialects.oneflow.agreement import (
     check_placement,
     check_same,
@@ -23,7 +24,6 @@ from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.session import current_world
-from spmdsim.layout import Layout
 from spmdsim.redistribution.step import Step
 from spmdsim.tensor import Tensor as CoreTensor
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.core import BoundRule
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.redistribution.oneflow.reshape import broadcast_only
-from spmdsim.rules import BoundRule
 from spmdsim.tensor.operator import Op
 
 Shape = tuple[int, ...]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.core import Mesh
 from spmdsim.dialects.nested import flatten, nest
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.layout import Mesh
 
 DEVICE_TYPES = ("cpu", "cuda")
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.core import Partial, Placement, Replicate, Shard
 from spmdsim.errors import LayoutError, UsageTypeError
-from spmdsim.layout import Partial, Placement, Replicate, Shard
 
 MAX_SPLIT_AXIS = 6
 """Split axes are 0 .. 5."""

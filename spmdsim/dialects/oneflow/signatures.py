@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.op_table import Row, find
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
 from spmdsim.dialects.oneflow.tensors import sbp_of
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules import BoundRule, Strategy
 
 Shape = tuple[int, ...]
 NdSbp = tuple[Sbp, ...]

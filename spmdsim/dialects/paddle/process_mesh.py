@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.dialects.even import first_uneven
 from spmdsim.dialects.nested import flatten
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout, Mesh, Partial, Placement, Replicate, Shard
 
 __all__ = [
     "Partial",

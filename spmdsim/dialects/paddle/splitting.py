@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.paddle.process_mesh import ceil_split
 from spmdsim.errors import InputError, LayoutError
-from spmdsim.layout import Layout, Mesh
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import spmdsim.ops as ops
+from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh, dims_mapping, from_dims_mapping
 from spmdsim.dialects.paddle.rule_words import translated
 from spmdsim.errors import LayoutError, RuleError
-from spmdsim.layout import Layout
-from spmdsim.rules import BoundRule, Strategy
 from spmdsim.tensor.operator import Op
 
 Mapping = Sequence[int | Sequence[int]]

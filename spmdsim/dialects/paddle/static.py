@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import HostTensor, host, install, whole
 from spmdsim.dialects.session import current_world
-from spmdsim.layout import Layout, Mesh
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import has_gradient
 

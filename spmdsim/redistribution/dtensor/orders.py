@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from spmdsim.core import Layout, Shard
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Shard
 
 #: Microseconds of a collective, of each hop, and per byte; the last decides between equal numbers of steps.
 _LATENCY, _HOP, _BYTE, _STEP = 6.6, 0.6, 1e6 / 87.7e9, 1e-9
@@ -48,7 +48,7 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[OrderedStep
         dst: the layout after.
         nbytes: bytes of the whole tensor.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> [f"{s.collective} over {mesh.axes[s.axis]}" for s in ordered_steps(mesh(("b", "a")), mesh("a"))]
     ['all_gather over a', 'all_gather over b', 'slice over a']
@@ -120,7 +120,7 @@ def _appended(layout: Layout, axis: str) -> Iterator[list[tuple[str, ...]]]:
 def short(layout: Layout) -> str:
     """The layout in DTensor's short form; axes that split one dim together carry their place in it.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> short(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None))
     'S(0)[1]S(0)[0]R'
     """

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.core import Layout, Partial, Placement, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout, Partial, Placement, Replicate, Shard
 from spmdsim.redistribution.dtensor.orders import OrderedStep, in_mesh_order, ordered_steps, short
 from spmdsim.redistribution.table import bytes_text
 

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout
 from spmdsim.redistribution.exchange.grid import Cuts, Ends, Grid, grids
 from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exchange.transfers import Transfers
@@ -38,7 +38,7 @@ def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Seque
     Raises:
         PlanError: pending values would have to be reduced.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
     >>> receives(mesh("x", None), mesh(None, "x"), (4, 4), 0)
     (Transfer(peer=0, box=((0, 2), (0, 2))), Transfer(peer=1, box=((2, 4), (0, 2))))

@@ -12,8 +12,8 @@ from math import prod
 from operator import mul, sub
 from typing import NamedTuple
 
-from spmdsim.layout import Mesh
-from spmdsim.layout.blocks import nested_blocks
+from spmdsim.core import Mesh
+from spmdsim.core.blocks import nested_blocks
 from spmdsim.redistribution.exchange.even import senders
 from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import apart

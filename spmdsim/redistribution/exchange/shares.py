@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from spmdsim.layout import Bounds, Mesh
-from spmdsim.layout.blocks import nested_blocks
+from spmdsim.core import Bounds, Mesh
+from spmdsim.core.blocks import nested_blocks
 from spmdsim.redistribution.adders import volume
 from spmdsim.redistribution.exchange.grid import Ends, Entries, piece_numbers, ranks_of
 from spmdsim.redistribution.step import Transfer, overlap

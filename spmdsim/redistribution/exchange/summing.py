@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.layout import Bounds, Layout
+from spmdsim.core import Bounds, Layout
 from spmdsim.redistribution.adders import TINY, Cell, Sums, sums, volume
 from spmdsim.redistribution.bound import kept_axes, reduced_axes
 from spmdsim.redistribution.exchange.grid import ranks_of
@@ -77,7 +77,7 @@ class Part(NamedTuple):
 def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
     """Who adds up what on the way from a pending layout to another one, on any mesh.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
     >>> for part in parts(one(None, partial="a"), other("b"), (4,)):
     ...     print(part.box, part.contributions, part.results)

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.redistribution.exchange.even import EvenTraffic, even_traffic
 from spmdsim.redistribution.exchange.few import FewTraffic
 from spmdsim.redistribution.exchange.grid import Ends, grids

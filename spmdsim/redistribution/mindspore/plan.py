@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.core import Layout
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout
 from spmdsim.redistribution.mindspore.cost import MapCost, list_cost
 from spmdsim.redistribution.mindspore.operators import (
     MapOperator,

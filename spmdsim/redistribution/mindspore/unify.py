@@ -13,8 +13,8 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
+from spmdsim.core import Layout
 from spmdsim.errors import PlanError
-from spmdsim.layout import Layout
 
 Shape = tuple[int, ...]
 

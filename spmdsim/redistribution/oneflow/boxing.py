@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 
+from spmdsim.core import Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.layout import Mesh, Partial, Placement, Replicate, Shard
 
 Sbp = Sequence[Placement]
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from itertools import product
 
+from spmdsim.core import Partial, Placement, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.layout import Partial, Placement, Replicate, Shard
 
 Sbp = tuple[Placement, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spmdsim.layout import Layout, Mesh, Placement, Replicate, Shard, split_block
+from spmdsim.core import Layout, Mesh, Placement, Replicate, Shard, split_block
 from spmdsim.redistribution.bound import lower_bound
 
 Sbp = Sequence[Placement]

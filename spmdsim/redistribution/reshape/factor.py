@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from spmdsim.layout import Layout, Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.layout.refine import same_cuts
 
 #: Where a mesh axis is cut, as prefix products of its parts.

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.redistribution.exchange.grid import Grid
 
 

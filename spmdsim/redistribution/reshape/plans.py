@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.cost.machine import CostModel
-from spmdsim.layout import Layout
 from spmdsim.redistribution.bound import Bound, contributions, lower_bound
 from spmdsim.redistribution.candidates import (
     DIRECT,

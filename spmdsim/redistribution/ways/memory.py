@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spmdsim.layout import Layout
+from spmdsim.core import Layout
 from spmdsim.redistribution.price import LISTED
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.tuning import TABLE, Tuning
@@ -33,7 +33,7 @@ def step_memory(
         Bytes of the shard after the step, 0 if it is the one before or a view of it; and of the buffers in which
         values are packed, or land, besides; those of an all_gather are left out in groups of more than 1,024.
 
-    >>> from spmdsim.layout import Mesh
+    >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
     >>> step = Step("all_gather", ("x",), mesh(None, "x"), mesh(None, None), (512, 512))
     >>> step_memory(step, 0, np.dtype("float32"))

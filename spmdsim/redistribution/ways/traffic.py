@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from spmdsim.core import Bounds
 from spmdsim.errors import PlanError
-from spmdsim.layout import Bounds
 from spmdsim.redistribution.step import Step, overlap
 
 Index = tuple[slice, ...]

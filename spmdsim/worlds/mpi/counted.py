@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.layout import split_block
+from spmdsim.core import split_block
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.mpi.library import library_moves

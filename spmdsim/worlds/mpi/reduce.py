@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.layout.blocks import nested_blocks
+from spmdsim.core.blocks import nested_blocks
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.traffic import Blocks
 from spmdsim.redistribution.ways.way import Way, chunk_elements

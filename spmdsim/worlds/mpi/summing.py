@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.layout import Bounds
+from spmdsim.core import Bounds
 from spmdsim.redistribution.exchange.summing import Part, parts, rounds
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.traffic import within

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as core
+from spmdsim.core import Layout
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.ops.primitives import to_tensor
 from spmdsim.errors import InputError
-from spmdsim.layout import Layout
 from spmdsim.redistribution.rows import checked_ids
 from spmdsim.tensor import Tensor
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.core import BoundRule, Strategy
 from spmdsim.dialects.mindspore.ops.primitives import Cast, Reshape, to_tensor
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.primitive import Primitive, shape_of
 from spmdsim.dialects.mindspore.sharding.errors import refusing
 from spmdsim.dialects.mindspore.sharding.strategies import _cuts_of_result
 from spmdsim.errors import InputError
-from spmdsim.rules import BoundRule, Strategy, strategy_from_factors
+from spmdsim.layout.cuts import strategy_from_factors
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import ShardedOp
 

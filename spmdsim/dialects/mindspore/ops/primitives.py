@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.core import Layout
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.primitive import Primitive, data_parallel, shape_of
 from spmdsim.dialects.mindspore.sharding.operators import ELEMENTWISE
 from spmdsim.dialects.session import current_world
-from spmdsim.layout import Layout
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Op

@@ -1,7 +1,7 @@
 """What MindSpore refuses in ``.shard`` cuts before it looks at the operator.
 
 Semantics: ``ops_info/operator_info.cc`` (CheckStrategyByVector). What the cuts mean for an operator is the
-rules' business (:mod:`spmdsim.rules.cuts`).
+rules' business (:mod:`spmdsim.layout.cuts`).
 """
 
 from __future__ import annotations

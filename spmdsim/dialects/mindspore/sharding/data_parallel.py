@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.bound import common_mesh
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
 from spmdsim.dialects.mindspore.sharding.errors import ShardError
 from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
 from spmdsim.dialects.mindspore.sharding.sharded import Sharded
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules.bound import common_mesh
 
 Shape = tuple[int, ...]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from spmdsim.core import BoundRule, Rule
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
-from spmdsim.rules import BoundRule, Rule
 from spmdsim.tensor.operator import Op
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spmdsim.core import Layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, check_even, from_tensor_map
 from spmdsim.dialects.mindspore.sharding.interleaved import real_axes
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout
 
 
 def without_ones(layout: Layout) -> MindSporeLayout:

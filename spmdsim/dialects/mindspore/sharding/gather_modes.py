@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import spmdsim.ops as ops
+from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
 from spmdsim.dialects.mindspore.sharding.data_parallel import device_mesh, device_ranks
@@ -21,9 +22,8 @@ from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
 from spmdsim.dialects.mindspore.sharding.results import forward, pending_axes, result_layout, scattered
 from spmdsim.dialects.mindspore.sharding.sharded import Sharded
 from spmdsim.errors import UsageTypeError
-from spmdsim.layout import Layout, Mesh
+from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
 from spmdsim.ops.lookup import LOOKED_UP
-from spmdsim.rules import BoundRule, Strategy, factor_cuts, strategy_from_factors
 
 Shape = tuple[int, ...]
 Cuts = tuple[int, ...]

@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import spmdsim.ops as ops
+from spmdsim.core import BoundRule, Layout
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.sharding.errors import bind
 from spmdsim.dialects.mindspore.sharding.operators import ELEMENTWISE, table
 from spmdsim.errors import LayoutError, RuleError
-from spmdsim.layout import Layout
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
-from spmdsim.rules import BoundRule
 from spmdsim.tensor.operator import Op
 
 Shape = tuple[int, ...]
@@ -256,7 +255,7 @@ def _elementwise(count: int) -> Op:
         return ops.relu.op  # type: ignore[attr-defined]
     if count == 2:
         return ops.add.op  # type: ignore[attr-defined]
-    from spmdsim.rules import Rule
+    from spmdsim.core import Rule
 
     rule = Rule.parse(f"{', '.join(['...'] * count)} -> ...")
     return Op("elementwise", rule, lambda *arrays: sum(arrays))

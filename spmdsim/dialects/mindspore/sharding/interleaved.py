@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout, Mesh
 
 VIRTUAL = "interleaved_parallel"
 """The alias of a virtual last axis: every device holds that many micro-shards of the tensor."""

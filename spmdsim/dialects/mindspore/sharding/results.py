@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from spmdsim.core import Layout
 from spmdsim.dialects.mindspore.sharding.errors import ShardError
 from spmdsim.dialects.mindspore.sharding.interleaved import device_mesh, real_axes
 from spmdsim.dialects.mindspore.sharding.sharded import Forward
-from spmdsim.layout import Layout
 
 Shape = tuple[int, ...]
 

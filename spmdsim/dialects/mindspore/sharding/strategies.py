@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
 from spmdsim.dialects.mindspore.sharding import operators
 from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
@@ -28,8 +29,7 @@ from spmdsim.dialects.mindspore.sharding.results import forward, result_layout
 from spmdsim.dialects.mindspore.sharding.sharded import Sharded
 from spmdsim.dialects.mindspore.sharding.tensor_parallel import nd_product
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout import Layout
-from spmdsim.rules import BoundRule, Strategy, factor_cuts, strategy_from_factors
+from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
 
 Cuts = Sequence[Sequence[int]]
 

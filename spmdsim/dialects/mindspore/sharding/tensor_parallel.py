@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.mindspore.sharding.errors import ShardError
 from spmdsim.dialects.mindspore.sharding.sharded import Forward, Sharded
-from spmdsim.layout import Layout
-from spmdsim.rules import BoundRule, Strategy
 
 Axes = tuple[str, ...]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.dialects.session import current_world
-from spmdsim.layout import Layout, Mesh
 from spmdsim.nn import Module as CoreModule
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.tensor import Tensor

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.dialects.paddle.attributes import initial
 from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, Replicate, Shard
@@ -15,7 +16,6 @@ from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_cal
 from spmdsim.dialects.paddle.static import everywhere, in_dynamic_mode, next_name
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import LayoutError
-from spmdsim.layout import Layout
 from spmdsim.nn import Uniform, zeros
 from spmdsim.nn.module import Initialiser, Parameter
 from spmdsim.ops import add, embedding, matmul, padded_embedding

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from spmdsim.core import Mesh
+from spmdsim.core.bound import BoundRule
+from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError
-from spmdsim.layout import Mesh
-from spmdsim.rules.bound import BoundRule
-from spmdsim.rules.strategy import Strategy
 
 #: Name of the axis along which the same computation is repeated.
 REPEAT = "repeat"
@@ -82,7 +82,7 @@ def strategy_from_cuts(
     Raises:
         RuleError: the cuts do not fit the rule or do not divide the ranks.
 
-    >>> from spmdsim.rules import Rule, bind
+    >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((32, 784), (784, 512)))
     >>> strategy_from_cuts(matmul, ((2, 4), (4, 1)), 8).mesh
     Mesh((2, 4, 1), ('m', 'k', 'n'))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from spmdsim.layout import Mesh
+from spmdsim.core.mesh import Mesh
 
 
 @dataclass(frozen=True)

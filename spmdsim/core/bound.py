@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from spmdsim.core.layout import Layout
+from spmdsim.core.mesh import Mesh
+from spmdsim.core.rule import Rule, Term
+from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError
-from spmdsim.layout import Layout, Mesh
-from spmdsim.rules.rule import Rule, Term
-from spmdsim.rules.strategy import Strategy
 
 Shape = tuple[int, ...]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+from spmdsim.core.bound import BoundRule, Shape, members
+from spmdsim.core.rule import ELLIPSIS, Rule, Term
 from spmdsim.errors import RuleError
-from spmdsim.rules.bound import BoundRule, Shape, members
-from spmdsim.rules.rule import ELLIPSIS, Rule, Term
 
 
 @lru_cache(maxsize=4096)

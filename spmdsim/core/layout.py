@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from spmdsim.core.blocks import largest_block, split_block
+from spmdsim.core.mesh import Mesh
+from spmdsim.core.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 from spmdsim.errors import LayoutError, UsageTypeError
-from spmdsim.layout.blocks import largest_block, split_block
-from spmdsim.layout.mesh import Mesh
-from spmdsim.layout.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 
 if TYPE_CHECKING:
     import numpy as np

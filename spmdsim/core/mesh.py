@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from spmdsim.errors import LayoutError, UsageTypeError
 
 if TYPE_CHECKING:
-    from spmdsim.layout.layout import Layout
+    from spmdsim.core.layout import Layout
 
 
 MOST_RANKS = 1 << 24
@@ -98,7 +98,7 @@ class Mesh:
 
         ``partial`` names the axes with pending results: ``{"tp": "sum"}``, or just ``"tp"`` for a sum.
         """
-        from spmdsim.layout.layout import Layout
+        from spmdsim.core.layout import Layout
 
         return Layout(self, dims, partial)
 
