@@ -91,7 +91,7 @@ LEFT_OF_IN_SIMULATION = {
     "findings": (),
     "engine": ("data", "findings"),
     "interface": ("data", "findings", "engine"),
-    "standstill": ("data", "findings", "engine"),
+    "deadlock": ("data", "findings", "engine"),
 }
 
 

@@ -19,8 +19,8 @@ from spmdsim.cli.collective.common import parse_bytes, rank_counts
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
 from spmdsim.collectives.history import unroll
-from spmdsim.draw.schedule import grid, state_table
 from spmdsim.draw.schedule_svg import schedule_svg
+from spmdsim.draw.schedule_text import grid, state_table
 from spmdsim.errors import InputError
 
 EXERCISE = Path(__file__).parent.parent / "examples" / "collective_exercise"

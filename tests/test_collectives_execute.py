@@ -12,8 +12,8 @@ import pytest
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import execute, rounds_of
-from spmdsim.collectives.lockstep import exchange
-from spmdsim.collectives.program import OUTPUT, compile_program, program_for
+from spmdsim.collectives.lockstep_run import exchange
+from spmdsim.collectives.rank_program import OUTPUT, compile_program, program_for
 from spmdsim.errors import ScheduleError
 
 

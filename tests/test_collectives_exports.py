@@ -98,25 +98,25 @@ def test_goal_errors_name_the_line(text: str, message: str) -> None:
 
 def test_goal_in_the_event_simulator() -> None:
     """The published example: dissemination over 16 ranks, one byte, ends after 22 us."""
+    from spmdsim.cost.events.event_program import EventProgram
     from spmdsim.cost.events.loggops import simulate_program
-    from spmdsim.cost.events.program import Program
 
     schedule = schedule_of("barrier", "dissemination", 16)
     goal = goal_of(schedule, 0)
     for operations in goal.ranks:
         for i, one in enumerate(operations):
             operations[i] = GoalOperation(one.kind, 1, one.peer, one.tag, requires=one.requires)
-    program = goal.fill(Program(16))
+    program = goal.fill(EventProgram(16))
     assert simulate_program(program).makespan == 22000
 
 
 def test_published_binomial_reduction() -> None:
     """1024 bytes over 8 ranks, through a GOAL file and back."""
+    from spmdsim.cost.events.event_program import EventProgram
     from spmdsim.cost.events.loggops import simulate_program
-    from spmdsim.cost.events.program import Program
 
     goal = read_goal(goal_of(schedule_of("reduce", "binomial", 8), 1024).to_text())
-    found = simulate_program(goal.fill(Program(8)))
+    found = simulate_program(goal.fill(EventProgram(8)))
     assert sorted(found.rank_ends) == [1500] * 4 + [13138] * 2 + [24776, 34914]
 
 

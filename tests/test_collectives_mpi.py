@@ -14,8 +14,8 @@ MPI = pytest.importorskip("mpi4py.MPI")
 from spmdsim.collectives import COLLECTIVES, Schedule, algorithms, make_schedule  # noqa: E402
 from spmdsim.collectives.counts import count  # noqa: E402
 from spmdsim.collectives.execution import execute  # noqa: E402
-from spmdsim.collectives.lockstep import chunk_lengths  # noqa: E402
-from spmdsim.collectives.program import program_for_sizes  # noqa: E402
+from spmdsim.collectives.lockstep_run import chunk_lengths  # noqa: E402
+from spmdsim.collectives.rank_program import program_for_sizes  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 

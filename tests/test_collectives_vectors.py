@@ -11,9 +11,9 @@ import pytest
 from spmdsim.collectives import Schedule, schedule_of
 from spmdsim.collectives.algorithms.all_reduce_trees import bit_tree_depth, double_tree_parents
 from spmdsim.collectives.counts import count
+from spmdsim.collectives.instructions import SEND
 from spmdsim.collectives.matching import match
-from spmdsim.collectives.moves import SEND
-from spmdsim.collectives.table import Table
+from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.verification import verify
 
 DATA = json.loads((Path(__file__).parent / "vectors" / "collectives.json").read_text())
@@ -88,7 +88,7 @@ def test_traffic_inside_and_between_groups(row: Row) -> None:
     sizes = schedule.chunk_elements(row["message_bytes"])
     inside, between = [0] * row["n"], [0] * row["n"]
     largest: dict[bool, dict[int, int]] = {True: {}, False: {}}
-    table = Table(schedule)
+    table = RoundTable(schedule)
     assert not match(table).findings
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):

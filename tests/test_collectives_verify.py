@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spmdsim.collectives import (
-    Move,
+    Instruction,
     Schedule,
     algorithms,
     combine,
@@ -24,7 +24,7 @@ from spmdsim.collectives import (
     schedule_of,
     send,
 )
-from spmdsim.collectives.lockstep import run_lock_step
+from spmdsim.collectives.lockstep_run import run_lock_step
 from spmdsim.collectives.verification import reduction_trees, verify
 from spmdsim.errors import ScheduleError
 
@@ -256,7 +256,7 @@ def test_the_work_grows_with_the_messages_only() -> None:
     assert work_per_message(97) < 1.2 * work_per_message(24)
 
 
-def mutated(schedule: Schedule, rounds: list[list[list[Move]]]) -> Schedule:
+def mutated(schedule: Schedule, rounds: list[list[list[Instruction]]]) -> Schedule:
     """A schedule with other rounds; any number of ports."""
 
     def replay(rank: int, size: int) -> Iterator[Any]:

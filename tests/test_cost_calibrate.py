@@ -7,9 +7,9 @@ from math import inf
 import numpy as np
 import pytest
 
-from spmdsim.cli.collective.bench_table import Row
+from spmdsim.cli.collective.bench_table import BenchRow
 from spmdsim.cost import Machine, load_machine
-from spmdsim.cost.calibration import Check, calibrate, fit_line, fit_pieces, interval_of
+from spmdsim.cost.calibration import CalibrationCheck, calibrate, fit_line, fit_pieces, interval_of
 from spmdsim.cost.machine_file import machine_from_json, save_machine
 from spmdsim.errors import InputError
 
@@ -115,7 +115,7 @@ def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
 
 
 def checks(ratios):
-    return [Check("ring", 64, 2e-6, 2e-6 * ratio) for ratio in ratios]
+    return [CalibrationCheck("ring", 64, 2e-6, 2e-6 * ratio) for ratio in ratios]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -161,6 +161,6 @@ def test_a_damaged_interval_is_named(text: str, words: str) -> None:
     ("seconds", "outside"), [(0.9e-6, True), (1e-6, False), (4e-6, False), (4.1e-6, True)]
 )
 def test_a_measured_time_outside_of_the_interval_is_told(seconds: float, outside: bool) -> None:
-    row = Row("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
+    row = BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
     assert row.outside is outside
-    assert Row("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, None).outside is None
+    assert BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, None).outside is None

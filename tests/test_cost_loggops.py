@@ -11,16 +11,16 @@ from test_cost_price import NAMES
 
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Machine
+from spmdsim.cost.events.event_program import EventProgram
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
-from spmdsim.cost.events.program import Program
 from spmdsim.errors import ScheduleError
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "collectives.json").read_text())
 
 
 def test_published_dissemination_of_16_ranks() -> None:
-    program = Program(16)
+    program = EventProgram(16)
     before: list[tuple[int, ...]] = [()] * 16
     for distance in (1, 2, 4, 8):
         before = [
@@ -49,7 +49,7 @@ def test_every_collective_with_default_parameters() -> None:
 
 
 def test_a_gap_keeps_the_card_busy_longer_than_the_cpu() -> None:
-    program = Program(2)
+    program = EventProgram(2)
     for _ in range(3):
         program.send(0, 1, 1)
         program.recv(1, 0, 1)
@@ -61,7 +61,7 @@ def test_a_gap_keeps_the_card_busy_longer_than_the_cpu() -> None:
 
 def test_long_sends_wait_for_their_receiver() -> None:
     for size, expected in ((100, 10), (101, 1000)):
-        program = Program(2)
+        program = EventProgram(2)
         sent = program.send(0, 1, size)
         late = program.calc(1, 1000)
         program.recv(1, 0, size, after=[late])
@@ -73,14 +73,14 @@ def test_long_sends_wait_for_their_receiver() -> None:
 
 def test_calculations_share_a_cpu_and_run_side_by_side_on_two() -> None:
     for cpus, expected in (((0, 0), 200), ((0, 1), 100)):
-        program = Program(1)
+        program = EventProgram(1)
         for cpu in cpus:
             program.calc(0, 100, cpu=cpu)
         assert simulate_program(program).makespan == expected
 
 
 def test_waiting_for_a_start_is_less_than_waiting_for_the_end() -> None:
-    program = Program(1)
+    program = EventProgram(1)
     first = program.calc(0, 100, cpu=0)
     at_start = program.calc(0, 1, started=[first], cpu=1)
     at_end = program.calc(0, 1, after=[first], cpu=2)
@@ -89,7 +89,7 @@ def test_waiting_for_a_start_is_less_than_waiting_for_the_end() -> None:
 
 
 def test_messages_of_one_channel_match_in_order_and_tags_keep_them_apart() -> None:
-    program = Program(2)
+    program = EventProgram(2)
     a = program.send(0, 1, 1, tag=7)
     b = program.send(0, 1, 1, tag=8, after=[a])
     late = program.recv(1, 0, 1, tag=8)
@@ -103,7 +103,7 @@ def test_random_programs_against_a_plain_reference(seed: int) -> None:
     """Chains of operations per rank, in random order: the simulator agrees with a slow, direct one."""
     rng = random.Random(seed)
     ranks = rng.randint(2, 5)
-    program = Program(ranks)
+    program = EventProgram(ranks)
     last: dict[int, tuple[int, ...]] = dict.fromkeys(range(ranks), ())
     for number in range(30):
         a, b = rng.sample(range(ranks), 2)
@@ -116,7 +116,7 @@ def test_random_programs_against_a_plain_reference(seed: int) -> None:
     assert simulate_program(program, parameters).rank_ends == _reference(program, parameters)
 
 
-def _reference(program: Program, p: LogGOPS) -> tuple[float, ...]:
+def _reference(program: EventProgram, p: LogGOPS) -> tuple[float, ...]:
     """Time moves from event to event; each rank does one thing at a time, in program order."""
     total = len(program)
     done: dict[int, float] = {}
@@ -199,33 +199,33 @@ def _reference(program: Program, p: LogGOPS) -> tuple[float, ...]:
     return tuple(max(end, _last_match(program, done, rank)) for rank, end in enumerate(ends))
 
 
-def _last_match(program: Program, done: dict[int, float], rank: int) -> float:
+def _last_match(program: EventProgram, done: dict[int, float], rank: int) -> float:
     matches = [at for op, at in done.items() if program.ranks[op] == rank and program.kinds[op] != 2]
     return max(matches, default=0.0)
 
 
 def test_programs_that_cannot_end_are_explained() -> None:
-    lonely = Program(3)
+    lonely = EventProgram(3)
     lonely.recv(2, 1, 8, tag=4)
     with pytest.raises(ScheduleError, match="rank 2: recv 8 bytes from 1, tag 4 waits for a message"):
         simulate_program(lonely)
-    unheard = Program(2)
+    unheard = EventProgram(2)
     unheard.send(0, 1, 8)
     with pytest.raises(ScheduleError, match="rank 0: send 8 bytes to 1, tag 0 is never received"):
         simulate_program(unheard)
-    circle = Program(1)
+    circle = EventProgram(1)
     first = circle.calc(0, 1)
     second = circle.calc(0, 1, after=[first])
     circle.require(first, after=[second])
     with pytest.raises(ScheduleError, match="in a circle"):
         simulate_program(circle)
     with pytest.raises(ScheduleError, match=r"ranks are 0 \.\.\. 1"):
-        Program(2).send(0, 2, 8)
+        EventProgram(2).send(0, 2, 8)
 
 
 def test_parameters_of_a_machine_give_alpha_and_beta() -> None:
     machine = Machine("m", 4e-6, 1e-9)
-    program = Program(2)
+    program = EventProgram(2)
     program.send(0, 1, 1001)
     program.recv(1, 0, 1001)
     run = simulate_program(program, LogGOPS.from_machine(machine))

@@ -11,9 +11,9 @@ import pytest
 from processes import run_python
 
 from spmdsim.cli.collective.detect import labels, wide_range
-from spmdsim.cli.collective.measure import PERIOD, Case
+from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
 from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.lockstep import run_lock_step
+from spmdsim.collectives.lockstep_run import run_lock_step
 from spmdsim.collectives.reduction_order import candidates, emulate, matching_schedules
 from spmdsim.cost import load_machine
 
@@ -33,7 +33,7 @@ def test_right_results_pass_and_every_wrong_element_is_counted(name: str, n: int
     """The rule for expected values agrees with an algorithm run in one process."""
     chosen = next(a for a in algorithms(name) if a.fits(n))
     count = n * (3 * PERIOD + 2)
-    cases = [Case(name, n, rank, count, np.dtype(np.float32)) for rank in range(n)]
+    cases = [MeasuredCase(name, n, rank, count, np.dtype(np.float32)) for rank in range(n)]
     inputs = [case.given if case.input_count else None for case in cases]
     outputs = run_lock_step(make_schedule(chosen, n), inputs)
     for case, output in zip(cases, outputs):
@@ -47,8 +47,8 @@ def test_right_results_pass_and_every_wrong_element_is_counted(name: str, n: int
 
 
 def test_swapped_blocks_are_noticed() -> None:
-    case = Case("all_gather", 2, 0, 2 * 14, np.dtype(np.float32))
-    other = Case("all_gather", 2, 1, 2 * 14, np.dtype(np.float32))
+    case = MeasuredCase("all_gather", 2, 0, 2 * 14, np.dtype(np.float32))
+    other = MeasuredCase("all_gather", 2, 1, 2 * 14, np.dtype(np.float32))
     assert case.wrong(np.concatenate([case.given, other.given])) == 0
     assert case.wrong(np.concatenate([other.given, case.given])) == 28
 

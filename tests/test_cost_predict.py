@@ -18,7 +18,7 @@ from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import price
-from spmdsim.draw.prediction import prediction_plot
+from spmdsim.draw.prediction_text import prediction_plot
 from spmdsim.errors import InputError
 from spmdsim.redistribution import plan
 

@@ -12,7 +12,7 @@ from spmdsim.collectives import algorithm, algorithms, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
 from spmdsim.cost.formulas import closed_form, crossover_bytes
-from spmdsim.cost.networks.traffic import symmetry_of, traffic
+from spmdsim.cost.networks.link_load import link_loads, symmetry_of
 from spmdsim.cost.pricing import price, reaches
 from spmdsim.errors import InputError
 
@@ -75,7 +75,7 @@ def test_hierarchical_counts() -> None:
 @pytest.mark.parametrize("n", [64, 128, 60])
 def test_one_rank_stands_for_all(name: str, n: int) -> None:
     """The rounds built from rank 0 are the rounds all ranks really do."""
-    from spmdsim.cost.networks import traffic as module
+    from spmdsim.cost.networks import link_load as module
 
     schedule = schedule_of("all_reduce", name, n)
     kind = symmetry_of(schedule)
@@ -97,7 +97,7 @@ def test_levels_by_one_rank_and_by_all(name: str) -> None:
     schedule = schedule_of("all_reduce", name, 64)
     size = 64 * 100
     expected = 0.0
-    for one in traffic(schedule, size):
+    for one in link_loads(schedule, size):
         alpha, moving = machine.message_parts(np.array(one.nbytes), one.sources, one.targets)
         expected += one.repeat * (float((alpha + moving).max()) + one.reduced * machine.gamma)
     assert price(schedule, machine, size).seconds == pytest.approx(expected)
@@ -143,7 +143,7 @@ def test_large_rank_counts_materialise_nothing() -> None:
 
 
 def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
-    from spmdsim.cost.networks import traffic as module
+    from spmdsim.cost.networks import link_load as module
 
     monkeypatch.setattr(module, "RANK_ROUND_LIMIT", 100)
     with pytest.raises(InputError, match="no symmetry and too many messages"):

@@ -57,7 +57,7 @@ def test_what_has_no_picture(capsys):
 
 
 def test_notebooks_get_colours(monkeypatch):
-    from spmdsim.draw.layout import rank_grid
+    from spmdsim.draw.layout_picture import rank_grid
 
     text = rank_grid(MESH("tp", None)).rich()
     assert len({span.style for span in text.spans}) == 4

@@ -15,7 +15,7 @@ from spmdsim.cli import output
 from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
 from spmdsim.launch import abort
-from spmdsim.launch.doctor import Finding, _blas, _machine
+from spmdsim.launch.doctor import Diagnosis, _blas, _machine
 from spmdsim.launch.environment import Launched
 from spmdsim.launch.mpi import Launcher, missing, related, vendor_in
 
@@ -70,7 +70,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys):
 
 
 def test_json_knows_numpy(capsys):
-    output.emit_json({"a": np.int64(3), "b": np.arange(2), "c": {2, 1}, "d": Finding("x", "ok", "y")})
+    output.emit_json({"a": np.int64(3), "b": np.arange(2), "c": {2, 1}, "d": Diagnosis("x", "ok", "y")})
     told = json.loads(capsys.readouterr().out)
     assert told == {
         "a": 3,

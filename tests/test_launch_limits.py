@@ -190,8 +190,8 @@ def test_models_within_limits(
 
 #: Who may run text or files as code, and why.
 ALLOWED = {
-    ("simulation/run.py", "exec"): "the user's program, which simulate is asked to run",
-    ("simulation/run.py", "compile"): "the same, once for all ranks",
+    ("simulation/runner.py", "exec"): "the user's program, which simulate is asked to run",
+    ("simulation/runner.py", "compile"): "the same, once for all ranks",
     ("cli/collective/common.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
     ("simulation/engine/isolation.py", "exec_module"): "modules that the simulated program imports",
     ("auto_parallel/programs/record.py", "run_path"): "the user's program, which search records",

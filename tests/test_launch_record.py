@@ -14,7 +14,7 @@ import pytest
 from processes import run_python, waited_for
 
 from spmdsim.errors import InputError
-from spmdsim.trace.calls import LastCall, document, read, table
+from spmdsim.trace.last_calls import LastCall, document, read, table
 
 PROGRAM = """\
 import os, signal, sys, time

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from test_layout_properties import layouts
 
 from spmdsim.core import Mesh
-from spmdsim.draw.layout import colour, rank_grid, shown, tensor_pieces
+from spmdsim.draw.layout_picture import colour, rank_grid, shown, tensor_pieces
 from spmdsim.layout.explain import explain, placed, ranks_text
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from spmdsim.cli.main import main
 from spmdsim.core import Mesh
-from spmdsim.draw.transfers import transfers, transfers_list, transfers_picture
+from spmdsim.draw.transfer_picture import transfers, transfers_list, transfers_picture
 
 MESH = ("plan", "--mesh", "dp=2,tp=4")
 

@@ -36,7 +36,7 @@ from spmdsim.redistribution.price import (
 )
 from spmdsim.redistribution.step import Step, overlap
 from spmdsim.tensor import Tensor
-from spmdsim.trace.table import pairs
+from spmdsim.trace.event_table import pairs
 from spmdsim.worlds.lockstep import LockStep
 
 #: Meshes with other sizes, orders and subsets of eight ranks.

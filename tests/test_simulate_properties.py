@@ -194,7 +194,7 @@ def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
 
 
 def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
-    from spmdsim.simulation.engine import messages
+    from spmdsim.simulation.engine import mailboxes
     from spmdsim.simulation.interface import point_to_point
 
     def ring(comm: Any) -> float:
@@ -207,6 +207,6 @@ def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
     def refuse(spec: Any) -> None:
         raise AssertionError("a plain array took the general way")
 
-    monkeypatch.setattr(messages, "simple", refuse)
+    monkeypatch.setattr(mailboxes, "simple", refuse)
     monkeypatch.setattr(point_to_point, "simple", refuse)
     assert simulate(ring, 4).results == (1.0, 2.0, 3.0, 0.0)

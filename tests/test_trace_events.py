@@ -12,8 +12,8 @@ from spmdsim.core import Mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.trace import OperatorEvent, Trace, record
 from spmdsim.trace import recorder as recording
+from spmdsim.trace.event_table import nbytes_text
 from spmdsim.trace.perfetto import timeline
-from spmdsim.trace.table import nbytes_text
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
 
 

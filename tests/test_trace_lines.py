@@ -13,8 +13,8 @@ from spmdsim import LockStep, Mesh, Tensor, ops, record
 from spmdsim.auto_parallel.programs.record import record_program
 from spmdsim.errors import InputError
 from spmdsim.simulation import simulate
-from spmdsim.trace.lines import cell, in_words
 from spmdsim.trace.recorder import source_lines
+from spmdsim.trace.source_lines import cell, in_words
 
 CELLS = {"/tmp/ipykernel_7/123456.py": 4, "<ipython-input-2-abc>": 2}
 

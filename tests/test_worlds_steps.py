@@ -11,7 +11,7 @@ import pytest
 from spmdsim.core import Mesh
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.traffic import group_traffic
+from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.worlds import LockStep
 
 DTYPES = [
@@ -225,7 +225,7 @@ def test_equal_blocks_are_exchanged_in_one_plain_call(world):
     other = Mesh((n,), ("a",), tuple(range(n - 1, -1, -1)))
     turned = Step("all_to_all", ("a",), other(None, "a", None), other("a", None, None), (n, n, 3))
     for step, expected in ((plain, True), (strided, False), (uneven, False), (turned, False)):
-        assert {group_traffic(step, rank).swapped for rank in range(n)} == {expected}
+        assert {group_transfers(step, rank).swapped for rank in range(n)} == {expected}
         check(world, step, values(step.shape))
 
 

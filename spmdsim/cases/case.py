@@ -28,7 +28,7 @@ Block = Callable[[tuple[slice, ...]], Any]
 
 
 @dataclass(frozen=True)
-class Program:
+class PreparedCase:
     """A case ready to run in a world.
 
     Attributes:
@@ -62,7 +62,7 @@ class Case:
     op: str
     mesh: Mesh
     strategy: str
-    build: Callable[[World, Inputs], Program]
+    build: Callable[[World, Inputs], PreparedCase]
     inputs: Inputs
 
 

@@ -29,7 +29,7 @@ from spmdsim.worlds.base import World
 from spmdsim.worlds.intercept import Intercepted
 
 if TYPE_CHECKING:
-    from spmdsim.cases.case import Case, Program
+    from spmdsim.cases.case import Case, PreparedCase
     from spmdsim.cases.inputs import Inputs
 
 #: By how many units in the last place an element is off.
@@ -181,12 +181,12 @@ class Runner:
         self.world = world if injection is None else Intercepted(world, self._at)
         self.places: list[Place] = []
 
-    def run(self, case: Case, inputs: Inputs) -> tuple[Program, Tensor]:
+    def run(self, case: Case, inputs: Inputs) -> tuple[PreparedCase, Tensor]:
         """The case's program on these inputs, and its result."""
         program = case.build(self.world, inputs)
         return program, self.result(program.run(*self.operands(program)))
 
-    def operands(self, program: Program) -> tuple[Tensor, ...]:
+    def operands(self, program: PreparedCase) -> tuple[Tensor, ...]:
         """The operands, one of which may be broken."""
         return tuple(self._tensor("operand", k, operand) for k, operand in enumerate(program.operands))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.cases.case import Case, Program
+from spmdsim.cases.case import Case, PreparedCase
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cases.matmul import Product
 from spmdsim.core import Layout, Mesh
@@ -41,12 +41,12 @@ def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 def _lookup(
     label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs, owned: bool = False
 ) -> Case:
-    def build(world: World, inputs: Inputs) -> Program:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
         operands = Tensor.from_global(inputs.ids, ids, world), Tensor.from_global(inputs.table, table, world)
         if owned:
             run = partial(embedding, layout=out, rows="owned")
-            return Program(operands, run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
-        return Program(operands, lambda *given: embedding(*given).to(out), _rows(inputs), 0)
+            return PreparedCase(operands, run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
+        return PreparedCase(operands, lambda *given: embedding(*given).to(out), _rows(inputs), 0)
 
     return Case("embedding", mesh, label, build, inputs)
 
@@ -55,7 +55,7 @@ def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs
     """Every rank's part of the table ends in a zero row, where the ids of other ranks are looked up."""
     parts = mesh.axis_size(mesh.axes[-1])
 
-    def build(world: World, inputs: Inputs) -> Program:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
         rows, width = largest_block(inputs.table.shape[0], parts), inputs.table.shape[1]
 
         def padded(index: tuple[slice, ...]) -> np.ndarray:
@@ -70,7 +70,9 @@ def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs
 
         tokens, shape = Tensor.from_global(inputs.ids, ids, world), (parts * (rows + 1), width)
         table = Tensor.from_global(padded, layout, world, shape=shape, dtype=inputs.dtype)
-        return Program((tokens, table), lambda *given: padded_embedding(*given).to(out), _rows(inputs), 0)
+        return PreparedCase(
+            (tokens, table), lambda *given: padded_embedding(*given).to(out), _rows(inputs), 0
+        )
 
     return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build, inputs)
 
@@ -103,7 +105,7 @@ def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 def _linear(
     label: str, x: Layout, w: Layout, b: Layout, out: Layout, inputs: Inputs, take: Layout | None = None
 ) -> Case:
-    def build(world: World, inputs: Inputs) -> Program:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
         operands = (
             Tensor.from_global(inputs.x, x, world),
             Tensor.from_global(inputs.w, w, world),
@@ -118,7 +120,7 @@ def _linear(
         def reference(index: tuple[slice, ...]) -> Any:
             return _affine, (*product.operands(index), inputs.bias[(index[1],)])
 
-        return Program(operands, run, reference)
+        return PreparedCase(operands, run, reference)
 
     return Case("linear", x.mesh, label, build, inputs)
 
@@ -126,9 +128,9 @@ def _linear(
 def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
     """``gather_out=False`` of a row-parallel Linear: the partial products, without bias, not yet reduced."""
 
-    def build(world: World, inputs: Inputs) -> Program:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
         operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
-        return Program(operands, matmul, Product(inputs.x, inputs.w))
+        return PreparedCase(operands, matmul, Product(inputs.x, inputs.w))
 
     return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build, inputs)
 
@@ -136,7 +138,7 @@ def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
 def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
     """Column-parallel, ReLU, row-parallel: what is split in between is never gathered."""
 
-    def build(world: World, inputs: Inputs) -> Program:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
         operands = (
             Tensor.from_global(inputs.x, x, world),
             Tensor.from_global(inputs.w, column, world),
@@ -154,7 +156,7 @@ def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs)
             weights = inputs.bias[(columns,)], inputs.w2[columns, index[1]]
             return _two_layers, (*product.operands((index[0], columns)), *weights)
 
-        return Program(operands, run, reference)
+        return PreparedCase(operands, run, reference)
 
     return Case("linear", x.mesh, "column -> relu -> row, one all_reduce", build, inputs)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from spmdsim.cases.case import Case, Program
+from spmdsim.cases.case import Case, PreparedCase
 from spmdsim.cases.inputs import Inputs, Source
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError
@@ -52,13 +52,13 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
 def layout_case(x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs) -> Case:
     """MatMul of operands laid out like this; the result as computed if ``out`` is None."""
 
-    def build(world: World, inputs: Inputs) -> Program:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
         def run(left: Tensor, right: Tensor) -> Tensor:
             y = matmul(left, right)
             return y.to(y.layout.reduced if out is None else out)
 
         operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
-        return Program(operands, run, Product(inputs.x, inputs.w))
+        return PreparedCase(operands, run, Product(inputs.x, inputs.w))
 
     return Case("matmul", x.mesh, label, build, inputs)
 

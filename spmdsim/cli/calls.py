@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    from spmdsim.trace.calls import read, table
+    from spmdsim.trace.last_calls import read, table
 
     say(table([read(path) for path in args.files]))
     return 0

@@ -14,7 +14,7 @@ from spmdsim.layout.explain import Placed, explain, placed, ranks_text
 if TYPE_CHECKING:
     from spmdsim.cli.layout_operator import Derived
     from spmdsim.dialects.paddle.splitting import SplitLayout
-    from spmdsim.draw.layout import Picture
+    from spmdsim.draw.layout_picture import Picture
 
 MOST_RANKS = 32
 """Rows of a table on paper; ``--all`` shows the rest."""
@@ -280,7 +280,7 @@ def _groups_text(groups: Sequence[Sequence[int]]) -> str:
 
 
 def _show_pictures(layout: Layout, shape: Shape | None) -> None:
-    from spmdsim.draw.layout import rank_grid, tensor_pieces
+    from spmdsim.draw.layout_picture import rank_grid, tensor_pieces
 
     _draw(rank_grid(layout, _width()))
     if shape is not None:

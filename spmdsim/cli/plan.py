@@ -147,7 +147,7 @@ def _ranks(found: Any, args: argparse.Namespace) -> dict[str, Any]:
 
 def _draw(found: Plan) -> None:
     from spmdsim.cli.output import console, remark, say
-    from spmdsim.draw.transfers import transfers_list, transfers_picture
+    from spmdsim.draw.transfer_picture import transfers_list, transfers_picture
 
     if found.src.partial != found.dst.partial or found.to_shape is not None:
         remark("only plans that move boxes as they are can be drawn: this one reduces or reshapes")
@@ -162,7 +162,7 @@ def _draw(found: Plan) -> None:
 
 def _list(found: Plan, rank: int) -> None:
     from spmdsim.cli.output import say
-    from spmdsim.draw.transfers import transfers_list
+    from spmdsim.draw.transfer_picture import transfers_list
 
     if rank not in found.dst.mesh and rank not in found.src.mesh:
         raise InputError(f"rank {rank} is in neither mesh of {found.src} -> {found.dst}")

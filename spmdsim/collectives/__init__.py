@@ -19,7 +19,16 @@ from spmdsim.collectives.algorithm import (
     declare,
     from_function,
 )
-from spmdsim.collectives.moves import Chunks, Move, Round, combine, copy, recv, recv_reduce, send
+from spmdsim.collectives.instructions import (
+    Chunks,
+    Instruction,
+    Round,
+    combine,
+    copy,
+    recv,
+    recv_reduce,
+    send,
+)
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.collectives.schedule import Schedule, make_schedule, schedule_of
 
@@ -28,29 +37,35 @@ if TYPE_CHECKING:
     from spmdsim.collectives.counts import Counts, count
     from spmdsim.collectives.facts import Facts, facts_of
     from spmdsim.collectives.history import unroll
-    from spmdsim.collectives.lockstep import run_lock_step
+    from spmdsim.collectives.lockstep_run import run_lock_step
     from spmdsim.collectives.reduction_order import emulate
     from spmdsim.collectives.selection import choose
-    from spmdsim.collectives.verification import Verdict, reduction_trees, verify
+    from spmdsim.collectives.verification import ScheduleVerdict, reduction_trees, verify
 
 _LATER = {
     "Counts": "counts",
     "Facts": "facts",
-    "Verdict": "verification",
+    "ScheduleVerdict": "verification",
     "choose": "selection",
     "count": "counts",
     "emulate": "reduction_order",
     "facts_of": "facts",
     "lower_bound": "bounds",
     "reduction_trees": "verification",
-    "run_lock_step": "lockstep",
+    "run_lock_step": "lockstep_run",
     "unroll": "history",
     "verify": "verification",
 }
 """Names imported when they are first used, so that declaring algorithms stays light."""
 
 
+_FORMER = {"Move": "Instruction", "Verdict": "ScheduleVerdict"}
+"""Names of the release before, which still work in this one."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _FORMER:
+        return getattr(import_module(__name__), _FORMER[name])
     if name in _LATER:
         return getattr(import_module(f"spmdsim.collectives.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -64,10 +79,10 @@ __all__ = [
     "Counts",
     "Facts",
     "Formula",
-    "Move",
+    "Instruction",
     "Round",
     "Schedule",
-    "Verdict",
+    "ScheduleVerdict",
     "algorithm",
     "algorithms",
     "choose",

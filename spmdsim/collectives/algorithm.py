@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from spmdsim.collectives.formula import NAMES, evaluate
-from spmdsim.collectives.moves import Move, Rounds
+from spmdsim.collectives.instructions import Instruction, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.errors import InputError, ScheduleError
@@ -108,7 +108,9 @@ class Algorithm:
             return tuple(int(evaluate(e, size, options)) for e in self.chunks)
         return (infer_chunk_count(self, size, options),)
 
-    def moves(self, rank: int, size: int, root: int, options: Mapping[str, Any]) -> Iterator[list[Move]]:
+    def moves(
+        self, rank: int, size: int, root: int, options: Mapping[str, Any]
+    ) -> Iterator[list[Instruction]]:
         """One rank's rounds, lazily."""
         if self.takes_root:
             return self.generate(rank, size, root=root, **options)

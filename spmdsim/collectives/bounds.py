@@ -28,7 +28,7 @@ _BOUNDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class Bound(NamedTuple):
+class CostBound(NamedTuple):
     """A lower bound: ``steps`` rounds, ``beta`` and ``gamma`` times the message size in bytes and reduced bytes."""
 
     steps: int
@@ -40,7 +40,7 @@ class Bound(NamedTuple):
         return max(self.steps * alpha, float(self.beta) * nbytes * beta, float(self.gamma) * nbytes * gamma)
 
 
-def lower_bound(collective_name: str, size: int) -> Bound:
+def lower_bound(collective_name: str, size: int) -> CostBound:
     """The lower bound of a collective.
 
     >>> lower_bound("all_reduce", 6)
@@ -50,7 +50,7 @@ def lower_bound(collective_name: str, size: int) -> Bound:
         evaluate(words.replace("y", "(1 if n > 1 else 0)"), size)
         for words in _BOUNDS[collective(collective_name).name]
     )
-    return Bound(int(steps), beta, gamma)
+    return CostBound(int(steps), beta, gamma)
 
 
 def score(best: float, reached: float) -> float:

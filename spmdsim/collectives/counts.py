@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.matching import Matching, match
-from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
+from spmdsim.collectives.round_table import RoundTable, collector_paused
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.table import Table, collector_paused
 from spmdsim.errors import InputError, ScheduleError
 
 Ints = NDArray[np.int64]
@@ -86,7 +86,7 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
 
 
 def _count(schedule: Schedule, sizes: Sequence[int]) -> Counts:
-    table = Table(schedule)
+    table = RoundTable(schedule)
     matching = match(table)
     for finding in (*table.findings, *matching.findings):
         raise ScheduleError(finding.text, schedule=schedule.name)
@@ -128,11 +128,11 @@ class _Tally:
         self.held = [set(schedule.starts_with(r)) | set(schedule.ends_with(r)) for r in range(n)]
         self.aside = [0] * n
 
-    def size_of(self, move: Move) -> int:
+    def size_of(self, move: Instruction) -> int:
         sizes, count = self.sizes, self.count
         return sum(sizes[c % count] for c in move.chunks)
 
-    def add_round(self, rank: int, number: int, moves: list[Move]) -> None:
+    def add_round(self, rank: int, number: int, moves: list[Instruction]) -> None:
         per_rank, reduced = self.per_rank, 0
         for move in moves:
             size = self.size_of(move)

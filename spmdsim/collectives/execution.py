@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdsim.collectives.program import INPUT, OUTPUT, WORK, Action, Program
+from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, RankProgram
 from spmdsim.errors import ScheduleError
 
 Array: TypeAlias = NDArray[Any]
@@ -37,7 +37,7 @@ class Transport(Protocol):
 
 
 def execute(
-    program: Program,
+    program: RankProgram,
     transport: Transport,
     given: Array | None,
     result: Array | None,
@@ -48,7 +48,7 @@ def execute(
     """Run a rank's program.
 
     Args:
-        program: from :func:`spmdsim.collectives.program.program_for`.
+        program: from :func:`spmdsim.collectives.rank_program.program_for`.
         transport: carries the messages.
         given: the rank's input, first dimension of ``program.input_count`` elements; may be None if that is 0.
         result: the rank's output, likewise. Input and output may be the same memory.
@@ -65,7 +65,7 @@ def execute(
         transport.wait_all(requests)
 
 
-def fitting(program: Program, given: Array | None, result: Array | None) -> tuple[Array, Array]:
+def fitting(program: RankProgram, given: Array | None, result: Array | None) -> tuple[Array, Array]:
     """The input and the output of a rank's program, arrays without elements where there is none.
 
     Raises:
@@ -80,7 +80,7 @@ def fitting(program: Program, given: Array | None, result: Array | None) -> tupl
 
 
 def rounds_of(
-    program: Program,
+    program: RankProgram,
     given: Array | None,
     result: Array | None,
     op: ReduceOp,
@@ -117,7 +117,7 @@ def _act(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
 
 
 def _bind(
-    program: Program, given: Array | None, result: Array | None, work: Array | None
+    program: RankProgram, given: Array | None, result: Array | None, work: Array | None
 ) -> tuple[Array, Array, Array]:
     """The three arrays, checked; the input is copied if the output would overwrite it too early."""
     source, target = fitting(program, given, result)
@@ -143,7 +143,7 @@ def _fitted(array: Array | None, count: int, kind: tuple, name: str) -> Array:
     return array
 
 
-def _same_place(program: Program, source: Array, target: Array) -> bool:
+def _same_place(program: RankProgram, source: Array, target: Array) -> bool:
     """Whether each input element lies exactly where its output belongs."""
     if not program.same_places:
         return False

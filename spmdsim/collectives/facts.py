@@ -7,10 +7,10 @@ from fractions import Fraction
 from math import lcm
 from typing import Any
 
-from spmdsim.collectives.bounds import Bound, lower_bound, score
+from spmdsim.collectives.bounds import CostBound, lower_bound, score
 from spmdsim.collectives.counts import Counts, count
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.verification import Verdict, verify
+from spmdsim.collectives.verification import ScheduleVerdict, verify
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Facts:
         bound: the lower bound of the collective.
     """
 
-    verdict: Verdict
+    verdict: ScheduleVerdict
     counts: Counts
     unit: int
     beta: Fraction
     gamma: Fraction
-    bound: Bound
+    bound: CostBound
 
     @property
     def steps(self) -> int:
@@ -82,7 +82,7 @@ class Facts:
         }
 
 
-def facts_of(schedule: Schedule, verdict: Verdict | None = None) -> Facts:
+def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:
     """Verify and count a schedule.
 
     Raises:

@@ -6,15 +6,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spmdsim.collectives.instructions import REDUCE, SEND
 from spmdsim.collectives.matching import match
-from spmdsim.collectives.moves import REDUCE, SEND
+from spmdsim.collectives.round_table import RoundTable, ScheduleFinding
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.symbols import Symbols, members
-from spmdsim.collectives.table import Finding, Table
 from spmdsim.collectives.verification import SymbolicRun
 
 
-class Message(NamedTuple):
+class RoundMessage(NamedTuple):
     """One message of a step."""
 
     source: int
@@ -24,7 +24,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class RankState:
     """What all ranks hold after a step.
 
     Attributes:
@@ -50,9 +50,9 @@ class History:
 
     schedule: Schedule
     symbols: Symbols
-    steps: tuple[tuple[Message, ...], ...]
-    states: tuple[State, ...]
-    findings: tuple[Finding, ...]
+    steps: tuple[tuple[RoundMessage, ...], ...]
+    states: tuple[RankState, ...]
+    findings: tuple[ScheduleFinding, ...]
 
     @property
     def cells(self) -> list[int]:
@@ -72,7 +72,7 @@ def unroll(schedule: Schedule) -> History:
     >>> [[(m.source, m.target) for m in step] for step in story.steps]
     [[(0, 2)], [(0, 1), (2, 3)]]
     """
-    table = Table(schedule)
+    table = RoundTable(schedule)
     matching = match(table)
     wrong = [*table.findings, *matching.findings]
     steps = _messages(table, matching.travels)
@@ -86,11 +86,13 @@ def unroll(schedule: Schedule) -> History:
     return History(schedule, run.symbols, steps, _states(run, len(steps)), tuple(run.findings))
 
 
-def _messages(table: Table, travels: dict[tuple[int, int], list[int]]) -> tuple[tuple[Message, ...], ...]:
+def _messages(
+    table: RoundTable, travels: dict[tuple[int, int], list[int]]
+) -> tuple[tuple[RoundMessage, ...], ...]:
     """The messages by the step in which they travel; unmatched ones in the sender's own round."""
     reducing = _reducing(table)
     seen: dict[tuple[int, int], int] = defaultdict(int)
-    by_step: dict[int, list[Message]] = defaultdict(list)
+    by_step: dict[int, list[RoundMessage]] = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):
             for move in moves:
@@ -101,11 +103,11 @@ def _messages(table: Table, travels: dict[tuple[int, int], list[int]]) -> tuple[
                 seen[pair] += 1
                 step = travels[pair][index] if pair in travels else number
                 reduces = index < len(reducing[pair]) and reducing[pair][index]
-                by_step[step].append(Message(rank, move.peer, tuple(move.chunks), reduces))
+                by_step[step].append(RoundMessage(rank, move.peer, tuple(move.chunks), reduces))
     return tuple(tuple(by_step[step]) for step in range(max(by_step, default=-1) + 1))
 
 
-def _reducing(table: Table) -> dict[tuple[int, int], list[bool]]:
+def _reducing(table: RoundTable) -> dict[tuple[int, int], list[bool]]:
     """Per pair of ranks, in order: whether each receipt reduces."""
     reducing: dict[tuple[int, int], list[bool]] = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
@@ -116,13 +118,13 @@ def _reducing(table: Table) -> dict[tuple[int, int], list[bool]]:
     return reducing
 
 
-def _states(run: SymbolicRun, steps: int) -> tuple[State, ...]:
+def _states(run: SymbolicRun, steps: int) -> tuple[RankState, ...]:
     schedule = run.schedule
     holds = [
         {c: run.symbols.leaf(rank, c) for c in schedule.starts_with(rank)} for rank in range(schedule.size)
     ]
     nothing_new: tuple[frozenset[int], ...] = (frozenset(),) * schedule.size
-    states = [State(tuple(dict(h) for h in holds), nothing_new)]
+    states = [RankState(tuple(dict(h) for h in holds), nothing_new)]
     changes = defaultdict(list)
     for change in run.changes or ():
         changes[change.step].append(change)
@@ -131,5 +133,5 @@ def _states(run: SymbolicRun, steps: int) -> tuple[State, ...]:
         for change in changes[step]:
             holds[change.rank][change.chunk] = change.value
             new[change.rank].add(change.chunk)
-        states.append(State(tuple(dict(h) for h in holds), tuple(map(frozenset, new))))
+        states.append(RankState(tuple(dict(h) for h in holds), tuple(map(frozenset, new))))
     return tuple(states)

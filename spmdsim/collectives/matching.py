@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
-from spmdsim.collectives.moves import SEND, Chunks, Move, name_chunks
-from spmdsim.collectives.table import Finding, Table
+from spmdsim.collectives.instructions import SEND, Chunks, Instruction, name_chunks
+from spmdsim.collectives.round_table import RoundTable, ScheduleFinding
 
-Place = tuple[int, Move]
+Place = tuple[int, Instruction]
 """A round number and a move of that round."""
 
 
@@ -30,7 +30,7 @@ class Matching:
         aligned: whether round i means the same step on every rank.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ScheduleFinding] = field(default_factory=list)
     order: list[tuple[int, int, bool]] = field(default_factory=list)
     starts: list[list[int]] = field(default_factory=list)
     ends: list[list[int]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Matching:
     aligned: bool = True
 
 
-def match(table: Table) -> Matching:
+def match(table: RoundTable) -> Matching:
     """Match all messages of a table and put its rounds in order."""
     sends, receives = _by_pair(table)
     result = Matching()
@@ -72,7 +72,7 @@ def match(table: Table) -> Matching:
     return result
 
 
-def _by_pair(table: Table) -> tuple[dict, dict]:
+def _by_pair(table: RoundTable) -> tuple[dict, dict]:
     sends: dict[tuple[int, int], list[Place]] = defaultdict(list)
     receives: dict[tuple[int, int], list[Place]] = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
@@ -85,7 +85,7 @@ def _by_pair(table: Table) -> tuple[dict, dict]:
     return sends, receives
 
 
-def _unmatched(pair: tuple[int, int], sent: list[Place], got: list[Place]) -> list[Finding]:
+def _unmatched(pair: tuple[int, int], sent: list[Place], got: list[Place]) -> list[ScheduleFinding]:
     """The messages of one pair that have no partner."""
     findings = []
     source, target = pair
@@ -94,13 +94,13 @@ def _unmatched(pair: tuple[int, int], sent: list[Place], got: list[Place]) -> li
             f"round {number}: rank {source} sends {name_chunks(move.chunks)} to rank {target}:"
             " nobody receives this message"
         )
-        findings.append(Finding(text, number, source, _first(move.chunks)))
+        findings.append(ScheduleFinding(text, number, source, _first(move.chunks)))
     for number, move in _surplus(got, sent):
         text = (
             f"round {number}: rank {target} waits for {name_chunks(move.chunks)} from rank {source}:"
             " nobody sends this message"
         )
-        findings.append(Finding(text, number, target, _first(move.chunks)))
+        findings.append(ScheduleFinding(text, number, target, _first(move.chunks)))
     return findings
 
 
@@ -122,7 +122,7 @@ def _first(chunks: Chunks) -> int | None:
 
 
 def _compare_chunks(
-    table: Table, pair: tuple[int, int], out: Place, into: Place, findings: list[Finding]
+    table: RoundTable, pair: tuple[int, int], out: Place, into: Place, findings: list[ScheduleFinding]
 ) -> None:
     """The receiver must expect the chunks that are sent; scratch chunks may stand for their originals."""
     sent, expected = out[1].chunks, into[1].chunks
@@ -136,10 +136,10 @@ def _compare_chunks(
         f" which expects {name_chunks(expected)}"
     )
     different = (a for a, b in zip(sent, expected) if a % count != b % count)
-    findings.append(Finding(text, out[0], pair[0], next(different, _first(sent))))
+    findings.append(ScheduleFinding(text, out[0], pair[0], next(different, _first(sent))))
 
 
-def _in_lock_step(table: Table, result: Matching) -> None:
+def _in_lock_step(table: RoundTable, result: Matching) -> None:
     ranks = range(len(table.rounds))
     result.starts = [list(range(len(rounds))) for rounds in table.rounds]
     result.ends = result.starts
@@ -150,12 +150,12 @@ def _in_lock_step(table: Table, result: Matching) -> None:
         result.steps += any(_has_messages(table.rounds[r][number]) for r in active)
 
 
-def _has_messages(moves: list[Move]) -> bool:
+def _has_messages(moves: list[Instruction]) -> bool:
     return any(move.peer >= 0 for move in moves)
 
 
 def _by_dependency(
-    table: Table, links: dict[tuple[int, int], list[tuple[int, int]]], result: Matching
+    table: RoundTable, links: dict[tuple[int, int], list[tuple[int, int]]], result: Matching
 ) -> None:
     """Start each round as early as its rank allows; it ends when all its partners have started theirs."""
     size = len(table.rounds)
@@ -189,7 +189,7 @@ def _by_dependency(
         result.findings.append(_deadlock(table, stuck, result))
 
 
-def _deadlock(table: Table, stuck: dict[int, tuple[int, int]], result: Matching) -> Finding:
+def _deadlock(table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matching) -> ScheduleFinding:
     rank = min(stuck)
     seen: list[int] = []
     while rank in stuck and rank not in seen:
@@ -203,4 +203,4 @@ def _deadlock(table: Table, stuck: dict[int, tuple[int, int]], result: Matching)
     moves = "; ".join(m.describe() for m in table.rounds[first][number])
     path = " → ".join(map(str, [*cycle, first]))
     text = f"round {number}: ranks wait for each other: {path} (rank {first}: {moves})"
-    return Finding(text, number, first)
+    return ScheduleFinding(text, number, first)

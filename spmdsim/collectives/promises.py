@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spmdsim.collectives.moves import Chunks
+from spmdsim.collectives.instructions import Chunks
 from spmdsim.errors import ScheduleError, SpmdError
 
 

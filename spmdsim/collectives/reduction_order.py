@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.collectives.algorithm import algorithms
 from spmdsim.collectives.execution import Array, ReduceOp
-from spmdsim.collectives.lockstep import run_lock_step
+from spmdsim.collectives.lockstep_run import run_lock_step
 from spmdsim.collectives.schedule import Schedule, make_schedule
 from spmdsim.collectives.symbols import Tree
 from spmdsim.collectives.verification import reduction_trees

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from spmdsim.collectives.algorithm import Algorithm, algorithm
-from spmdsim.collectives.moves import Chunks, Move
+from spmdsim.collectives.instructions import Chunks, Instruction
 from spmdsim.collectives.partition import chunk_sizes
 from spmdsim.collectives.promises import Collective
 from spmdsim.errors import ScheduleError
@@ -75,7 +75,7 @@ class Schedule:
             return chunk_sizes(count, (self.size,), self.rounding) * self.size
         return chunk_sizes(count, self.levels, self.rounding)
 
-    def rounds(self, rank: int) -> Iterator[list[Move]]:
+    def rounds(self, rank: int) -> Iterator[list[Instruction]]:
         """The rounds of one rank, generated lazily."""
         return self.algorithm.moves(rank, self.size, self.root, dict(self.options))
 

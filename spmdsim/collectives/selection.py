@@ -26,7 +26,7 @@ _COMPARE = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class AlgorithmChoice:
     """What a library would use.
 
     Attributes:
@@ -102,7 +102,7 @@ def choose(
     commutative: bool = True,
     itemsize: int = 1,
     **facts: bool,
-) -> Choice:
+) -> AlgorithmChoice:
     """The algorithm a library chooses by default.
 
     Args:
@@ -150,12 +150,12 @@ def _holds(wanted: object, value: int | bool) -> bool:
 
 def _choice(
     library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, Mapping[str, str]]
-) -> Choice:
+) -> AlgorithmChoice:
     other = instead.get(rule["use"])
     used = rule["use"] if other is None or evaluate(other["unless"], size) else other["use"]
     found = library_algorithm(library, name, used)
     why = ", ".join(_words(key, value) for key, value in rule.items() if key != "use")
-    return Choice(library, rule["use"], found, why or "always")
+    return AlgorithmChoice(library, rule["use"], found, why or "always")
 
 
 def _words(key: str, value: object) -> str:

@@ -11,16 +11,16 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.matching import Matching, match
-from spmdsim.collectives.moves import COMBINE, COPY, REDUCE, SEND, Move
+from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, collector_paused
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.symbols import Symbols, Tree, members
-from spmdsim.collectives.table import Finding, Table, collector_paused
 from spmdsim.errors import ScheduleError
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScheduleVerdict:
     """What verification found.
 
     Attributes:
@@ -34,7 +34,7 @@ class Verdict:
     """
 
     schedule: Schedule
-    findings: tuple[Finding, ...]
+    findings: tuple[ScheduleFinding, ...]
     in_order: bool = False
     same_tree: bool = False
     depth: int = 0
@@ -46,7 +46,7 @@ class Verdict:
         """Whether the schedule keeps its promise."""
         return not any(not f.warning for f in self.findings)
 
-    def raise_if_wrong(self) -> Verdict:
+    def raise_if_wrong(self) -> ScheduleVerdict:
         """Raise the first error, if there is one.
 
         Raises:
@@ -64,7 +64,7 @@ class Verdict:
         return "\n".join([f"{title}:", *(f"  {f}" for f in self.findings)])
 
 
-def verify(schedule: Schedule) -> Verdict:
+def verify(schedule: Schedule) -> ScheduleVerdict:
     """Verify a schedule; never raises for a wrong one.
 
     >>> from spmdsim.collectives import schedule_of
@@ -76,13 +76,13 @@ def verify(schedule: Schedule) -> Verdict:
         return _verify(schedule)
 
 
-def _verify(schedule: Schedule) -> Verdict:
-    table = Table(schedule)
+def _verify(schedule: Schedule) -> ScheduleVerdict:
+    table = RoundTable(schedule)
     if table.findings:
-        return Verdict(schedule, tuple(table.findings))
+        return ScheduleVerdict(schedule, tuple(table.findings))
     matching = match(table)
     if matching.findings:
-        return Verdict(schedule, tuple(matching.findings), aligned=matching.aligned)
+        return ScheduleVerdict(schedule, tuple(matching.findings), aligned=matching.aligned)
     run = SymbolicRun(table, matching)
     if not run.findings:
         run.check_end()
@@ -90,17 +90,17 @@ def _verify(schedule: Schedule) -> Verdict:
     findings = list(run.findings)
     if run.reduces and not findings:
         findings += _warnings(schedule, facts[0], facts[1])
-    return Verdict(schedule, tuple(findings), *facts, matching.steps, matching.aligned)
+    return ScheduleVerdict(schedule, tuple(findings), *facts, matching.steps, matching.aligned)
 
 
-def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> list[Finding]:
+def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> list[ScheduleFinding]:
     warnings = []
     if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
         text = "operands are not combined in rank order, although the algorithm declares it"
-        warnings.append(Finding(text))
+        warnings.append(ScheduleFinding(text))
     if not same_tree:
         text = "ranks combine operands in different trees: floating-point results may differ between ranks"
-        warnings.append(Finding(text, warning=True))
+        warnings.append(ScheduleFinding(text, warning=True))
     return warnings
 
 
@@ -116,12 +116,12 @@ class Change(NamedTuple):
 class SymbolicRun:
     """A symbolic execution of all ranks."""
 
-    def __init__(self, table: Table, matching: Matching, log: bool = False) -> None:
+    def __init__(self, table: RoundTable, matching: Matching, log: bool = False) -> None:
         self.schedule = table.schedule
         self.table = table
         self.size, self.chunk_count = self.schedule.size, self.schedule.chunk_count
         self.reduces = self.schedule.collective.reduces
-        self.findings: list[Finding] = []
+        self.findings: list[ScheduleFinding] = []
         self.symbols = Symbols()
         self.holds: list[dict[int, int]] = [
             {c: self._input(rank, c) for c in self.schedule.starts_with(rank)} for rank in range(self.size)
@@ -166,7 +166,7 @@ class SymbolicRun:
                         self._note(number, rank, chunk, text)
                 self._store(rank, number, move, [holds.get(chunk) for chunk in move.source])
 
-    def _store(self, rank: int, number: int, move: Move, values: list[int | None]) -> None:
+    def _store(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
         holds, symbols = self.holds[rank], self.symbols
         reducing = move.kind in (REDUCE, COMBINE)
         left = move.incoming_left(rank)
@@ -195,7 +195,7 @@ class SymbolicRun:
 
     def _note(self, number: int | None, rank: int, chunk: int | None, text: str) -> None:
         place = "at the end" if number is None else f"round {number}"
-        self.findings.append(Finding(f"{place}: rank {rank} {text}", number, rank, chunk))
+        self.findings.append(ScheduleFinding(f"{place}: rank {rank} {text}", number, rank, chunk))
 
     def check_end(self) -> None:
         """Compare what each rank holds with what the collective promises."""
@@ -267,7 +267,7 @@ def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tr
     >>> reduction_trees(schedule_of("all_reduce", "recursive_doubling", 4))
     {0: ((0, 1), (2, 3))}
     """
-    table = Table(schedule)
+    table = RoundTable(schedule)
     matching = match(table)
     run = SymbolicRun(table, matching)
     for finding in (*table.findings, *matching.findings, *run.findings):

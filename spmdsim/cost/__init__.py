@@ -13,9 +13,9 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, R
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate
+    from spmdsim.cost.events.event_program import EventProgram
     from spmdsim.cost.events.loggops import LogGOPS, simulate_program
     from spmdsim.cost.events.lowering import program_of
-    from spmdsim.cost.events.program import Program
     from spmdsim.cost.formulas import closed_form, crossover_bytes
     from spmdsim.cost.machine_file import load_cost_model, load_machine, save_machine
     from spmdsim.cost.networks.spec import parse_topology
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CostModel",
+    "EventProgram",
     "Link",
     "LogGOPS",
     "Machine",
@@ -33,7 +34,6 @@ __all__ = [
     "Piece",
     "Prediction",
     "Price",
-    "Program",
     "Rate",
     "Topology",
     "Work",
@@ -55,7 +55,7 @@ _HOME = {
     "LogGOPS": "events.loggops",
     "Prediction": "prediction",
     "Price": "pricing",
-    "Program": "events.program",
+    "EventProgram": "events.event_program",
     "Topology": "networks.topology",
     "Work": "roofline",
     "calibrate": "calibration",
@@ -74,6 +74,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import the rest of the room when it is first asked for."""
+    name = {"Program": "EventProgram"}.get(name, name)  # the name of the release before
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

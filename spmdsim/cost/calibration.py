@@ -188,7 +188,7 @@ def _squared_error(samples: Sequence[Sample]) -> float:
 
 
 @dataclass(frozen=True)
-class Check:
+class CalibrationCheck:
     """One collective that the fitted machine predicted and that was then measured.
 
     Attributes:
@@ -204,7 +204,7 @@ class Check:
     measured: float
 
 
-def interval_of(checks: Sequence[Check]) -> tuple[float, float]:
+def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
     """Between which factors nine of ten predictions were off: the 5th and 95th percentile of measured / predicted.
 
     Whatever makes predictions wrong is in it, be it noise, a bad fit or something the model leaves out, since whole
@@ -213,7 +213,7 @@ def interval_of(checks: Sequence[Check]) -> tuple[float, float]:
     Raises:
         InputError: fewer than ten checks, which would say nothing of nine in ten.
 
-    >>> checks = [Check("ring", 8, 1.0, 0.5 + k / 10) for k in range(11)]
+    >>> checks = [CalibrationCheck("ring", 8, 1.0, 0.5 + k / 10) for k in range(11)]
     >>> [round(factor, 2) for factor in interval_of(checks)]
     [0.55, 1.45]
     """
@@ -248,7 +248,7 @@ class Calibration:
     still: Fit
     reductions: Fit
     copies: Fit
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CalibrationCheck, ...] = ()
 
     def notes(self) -> dict[str, float]:
         """The fit errors, as kept in the machine file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from spmdsim.collectives import Schedule
-from spmdsim.collectives.program import INPUT, program_for
+from spmdsim.collectives.rank_program import INPUT, program_for
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.pricing import price
 

@@ -15,9 +15,9 @@ from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.formulas import closed_form
 from spmdsim.cost.machine import Machine
+from spmdsim.cost.networks.link_load import compressed_rounds, symmetry_of
 from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
-from spmdsim.cost.networks.traffic import compressed_rounds, symmetry_of
 from spmdsim.cost.pricing import price
 from spmdsim.cost.volumes import most_received
 from spmdsim.errors import InputError
@@ -29,7 +29,7 @@ _AFFORDABLE_ARRAYS = 100_000_000
 
 
 @dataclass(frozen=True)
-class Point:
+class PredictedPoint:
     """Predictions for one rank count and size.
 
     Attributes:
@@ -85,7 +85,7 @@ class Prediction:
     collective: str
     machine: Machine
     topology: str
-    points: tuple[Point, ...]
+    points: tuple[PredictedPoint, ...]
     crossovers: tuple[Crossover, ...]
     left_out: dict[str, str]
 
@@ -158,7 +158,7 @@ def predict(
         if name not in known and name != "native":
             raise InputError(f"{collective} has no algorithm {name!r}; known are {', '.join(known)}")
     left_out: dict[str, str] = {}
-    points: list[Point] = []
+    points: list[PredictedPoint] = []
     crossovers: list[Crossover] = []
     for n in ranks:
         network = parse_topology(topology, n, machine) if topology else None
@@ -179,7 +179,7 @@ def predict(
         links = [one for one in (machine.link(n), machine.intra) if one]
         alpha, beta = min(one.alpha for one in links), min(one.beta for one in links)
         row = [
-            Point(
+            PredictedPoint(
                 n,
                 size,
                 {name: pricer(size) for name, pricer in pricers.items()},
@@ -247,7 +247,7 @@ def _keys(machine: Machine) -> set[tuple[str, str, int]]:
     return {(one.collective, one.algorithm, one.group_size) for one in machine.measured}
 
 
-def _crossovers(row: list[Point], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:
+def _crossovers(row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:
     """Changes of the best algorithm between neighbouring sizes, found by bisection."""
     found = []
     for low, high in pairwise(row):

@@ -17,8 +17,8 @@ from spmdsim.collectives import Schedule
 from spmdsim.cost.formulas import closed_form
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.networks.congestion import round_seconds
+from spmdsim.cost.networks.link_load import LinkLoad, link_loads
 from spmdsim.cost.networks.topology import Topology
-from spmdsim.cost.networks.traffic import Traffic, traffic
 
 #: Ranks times rounds above which a closed form is preferred to going through the rounds.
 _CLOSED_FORM_ABOVE = 50_000
@@ -101,7 +101,7 @@ def price(
             return Price(seconds, form.steps, *shares, (), "closed form")
     found = tuple(
         RoundPrice(one.repeat, _round(one, machine, topology), one.largest, one.reduced, one.count)
-        for one in traffic(schedule, nbytes, itemsize)
+        for one in link_loads(schedule, nbytes, itemsize)
     )
     return Price(
         sum(one.repeat * one.seconds for one in found),
@@ -114,7 +114,7 @@ def price(
     )
 
 
-def _round(one: Traffic, machine: Machine, topology: Topology | None) -> float:
+def _round(one: LinkLoad, machine: Machine, topology: Topology | None) -> float:
     """Seconds of one round."""
     extra = machine.reduce_seconds(one.reduced)
     if not one.count:
@@ -134,7 +134,7 @@ def _round(one: Traffic, machine: Machine, topology: Topology | None) -> float:
     return float((alpha + busy).max()) + extra
 
 
-def _alike(one: Traffic, machine: Machine) -> float:
+def _alike(one: LinkLoad, machine: Machine) -> float:
     """Seconds of a round in which every rank sends one message equally far, on a machine with nodes."""
     far = machine.piece(one.largest)
     near = machine.intra or far

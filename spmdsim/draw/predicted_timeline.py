@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from spmdsim.collectives import Move, Schedule
+from spmdsim.collectives import Instruction, Schedule
 from spmdsim.cost import LogGOPS, Machine, Topology, price, program_of, simulate_program
-from spmdsim.cost.events.program import CALC, SEND
+from spmdsim.cost.events.event_program import CALC, SEND
 from spmdsim.draw.message_timeline import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
 from spmdsim.errors import InputError
 
@@ -58,7 +58,7 @@ def _rounds(
     _refuse_many(schedule, sum(one.repeat * one.messages for one in found))
     prices = (one for one in found for _ in range(one.repeat))
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
-    nothing: list[Move] = []
+    nothing: list[Instruction] = []
     start, messages = 0.0, 0
     every_rank = zip_longest(*(schedule.rounds(rank) for rank in range(schedule.size)), fillvalue=nothing)
     for number, (one, moves_of) in enumerate(zip(prices, every_rank)):
@@ -86,7 +86,7 @@ def _rounds(
         start += one.seconds
 
 
-def _bytes(move: Move, sizes: list[int]) -> int:
+def _bytes(move: Instruction, sizes: list[int]) -> int:
     return sum(sizes[chunk % len(sizes)] for chunk in move.chunks)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import colorsys
 from html import escape
 
-from spmdsim.collectives.history import History, Message
-from spmdsim.collectives.moves import name_chunks
-from spmdsim.draw.schedule import value_words
+from spmdsim.collectives.history import History, RoundMessage
+from spmdsim.collectives.instructions import name_chunks
+from spmdsim.draw.schedule_text import value_words
 from spmdsim.errors import InputError
 
 ROW, MARGIN, TOP = 46, 64, 58
@@ -99,7 +99,7 @@ class _Picture:
             end = self._x(steps) + self.boxes
             put(f'<line class="rank" x1="{self._x(0)}" y1="{y}" x2="{end}" y2="{y}"/>')
 
-    def _arrow(self, step: int, message: Message) -> None:
+    def _arrow(self, step: int, message: RoundMessage) -> None:
         source, target, numbers, reduces = message
         colour = self._colour(numbers[0] if numbers else 0)
         x1, x2 = self._x(step) + self.boxes, self._x(step + 1) - 4

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.draw.layout import Picture, rank_grid, tensor_pieces
+from spmdsim.draw.layout_picture import Picture, rank_grid, tensor_pieces
 from spmdsim.errors import InputError, UsageTypeError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _tensor(tensor: Tensor, width: int) -> Iterator[Part]:
 
 
 def _plan(plan: Plan, width: int) -> Iterator[Part]:
-    from spmdsim.draw.transfers import transfers_picture
+    from spmdsim.draw.transfer_picture import transfers_picture
 
     yield str(plan)
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
@@ -130,7 +130,7 @@ def _trace(trace: Trace, width: int) -> Iterator[Part]:
 def _schedule(schedule: Schedule, width: int) -> Iterator[Part]:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
-    from spmdsim.draw.schedule import fact_lines, highlighted, message_lines, state_lines
+    from spmdsim.draw.schedule_text import fact_lines, highlighted, message_lines, state_lines
 
     yield schedule.name
     if schedule.size > MOST_RANKS:

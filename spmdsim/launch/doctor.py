@@ -19,7 +19,7 @@ from spmdsim.launch.versions import package_version
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at.
 
     Attributes:
@@ -39,7 +39,7 @@ class Finding:
         return asdict(self)
 
 
-def examine(trial: bool = True) -> list[Finding]:
+def examine(trial: bool = True) -> list[Diagnosis]:
     """Look at everything.
 
     Args:
@@ -52,29 +52,29 @@ def examine(trial: bool = True) -> list[Finding]:
     return findings
 
 
-def _software() -> Iterator[Finding]:
+def _software() -> Iterator[Diagnosis]:
     from spmdsim._version import __version__
 
-    yield Finding("spmdsim", "ok", f"{__version__}, Python {sys.version.split()[0]}")
-    yield Finding("numpy", "ok", package_version("numpy"))
+    yield Diagnosis("spmdsim", "ok", f"{__version__}, Python {sys.version.split()[0]}")
+    yield Diagnosis("numpy", "ok", package_version("numpy"))
 
 
-def _machine(found: Launched | None) -> Iterator[Finding]:
+def _machine(found: Launched | None) -> Iterator[Diagnosis]:
     """Cores and oversubscription."""
     available = cores()
-    yield Finding("cores", "ok", str(available))
+    yield Diagnosis("cores", "ok", str(available))
     if found is None:
         return
     ranks = f"{found.size} ranks, {found.local_size} on this machine, started by {found.launcher}"
     if found.local_size > available:
-        yield Finding(
+        yield Diagnosis(
             "ranks", "note", ranks, "more ranks than cores: counts are exact, measured times are noise"
         )
     else:
-        yield Finding("ranks", "ok", ranks)
+        yield Diagnosis("ranks", "ok", ranks)
 
 
-def _blas(found: Launched | None) -> Iterator[Finding]:
+def _blas(found: Launched | None) -> Iterator[Diagnosis]:
     """Which BLAS kernels run, with how many threads."""
     import numpy  # noqa: F401 - loads the BLAS that is looked at
     from threadpoolctl import threadpool_info
@@ -86,14 +86,14 @@ def _blas(found: Launched | None) -> Iterator[Finding]:
         text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {threads} threads"
         fitting = blas_threads(found.local_size, cores()) if found else cores()
         if found and threads > fitting:
-            yield Finding(
+            yield Diagnosis(
                 "BLAS", "warning", text, f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"
             )
         else:
-            yield Finding("BLAS", "ok", text)
+            yield Diagnosis("BLAS", "ok", text)
     preset = os.environ.get("OPENBLAS_CORETYPE")
     if preset:
-        yield Finding(
+        yield Diagnosis(
             "OPENBLAS_CORETYPE",
             "warning",
             preset,
@@ -101,33 +101,33 @@ def _blas(found: Launched | None) -> Iterator[Finding]:
         )
 
 
-def _launcher(found: Launched | None) -> Iterator[Finding]:
+def _launcher(found: Launched | None) -> Iterator[Diagnosis]:
     """mpi4py, its MPI library, the launcher that belongs to it."""
     from spmdsim.launch.mpi import find_launcher, library
 
     try:
         lib = library()
     except SpmdError as error:
-        yield Finding("mpi4py", "broken", package_version("mpi4py"), str(error))
+        yield Diagnosis("mpi4py", "broken", package_version("mpi4py"), str(error))
         return
-    yield Finding("mpi4py", "ok", package_version("mpi4py"))
-    yield Finding("MPI", "ok", f"{lib.vendor} {lib.version} (MPI {lib.standard})")
+    yield Diagnosis("mpi4py", "ok", package_version("mpi4py"))
+    yield Diagnosis("MPI", "ok", f"{lib.vendor} {lib.version} (MPI {lib.standard})")
     if found is not None:
         return
     try:
         launcher = find_launcher()
     except SpmdError as error:
-        yield Finding("launcher", "broken", "none that fits", str(error))
+        yield Diagnosis("launcher", "broken", "none that fits", str(error))
     else:
-        yield Finding("launcher", "ok", f"{launcher.path} ({launcher.vendor})")
+        yield Diagnosis("launcher", "ok", f"{launcher.path} ({launcher.vendor})")
 
 
-def _trial(found: Launched | None) -> list[Finding]:
+def _trial(found: Launched | None) -> list[Diagnosis]:
     """Try MPI out: in this job, or in one of two ranks started for it."""
     if found is not None:
         from spmdsim.launch.trial import try_mpi
 
-        return [Finding(**finding) for finding in try_mpi()]
+        return [Diagnosis(**finding) for finding in try_mpi()]
     command = [sys.executable, "-m", "spmdsim.launch.trial"]
     code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
     try:
@@ -137,5 +137,7 @@ def _trial(found: Launched | None) -> list[Finding]:
         lines: list[Any] = json.loads(result.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
         why = result.stderr.strip() if isinstance(error, ValueError) else "no answer within 60 s"
-        return [Finding("trial on 2 ranks", "broken", why or "no output", "the launcher does not work here")]
-    return [Finding("trial on 2 ranks", "ok", "started and ended"), *(Finding(**line) for line in lines)]
+        return [
+            Diagnosis("trial on 2 ranks", "broken", why or "no output", "the launcher does not work here")
+        ]
+    return [Diagnosis("trial on 2 ranks", "ok", "started and ended"), *(Diagnosis(**line) for line in lines)]

@@ -23,7 +23,7 @@ from typing import NoReturn, TextIO
 
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launch.environment import launched
-from spmdsim.trace.lines import in_words
+from spmdsim.trace.source_lines import in_words
 
 MIB = 1 << 20
 SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64

@@ -76,7 +76,7 @@ class RankDerivation:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table as plain text cells, to be drawn by whoever shows it."""
 
     title: str
@@ -160,32 +160,34 @@ class Derivation:
 
     # -- as tables ----------------------------------------------------------------------------------
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[TextTable, ...]:
         """The steps as tables; without the second one if no column moves."""
         steps = [self._number_table()]
         if self.needs_adjusting:
             steps.append(self._adjust_table())
         return (*steps, self._compute_table())
 
-    def _number_table(self) -> Table:
+    def _number_table(self) -> TextTable:
         mesh = self.layout.mesh
         columns = ("rank", *(f"{self.name(axis)} (base {size})" for axis, size in zip(mesh.axes, mesh.shape)))
         rows = tuple((str(row.rank), *map(str, row.number)) for row in self.rows)
-        return Table("number the device matrix, the last axis fastest", columns, rows)
+        return TextTable("number the device matrix, the last axis fastest", columns, rows)
 
-    def _adjust_table(self) -> Table:
+    def _adjust_table(self) -> TextTable:
         columns = ("rank", *(self.name(axis) for axis in self.adjusted_axes))
         rows = tuple((str(row.rank), *map(str, row.adjusted)) for row in self.rows)
-        return Table("adjust: put the columns in the order of the tensor map", columns, rows, self._dropped())
+        return TextTable(
+            "adjust: put the columns in the order of the tensor map", columns, rows, self._dropped()
+        )
 
-    def _compute_table(self) -> Table:
+    def _compute_table(self) -> TextTable:
         columns = ("rank", "digits * strides", "shard number", "ranks with the same shard")
         rows = tuple(
             (str(row.rank), self._sum_text(row), str(row.shard_number), ranks_text(row.replicas))
             for row in self.rows
         )
         notes = () if self.needs_adjusting else self._dropped()
-        return Table("compute the shard numbers", columns, rows, (*notes, *map(str, self.strides)))
+        return TextTable("compute the shard numbers", columns, rows, (*notes, *map(str, self.strides)))
 
     def _sum_text(self, row: RankDerivation) -> str:
         parts = (f"{digit}*{stride.value}" for digit, stride in zip(row.adjusted, self.strides))

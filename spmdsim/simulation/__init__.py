@@ -17,7 +17,7 @@ or from the shell: ``spmdsim simulate my_script.py -n 64``.
 from __future__ import annotations
 
 from spmdsim.simulation.findings.problems import Problem, SimulationError
-from spmdsim.simulation.report import Report
-from spmdsim.simulation.run import simulate
+from spmdsim.simulation.runner import simulate
+from spmdsim.simulation.simulation_report import Report
 
 __all__ = ["Problem", "Report", "SimulationError", "simulate"]

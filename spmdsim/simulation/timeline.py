@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import FrameType
 from typing import Any
 
-from spmdsim.simulation.engine.messages import Message, Receive
+from spmdsim.simulation.engine.mailboxes import Message, Receive
 from spmdsim.simulation.findings.places import user_call
-from spmdsim.trace.lines import in_words
+from spmdsim.trace.source_lines import in_words
 
 _MICRO = 1e6
 

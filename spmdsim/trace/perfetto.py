@@ -9,9 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from spmdsim.trace.event_table import event_pairs
 from spmdsim.trace.events import CollectiveEvent, Event
 from spmdsim.trace.recorder import Trace
-from spmdsim.trace.table import event_pairs
 
 #: Arrows drawn at most: more make a browser slow and a picture black.
 MOST_ARROWS = 20_000

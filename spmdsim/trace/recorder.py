@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.redistribution.step import LOCAL_STEPS
 from spmdsim.trace.events import Asked, CollectiveEvent, Event, OperatorEvent
-from spmdsim.trace.lines import cell, in_words
+from spmdsim.trace.source_lines import cell, in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,19 +101,19 @@ class Trace(Sequence[Event]):
 
     def table(self) -> str:
         """The events as a table for people."""
-        from spmdsim.trace.table import table
+        from spmdsim.trace.event_table import table
 
         return table(self)
 
     def matrix(self, size: int) -> np.ndarray:
         """Bytes from rank to rank, ``[receiver, sender]``, over the ranks of a world of ``size``."""
-        from spmdsim.trace.table import matrix
+        from spmdsim.trace.event_table import matrix
 
         return matrix(self, size)
 
     def difference(self, other: Trace) -> list[str]:
         """Where another trace of the same program differs, times aside; it may come from another world."""
-        from spmdsim.trace.table import difference
+        from spmdsim.trace.event_table import difference
 
         return difference(self, other)
 

@@ -18,11 +18,11 @@ import numpy as np
 from spmdsim.collectives import Schedule, schedule_of
 from spmdsim.collectives import algorithm as algorithm_of
 from spmdsim.collectives.partition import cut
-from spmdsim.collectives.program import Program, compile_program
+from spmdsim.collectives.rank_program import RankProgram, compile_program
 from spmdsim.core import Bounds
 from spmdsim.errors import ScheduleError
 from spmdsim.redistribution.step import Step, overlap
-from spmdsim.redistribution.ways.traffic import Index, within
+from spmdsim.redistribution.ways.rank_transfers import Index, within
 from spmdsim.worlds.reduce_ops import check_reduce, ufunc
 
 
@@ -51,7 +51,7 @@ class Emulation:
     op: str | None
 
     @property
-    def program(self) -> Program:
+    def program(self) -> RankProgram:
         """The rank's rounds."""
         return _program(self.schedule, self.me, self.sizes)
 
@@ -82,7 +82,7 @@ class Emulation:
 
 
 @lru_cache(maxsize=4096)
-def _program(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> Program:
+def _program(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> RankProgram:
     return compile_program(schedule, rank, sizes)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.traffic import Index, within
+from spmdsim.redistribution.ways.rank_transfers import Index, within
 from spmdsim.worlds.reduce_ops import check_reduce, identity
 
 

@@ -19,7 +19,7 @@ from spmdsim.errors import PlanError, WorldError
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step, overlap
-from spmdsim.redistribution.ways.traffic import Index, within
+from spmdsim.redistribution.ways.rank_transfers import Index, within
 from spmdsim.worlds.base import RANKS_VARIABLE, World
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.mpi.fingerprint import check_mode
@@ -76,7 +76,7 @@ class LockStep(World):
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
         """Every group's schedule, all its ranks in this process."""
-        from spmdsim.collectives.lockstep import run_lock_step
+        from spmdsim.collectives.lockstep_run import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
         results, dtype = list(self._programs[step, shards[0].dtype].outside), shards[0].dtype

@@ -17,7 +17,7 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import Mapping_, Op, ShardedOp
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import recorder
-from spmdsim.trace.lines import in_words
+from spmdsim.trace.source_lines import in_words
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.collective.bench_table import Row, footer, printer, write_csv
+from spmdsim.cli.collective.bench_table import BenchRow, footer, printer, write_csv
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
 
 def _measure(
     args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], comm: Any
-) -> Iterator[Row]:
+) -> Iterator[BenchRow]:
     """One row per size and algorithm, sizes running fastest as nccl-tests prints them."""
     from statistics import mean, median
 
@@ -173,7 +173,7 @@ def _measure(
             wrong = sum(comm.allgather(case.wrong(result))) if args.check else 0
             algbw = case.nbytes / seconds / 1e9
             predicted = _predicted(machine, schedule, name, case) if machine else None
-            yield Row(
+            yield BenchRow(
                 label,
                 case.nbytes,
                 case.count,

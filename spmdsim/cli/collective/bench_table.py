@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One measurement; times in seconds, bandwidths in GB/s."""
 
     algorithm: str
@@ -46,7 +46,7 @@ def printer(args: argparse.Namespace, name: str, size: int) -> Any:
     last = ""
     title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {size} ranks"
 
-    def head(row: Row) -> None:
+    def head(row: BenchRow) -> None:
         say("", f"{title}: {row.algorithm}")
         if args.osu:
             say(f"{'# Size':<10}{'Avg Latency(us)':>20}")
@@ -56,7 +56,7 @@ def printer(args: argparse.Namespace, name: str, size: int) -> Any:
         extra = (("predicted", "error", "interval"), ("(us)", "", "(us)")) if args.machine else ((), ())
         say("# " + _columns(*first, *extra[0]), "# " + _columns(*units, *extra[1]))
 
-    def show(row: Row) -> None:
+    def show(row: BenchRow) -> None:
         nonlocal last
         if row.algorithm != last:
             head(row)
@@ -78,7 +78,7 @@ def printer(args: argparse.Namespace, name: str, size: int) -> Any:
     return show
 
 
-def _interval(row: Row) -> str:
+def _interval(row: BenchRow) -> str:
     """The interval of a prediction, and whether the time lies outside."""
     if row.interval is None:
         return "none"
@@ -91,7 +91,7 @@ def _columns(*cells: object) -> str:
     return " ".join(f"{cell!s:>{width}}" for cell, width in zip(cells, widths)).rstrip()
 
 
-def footer(say: Any, rows: list[Row], wrong: int, args: argparse.Namespace) -> None:
+def footer(say: Any, rows: list[BenchRow], wrong: int, args: argparse.Namespace) -> None:
     """Wrong elements, bandwidth and prediction errors of all rows."""
     from statistics import mean, median
 
@@ -114,12 +114,12 @@ def footer(say: Any, rows: list[Row], wrong: int, args: argparse.Namespace) -> N
         say(f"# {outside} of {len(judged)} times lie outside of their prediction's interval")
 
 
-def write_csv(path: str, rows: list[Row]) -> None:
+def write_csv(path: str, rows: list[BenchRow]) -> None:
     """Write the rows with a heading."""
     from spmdsim.cli.output import write_file
 
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow([*Row.__dataclass_fields__, "error", "outside"])
+    writer.writerow([*BenchRow.__dataclass_fields__, "error", "outside"])
     writer.writerows([*asdict(row).values(), row.error, row.outside] for row in rows)
     write_file(path, text.getvalue())

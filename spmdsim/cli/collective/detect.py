@@ -33,7 +33,7 @@ ENOUGH = 2048
 
 
 @dataclass(frozen=True)
-class Finding:
+class DetectedAlgorithm:
     """What was found for one size.
 
     Attributes:
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(one.verdict.startswith("not ") for one in findings) else 0
 
 
-def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> Finding:
+def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> DetectedAlgorithm:
     """One size: the library's results, the table's choice, the orders that give the same bits every time."""
     import numpy as np
 
@@ -133,14 +133,14 @@ def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) ->
 
 def _finding(
     name: str, library: str, size: int, nbytes: int, itemsize: int, bits: tuple[str, ...], same: bool
-) -> Finding:
+) -> DetectedAlgorithm:
     from spmdsim.collectives.selection import choose
 
     try:
         choice = choose(library, name, size, nbytes, itemsize=itemsize)
     except InputError:
         verdict = f"by the bits: {bits[0]}" if bits else "no algorithm known here adds in this order"
-        return Finding(nbytes, "", "", "", bits, same, verdict)
+        return DetectedAlgorithm(nbytes, "", "", "", bits, same, verdict)
     chosen = choice.algorithm.name
     plain = {one.split(" (")[0] for one in bits}
     if chosen in plain:
@@ -149,7 +149,7 @@ def _finding(
         verdict = f"not {chosen}: the bits are those of {bits[0]}"
     else:
         verdict = f"not {chosen}: no algorithm known here adds in this order"
-    return Finding(nbytes, choice.name, chosen, choice.why, bits, same, verdict)
+    return DetectedAlgorithm(nbytes, choice.name, chosen, choice.why, bits, same, verdict)
 
 
 def wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray:
@@ -178,7 +178,7 @@ def labels(found: list[Schedule]) -> tuple[str, ...]:
 
 
 def _print_findings(
-    name: str, vendor: str, comm: Any, findings: list[Finding], args: argparse.Namespace
+    name: str, vendor: str, comm: Any, findings: list[DetectedAlgorithm], args: argparse.Namespace
 ) -> None:
     from spmdsim.cli.output import console, emit_json, say, table
 

@@ -98,7 +98,7 @@ def _column(found: Facts) -> list[str]:
 
 def _side_by_side(stories: list, names: list[str]) -> None:
     from spmdsim.cli.output import console
-    from spmdsim.draw.schedule import grid, highlighted
+    from spmdsim.draw.schedule_text import grid, highlighted
 
     pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
     width = max(map(len, pictures[0])) + 4

@@ -37,15 +37,15 @@ def run(args: argparse.Namespace) -> int:
     """Simulate; 1 when the program cannot end."""
     from spmdsim.cli.output import emit_json, say
     from spmdsim.collectives.formats.goal import read_goal
+    from spmdsim.cost.events.event_program import EventProgram
     from spmdsim.cost.events.loggops import LogGOPS, simulate_program
-    from spmdsim.cost.events.program import Program
 
     text = read_text(args.file, "a GOAL file")
     with readable(args.file, "a GOAL file"):
         goal = read_goal(text)
     given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
     try:
-        found = simulate_program(goal.fill(Program(len(goal.ranks))), LogGOPS(**given))
+        found = simulate_program(goal.fill(EventProgram(len(goal.ranks))), LogGOPS(**given))
     except ScheduleError as error:
         say(f"wrong: {error.message}")
         return 1

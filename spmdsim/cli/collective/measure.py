@@ -15,7 +15,7 @@ import numpy as np
 
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.execution import execute
-from spmdsim.collectives.program import program_for
+from spmdsim.collectives.rank_program import program_for
 from spmdsim.errors import InputError
 
 Array = np.ndarray
@@ -41,7 +41,7 @@ def noise_note(comm: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Case:
+class MeasuredCase:
     """One collective on one size.
 
     Attributes:
@@ -131,7 +131,7 @@ class Case:
         return found + int(np.count_nonzero(piece[whole:] != expected[: len(piece) - whole]))
 
 
-def case_for(collective: str, comm: Any, nbytes: int, dtype: np.dtype) -> Case:
+def case_for(collective: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
     """The case whose size is nearest below ``nbytes``; at least one element, or one per rank."""
     size = comm.Get_size()
     count = max(nbytes // dtype.itemsize, 1)
@@ -139,13 +139,13 @@ def case_for(collective: str, comm: Any, nbytes: int, dtype: np.dtype) -> Case:
         count = max(count // size, 1) * size
     if collective == "barrier":
         count = 0
-    return Case(collective, size, comm.Get_rank(), count, dtype)
+    return MeasuredCase(collective, size, comm.Get_rank(), count, dtype)
 
 
 # ------------------------------------------------------------------------------ running and timing
 
 
-def native_call(case: Case, comm: Any, result: Array) -> Callable[[], object]:
+def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
     """The library's own call for a case, into ``result``.
 
     Raises:
@@ -176,7 +176,7 @@ def native_call(case: Case, comm: Any, result: Array) -> Callable[[], object]:
     return calls[case.collective]
 
 
-def emulated_call(schedule: Schedule, case: Case, comm: Any, result: Array) -> Callable[[], object]:
+def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
     """An emulated algorithm for a case, into ``result``."""
     from spmdsim.worlds.mpi.messages import TAG, Messages
 

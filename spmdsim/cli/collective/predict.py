@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     from spmdsim.cli.output import console, emit_json, remark, say, table
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
-    from spmdsim.draw.prediction import crossover_words, prediction_plot, prediction_tables
+    from spmdsim.draw.prediction_text import crossover_words, prediction_plot, prediction_tables
 
     machine = machine_of(args.machine, args.what_if)
     ranks = growing_counts(args.ranks)
@@ -146,7 +146,7 @@ def _print_links(
     from spmdsim.collectives import schedule_of
     from spmdsim.cost.networks.hotspots import hotspots
     from spmdsim.cost.networks.spec import parse_topology
-    from spmdsim.draw.prediction import microseconds
+    from spmdsim.draw.prediction_text import microseconds
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
     found = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.cli.collective.measure import Case
+from spmdsim.cli.collective.measure import MeasuredCase
 from spmdsim.cli.output import write_file
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.execution import execute
-from spmdsim.collectives.program import program_for
+from spmdsim.collectives.rank_program import program_for
 from spmdsim.draw.message_timeline import (
     MOST_MESSAGES,
     RECEIVES,
@@ -82,7 +82,7 @@ class Recorder:
         self._posted.append((lane, peer, nbytes, time.perf_counter()))
 
 
-def write_measured_timeline(path: str, schedule: Schedule, case: Case, comm: Any) -> None:
+def write_measured_timeline(path: str, schedule: Schedule, case: MeasuredCase, comm: Any) -> None:
     """Run an algorithm once more and write the timeline of that run; all ranks call it.
 
     Clocks of processes on one machine agree; those of several machines may be shifted against each other.

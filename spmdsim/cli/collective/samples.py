@@ -13,12 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.cli.collective.measure import Case, case_for, emulated_call, native_call, seconds_per_call
+from spmdsim.cli.collective.measure import (
+    MeasuredCase,
+    case_for,
+    emulated_call,
+    native_call,
+    seconds_per_call,
+)
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.execution import execute, rounds_of
-from spmdsim.collectives.program import INPUT, OUTPUT, WORK, Action, Place, Program, Step
+from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, ArraySpan, RankProgram, RankStep
 from spmdsim.cost import Machine, Measurement
-from spmdsim.cost.calibration import Check, Sample
+from spmdsim.cost.calibration import CalibrationCheck, Sample
 from spmdsim.cost.emulated import emulated_seconds
 
 #: Collectives whose native calls are measured for the table of the machine file.
@@ -115,17 +121,21 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
     """Seconds of a round that sends input, of one that also reduces, and of the latter with one that sends on."""
     from spmdsim.worlds.mpi.messages import Messages
 
-    given, first, second = Place(INPUT, 0, count), Place(OUTPUT, 0, count), Place(OUTPUT, count, 2 * count)
-    arrived, peer = Place(WORK, 0, count), 1 - comm.Get_rank()
-    plain = Step((), ((peer, first),), ((peer, given),), ())
-    reducing = Step((), ((peer, arrived),), ((peer, given),), (Action(first, arrived, given),))
-    sent_on = Step((), ((peer, second),), ((peer, first),), ())
+    given, first, second = (
+        ArraySpan(INPUT, 0, count),
+        ArraySpan(OUTPUT, 0, count),
+        ArraySpan(OUTPUT, count, 2 * count),
+    )
+    arrived, peer = ArraySpan(WORK, 0, count), 1 - comm.Get_rank()
+    plain = RankStep((), ((peer, first),), ((peer, given),), ())
+    reducing = RankStep((), ((peer, arrived),), ((peer, given),), (Action(first, arrived, given),))
+    sent_on = RankStep((), ((peer, second),), ((peer, first),), ())
     arrays = [np.ones(size, np.float32) for size in (count, 2 * count, count)]
     transport, rounds = Messages(comm), max(1, min(ROUNDS, (1 << 18) // max(count, 1)))
     call = _empty_call_seconds(transport)
 
-    def seconds(*steps: Step) -> float:
-        program = Program(steps * rounds, (), count, 2 * count, count, False, 0)
+    def seconds(*steps: RankStep) -> float:
+        program = RankProgram(steps * rounds, (), count, 2 * count, count, False, 0)
         given, result, work = arrays
         run = partial(execute, program, transport, given, result, work=work)
         # Loops start together: of two ranks that drift, each has loops in which the other's data is there already.
@@ -145,16 +155,16 @@ def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
     for nbytes in sample_sizes(largest)[1:]:
         count = nbytes // 4
         arrays = [np.ones(count, np.float32) for _ in range(3)]
-        places = [Place(which, 0, count) for which in (OUTPUT, INPUT, WORK)]
+        places = [ArraySpan(which, 0, count) for which in (OUTPUT, INPUT, WORK)]
         action = Action(*places) if what == "reduce" else Action(*places[:2])
-        program = Program((), (action,) * ACTIONS, count, count, count, False, 0)
+        program = RankProgram((), (action,) * ACTIONS, count, count, count, False, 0)
         comm.Barrier()
         seconds = per_call(partial(_run_locally, program, arrays), nbytes * ACTIONS) / ACTIONS
         samples.append((nbytes, median(comm.allgather(seconds))))
     return samples
 
 
-def _run_locally(program: Program, arrays: list[np.ndarray]) -> None:
+def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
     result, given, work = arrays
     list(rounds_of(program, given, result, np.add, work))
 
@@ -167,7 +177,7 @@ def call_seconds(comm: Any) -> float:
 
 
 def _empty_call_seconds(transport: Any) -> float:
-    nothing, empty = Program((), (), 0, 0, 0, False, 0), np.empty(0, np.float32)
+    nothing, empty = RankProgram((), (), 0, 0, 0, False, 0), np.empty(0, np.float32)
     return per_call(lambda: execute(nothing, transport, empty, empty), 0)
 
 
@@ -206,24 +216,26 @@ def native_table(comm: Any, largest: int) -> list[Measurement]:
     return [Measurement(name, "native", ranks, nbytes, best) for (name, nbytes), best in least.items()]
 
 
-def _native_seconds(case: Case, comm: Any) -> float:
+def _native_seconds(case: MeasuredCase, comm: Any) -> float:
     """The library's own call, in the fastest of several batches."""
     call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
     batches = max(4, min(10, (64 << 20) // max(case.nbytes, 1)))
     return seconds_per_call(call, comm, 2, 4 * batches, batches, min)
 
 
-def checks(comm: Any, largest: int, machine: Machine) -> list[Check]:
+def checks(comm: Any, largest: int, machine: Machine) -> list[CalibrationCheck]:
     """Whole collectives, predicted by a fitted machine and measured as the benchmark measures them.
 
     All sizes are gone through several times: what changes from minute to minute is part of how sure a prediction is.
     """
-    rows: list[Check] = []
+    rows: list[CalibrationCheck] = []
     sizes = [size for size in (64 << 2 * k for k in range(20)) if size <= largest] * PASSES
 
-    def check(name: str, case: Case, predicted: float, call: Callable[[], object]) -> None:
+    def check(name: str, case: MeasuredCase, predicted: float, call: Callable[[], object]) -> None:
         iterations = max(5, min(20, (32 << 20) // case.nbytes))
-        rows.append(Check(name, case.nbytes, predicted, seconds_per_call(call, comm, 2, iterations)))
+        rows.append(
+            CalibrationCheck(name, case.nbytes, predicted, seconds_per_call(call, comm, 2, iterations))
+        )
 
     for nbytes in sizes:
         for collective, algorithm in CHECKED:

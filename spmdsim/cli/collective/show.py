@@ -68,7 +68,7 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     from spmdsim.cli.output import console, say
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
-    from spmdsim.draw.schedule import fact_lines
+    from spmdsim.draw.schedule_text import fact_lines
 
     verdict = verify(schedule)
     if not verdict.ok:
@@ -82,7 +82,7 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
 
 def _print(story: History, args: argparse.Namespace) -> None:
     from spmdsim.cli.output import console, say
-    from spmdsim.draw.schedule import ASCII
+    from spmdsim.draw.schedule_text import ASCII
 
     out = console()
     if not args.ascii:
@@ -94,7 +94,7 @@ def _print(story: History, args: argparse.Namespace) -> None:
 
 def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None:
     from spmdsim.collectives.facts import facts_of
-    from spmdsim.draw.schedule import fact_lines, highlighted, message_lines, state_lines
+    from spmdsim.draw.schedule_text import fact_lines, highlighted, message_lines, state_lines
 
     def say(*lines: object) -> None:
         for line in lines:
@@ -158,7 +158,7 @@ def _rank_table(found: Facts, args: argparse.Namespace) -> object:
 
 
 def _rank_words(ranks: list[int]) -> str:
-    from spmdsim.collectives.moves import name_chunks
+    from spmdsim.collectives.instructions import name_chunks
 
     return name_chunks(tuple(ranks)).partition(" ")[2]
 

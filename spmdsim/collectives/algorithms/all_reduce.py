@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.common import Fold
-from spmdsim.collectives.moves import Rounds, combine, copy, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_reduce, send
 from spmdsim.errors import ScheduleError
 
 INDEX_RULES = {"mpich": 1, "openmpi": 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import broadcast, reduce
 from spmdsim.collectives.algorithms.all_reduce import recursive_doubling
-from spmdsim.collectives.moves import Move, Rounds, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, recv_reduce, send
 
 
 def _renamed(rounds: Rounds, first: int, stride: int) -> Rounds:
@@ -83,7 +83,7 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
         return range(shards(i).start * groups, shards(i).stop * groups)
 
     right, left = base + (local + 1) % members, base + (local - 1) % members
-    inside: list[list[Move]] = [
+    inside: list[list[Instruction]] = [
         [send(right, chunks(local - 1 - i)), recv_reduce(left, chunks(local - 2 - i), left=True)]
         for i in range(members - 1)
     ]
@@ -98,7 +98,7 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
                 break
         else:
             yield from ([] for _ in range(2 * (groups - 1)))
-    outside: list[list[Move]] = [
+    outside: list[list[Instruction]] = [
         [send(right, chunks(local - i)), recv(left, chunks(local - 1 - i))] for i in range(members - 1)
     ]
     yield from _padded(iter(outside), group - 1)

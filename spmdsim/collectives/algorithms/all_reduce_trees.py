@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import broadcast, reduce
-from spmdsim.collectives.moves import Rounds, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Rounds, recv, recv_reduce, send
 
 
 @declare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.common import doublings
-from spmdsim.collectives.moves import Rounds, recv, send
+from spmdsim.collectives.instructions import Rounds, recv, send
 
 
 def _exchange(rank: int, size: int, to: int, source: int) -> list:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import all_gather
 from spmdsim.collectives.algorithms.common import doublings
-from spmdsim.collectives.moves import Rounds, recv, send
+from spmdsim.collectives.instructions import Rounds, recv, send
 
 
 def renamed(rounds: Rounds, size: int, root: int) -> Rounds:

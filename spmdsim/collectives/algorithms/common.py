@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from spmdsim.collectives.moves import Chunks
+from spmdsim.collectives.instructions import Chunks
 
 
 def power_below(size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.broadcast import renamed
 from spmdsim.collectives.algorithms.common import Fold, doublings
-from spmdsim.collectives.moves import Chunks, Rounds, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Chunks, Rounds, recv, recv_reduce, send
 
 
 @declare(

@@ -6,7 +6,7 @@ from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import gather_scatter, reduce
 from spmdsim.collectives.algorithms.all_reduce import fold_in
 from spmdsim.collectives.algorithms.common import Fold
-from spmdsim.collectives.moves import Rounds, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Rounds, recv, recv_reduce, send
 
 
 @declare(

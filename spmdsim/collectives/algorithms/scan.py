@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.common import doublings
-from spmdsim.collectives.moves import Rounds, combine, copy, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_reduce, send
 
 
 @declare(

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spmdsim.collectives.counts import elements
+from spmdsim.collectives.instructions import COMBINE, REDUCE, SEND
 from spmdsim.collectives.matching import match
-from spmdsim.collectives.moves import COMBINE, REDUCE, SEND
+from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.table import Table
 from spmdsim.errors import InputError, ScheduleError
 from spmdsim.reading import one_line
 
@@ -72,7 +72,7 @@ class GoalProgram:
         return "\n".join(lines) + "\n"
 
     def fill(self, program: Any) -> Any:
-        """Add all operations to a program of the event simulator (``spmdsim.cost.events.program.Program``); returns it."""
+        """Add all operations to a program of the event simulator (``spmdsim.cost.events.event_program.Program``); returns it."""
         for rank, operations in enumerate(self.ranks):
             numbers = []
             for one in operations:
@@ -108,7 +108,7 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
         ScheduleError: when messages do not match.
     """
     sizes = [items * itemsize for items in schedule.chunk_elements(elements(nbytes, itemsize))]
-    table = Table(schedule)
+    table = RoundTable(schedule)
     matching = match(table)
     for finding in (*table.findings, *matching.findings):
         raise ScheduleError(finding.text, schedule=schedule.name)

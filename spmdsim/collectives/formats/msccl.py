@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
-from spmdsim.collectives.moves import COPY, REDUCE, SEND, Chunks, Move
+from spmdsim.collectives.instructions import COPY, REDUCE, SEND, Chunks, Instruction
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import verify
 from spmdsim.errors import ScheduleError
@@ -95,7 +95,7 @@ class _Gpu:
             self.made.append(_Block(sends, receives))
         return self.blocks[way, peer]
 
-    def add_round(self, moves: list[Move]) -> None:
+    def add_round(self, moves: list[Instruction]) -> None:
         """Sends first, since they take the values from before the round."""
         for move in moves:
             if move.kind == SEND:

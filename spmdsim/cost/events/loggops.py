@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from spmdsim.cost.events.program import RECV, SEND, Program
+from spmdsim.cost.events.event_program import RECV, SEND, EventProgram
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import ScheduleError
 
@@ -64,7 +64,7 @@ class SimulatedRun:
     events: int
 
 
-def simulate_program(program: Program, parameters: LogGOPS | None = None) -> SimulatedRun:
+def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -> SimulatedRun:
     """Run a program of sends, receives and calculations in simulated time.
 
     Args:
@@ -74,7 +74,7 @@ def simulate_program(program: Program, parameters: LogGOPS | None = None) -> Sim
     Raises:
         ScheduleError: when operations are left that never start, or messages that nobody receives.
 
-    >>> program = Program(2)
+    >>> program = EventProgram(2)
     >>> _ = program.send(0, 1, 1), program.recv(1, 0, 1)
     >>> simulate_program(program).rank_ends
     (1500, 5500)
@@ -252,7 +252,7 @@ def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
     return p.o + more * p.O, p.o + more * max(p.O, p.G), p.g + more * p.G, size <= p.S
 
 
-def _refuse_leftovers(program: Program, starts: list[float], partners: list[int]) -> None:
+def _refuse_leftovers(program: EventProgram, starts: list[float], partners: list[int]) -> None:
     """Say which operation never ran, or which message nobody received."""
     for op, start in enumerate(starts):
         needed = (*program.needs[op], *program.start_needs.get(op, ()))

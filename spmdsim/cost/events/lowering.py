@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from spmdsim.collectives import Schedule
-from spmdsim.cost.events.program import Program
+from spmdsim.cost.events.event_program import EventProgram
 
 
-def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> Program:
+def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> EventProgram:
     """The program of a schedule.
 
     An operation starts after all operations of the rank's previous round; a reduction is a calculation that follows
@@ -22,7 +22,7 @@ def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float 
     >>> len(program_of(schedule_of("all_reduce", "ring", 4), 4096))
     48
     """
-    program = Program(schedule.size)
+    program = EventProgram(schedule.size)
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     k = len(sizes)
     for rank in range(schedule.size):

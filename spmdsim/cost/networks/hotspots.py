@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spmdsim.collectives import Schedule
+from spmdsim.cost.networks.link_load import link_loads
 from spmdsim.cost.networks.topology import Topology
-from spmdsim.cost.networks.traffic import traffic
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int 
     """
     found = []
     number = 0
-    for one in traffic(schedule, nbytes, itemsize):
+    for one in link_loads(schedule, nbytes, itemsize):
         if one.count:
             loads = topology.loads(one.sources, one.targets, one.nbytes)
             counts = topology.loads(one.sources, one.targets, np.ones(len(one.sources)))

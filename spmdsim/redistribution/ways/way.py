@@ -14,14 +14,14 @@ import numpy as np
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.summing import scratch
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.redistribution.ways.traffic import (
+from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
-    Piece,
-    Traffic,
+    MemberBox,
+    RankTransfers,
     blocks,
-    exchange_traffic,
+    exchange_transfers,
     flat_offset,
-    group_traffic,
+    group_transfers,
     packed_side,
     row_count,
     within,
@@ -51,7 +51,7 @@ class Way:
     name: str
     scratch: int = 0
     fresh: bool = True
-    traffic: Traffic | None = None
+    traffic: RankTransfers | None = None
     blocks: Blocks | None = None
     rows: int = 0
     most: int = 0
@@ -77,7 +77,7 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
         return Way("summed", scratch(step.src, step.dst, step.shape, rank) * dtype.itemsize)
     if step.collective in ("all_reduce", "reduce_scatter"):
         return _reducing(step, rank, dtype, tuning, count)
-    traffic = (exchange_traffic if step.collective == "exchange" else group_traffic)(step, rank)
+    traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
         return Way("same", fresh=False)
     if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
@@ -107,7 +107,7 @@ def _numbered(step: Step, rank: int, itemsize: int) -> int:
 # -- placing --------------------------------------------------------------------------------------------
 
 
-def _placing(traffic: Traffic, itemsize: int, tuning: Tuning, count: int) -> Way:
+def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> Way:
     """The fastest way to place boxes."""
     size = len(traffic.members)
     if traffic.largest > count or (traffic.gathered is None and size > FEW_RANKS):
@@ -125,13 +125,13 @@ def _placing(traffic: Traffic, itemsize: int, tuning: Tuning, count: int) -> Way
     return Way("packed", sum(0 if side.direct else side.total for side in sides) * itemsize)
 
 
-def _gathering(traffic: Traffic, itemsize: int, tuning: Tuning) -> Way:
+def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> Way:
     assert traffic.gathered is not None
     if all(index is None or flat_offset(traffic.target, index) is not None for index in traffic.gathered):
         return Way("gather")
     rows, size = row_count(traffic), len(traffic.members)
     if rows is None:
-        landing = sum(Piece(0, index).count for index in traffic.gathered if index is not None)
+        landing = sum(MemberBox(0, index).count for index in traffic.gathered if index is not None)
         return Way("gather, unpack", landing * itemsize)
     if traffic.largest * itemsize < tuning.gather_types:
         return Way("gather typed")
@@ -140,7 +140,7 @@ def _gathering(traffic: Traffic, itemsize: int, tuning: Tuning) -> Way:
     return Way("gather rows", most * row * itemsize, rows=rows, most=most)
 
 
-def _apart(traffic: Traffic) -> int:
+def _apart(traffic: RankTransfers) -> int:
     """Elements of the boxes that are not contiguous where they are."""
     sides = (traffic.sends, traffic.source), (traffic.receives, traffic.target)
     return sum(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from spmdsim.simulation.data.buffers import NO_ORDER, OBJECT
+from spmdsim.simulation.data.message_buffers import NO_ORDER, OBJECT
 
 _IMMUTABLE = (int, float, complex, bool, type(None), str, bytes)
 _IMMUTABLE_SET = frozenset(_IMMUTABLE)

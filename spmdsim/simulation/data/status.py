@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, SUCCESS, UNDEFINED
-from spmdsim.simulation.data.datatypes import BYTE, Datatype
+from spmdsim.simulation.data.derived_types import BYTE, Datatype
 
 
 class Status:

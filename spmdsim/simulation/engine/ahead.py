@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spmdsim.simulation.findings import faults
 
 if TYPE_CHECKING:
-    from spmdsim.simulation.engine.messages import Mailbox, Message
+    from spmdsim.simulation.engine.mailboxes import Mailbox, Message
     from spmdsim.simulation.engine.scheduler import Task
 
 FLOOD = 500  # messages to one rank, sent without ever waiting, that no program should rely on

@@ -16,7 +16,7 @@ from typing import Any
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, TAG_UB_VALUE
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.ahead import FLOOD, count_ahead, settle
-from spmdsim.simulation.engine.messages import Message, Receive, finish
+from spmdsim.simulation.engine.mailboxes import Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import Task
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings.places import site_key
@@ -115,15 +115,15 @@ def _leave(
 ) -> Message:
     """Put the rank's own message into the mailbox of its receiver."""
     known, message = comm._scheduler.buffered_sites, comm._own_message
-    if known or message.payload_made is not None:  # it may stay here, or the general way still looks at it
+    if known or message.cached_payload is not None:  # it may stay here, or the general way still looks at it
         message = comm._own_message = own_message(comm, comm._task)
     message.array, message.dest, message.tag, message.name = array, dest, tag, name
     message.start, message.end, message.done = start, end, False
-    message.at = None
+    message.known_site = None
     if known:
         frame = _frame(depth + 1)
-        message.at = (frame.f_code, frame.f_lasti)
-        if site_key(message.at) in known:
+        message.known_site = (frame.f_code, frame.f_lasti)
+        if site_key(message.known_site) in known:
             message.array, message.done = array.copy(), True
     box.put(message)
     return message
@@ -152,7 +152,7 @@ def ask(comm: Any, array: Any, source: int, tag: int, status: Status | None, nam
         receive: Receive = comm._own_receive
         receive.array, receive.source, receive.tag, receive.name = array, source, tag, name
         receive.posted, receive.done = task.clock, False
-        receive.at = receive.target_made = receive.message = None
+        receive.known_site = receive.cached_target = receive.message = None
         box.blocked = receive
         return receive
     sent = message.array

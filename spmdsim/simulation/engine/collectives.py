@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.simulation.data.buffers import COLUMNS, ROWS, Buffer
+from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer
 from spmdsim.simulation.data.payloads import ObjectPayload
-from spmdsim.simulation.engine.messages import finish
+from spmdsim.simulation.engine.mailboxes import finish
 from spmdsim.simulation.engine.timing import collective_seconds
 from spmdsim.simulation.findings import faults, mismatch
 from spmdsim.simulation.findings.places import Site
@@ -17,7 +17,7 @@ HISTORY = 200  # meetings kept in which not all ranks stood at the same line
 
 
 @dataclass(frozen=True)
-class Rule:
+class CollectiveRule:
     """What one collective does.
 
     Attributes:
@@ -26,12 +26,12 @@ class Rule:
         flow: ``all`` waits for everybody, ``down`` for the root only, ``up`` lets all but the root go early.
     """
 
-    answer: Callable[[list[Call]], None]
+    answer: Callable[[list[CollectiveCall]], None]
     shape: str
     flow: str = "all"
 
 
-class Call:
+class CollectiveCall:
     """One rank's part in a collective call.
 
     Attributes:
@@ -67,9 +67,9 @@ class Call:
 
     def __init__(
         self,
-        rule: Rule,
+        rule: CollectiveRule,
         send: list[Any],
-        receive: list[Buffer] | None,
+        receive: list[MessageBuffer] | None,
         facts: dict[str, Any],
         root: int = -1,
         op: Any = None,
@@ -136,10 +136,10 @@ class Meeting:
 
     def __init__(self, index: int, size: int) -> None:
         self.index = index
-        self.calls: list[Call | None] = [None] * size
+        self.calls: list[CollectiveCall | None] = [None] * size
         self.missing = size
 
-    def present(self) -> list[Call]:
+    def present(self) -> list[CollectiveCall]:
         """The calls that have come, in rank order."""
         return [call for call in self.calls if call is not None]
 
@@ -169,7 +169,7 @@ class Meeting:
             finish(scheduler, call)
 
 
-def join(comm: Any, call: Call, name: str, site: Site) -> Call:
+def join(comm: Any, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
     """Bring a rank's call to the meeting it belongs to: its k-th call meets everybody's k-th."""
     shared, task, rank = comm._shared, comm._task, comm._rank
     call.comm, call.task, call.rank = shared, task, rank
@@ -189,7 +189,7 @@ def join(comm: Any, call: Call, name: str, site: Site) -> Call:
     return call
 
 
-def _set_times(scheduler: Any, shared: Any, calls: list[Call]) -> None:
+def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
     rule = calls[0].rule
     nbytes = max(call.nbytes() for call in calls)
     seconds = collective_seconds(rule.shape, shared.ranks, nbytes, scheduler.speeds)
@@ -217,58 +217,58 @@ def _private(part: Any) -> Any:
     """What a rank brings, safe from its own later changes."""
     if isinstance(part, ObjectPayload):
         return part
-    return Buffer(part.copy(), part.dtype, part.elements)
+    return MessageBuffer(part.copy(), part.dtype, part.elements)
 
 
-def _nothing(calls: list[Call]) -> None:
+def _nothing(calls: list[CollectiveCall]) -> None:
     """Nobody gets anything."""
 
 
-def _broadcast(calls: list[Call]) -> None:
+def _broadcast(calls: list[CollectiveCall]) -> None:
     block = _kept(calls[calls[0].root].send[0])
     for call in calls:
         if call.rank != call.root:
             call.blocks = [block]
 
 
-def _gather(calls: list[Call]) -> None:
+def _gather(calls: list[CollectiveCall]) -> None:
     blocks = [_kept(call.send[0]) for call in calls]
     calls[calls[0].root].blocks = blocks
 
 
-def _all_gather(calls: list[Call]) -> None:
+def _all_gather(calls: list[CollectiveCall]) -> None:
     blocks = [_kept(call.send[0]) for call in calls]
     for call in calls:
         call.blocks = blocks
 
 
-def _scatter(calls: list[Call]) -> None:
+def _scatter(calls: list[CollectiveCall]) -> None:
     parts = calls[calls[0].root].send
     for call, part in zip(calls, parts):
         call.blocks = [_kept(part)]
 
 
-def _all_to_all(calls: list[Call]) -> None:
+def _all_to_all(calls: list[CollectiveCall]) -> None:
     kept = [[_kept(part) for part in call.send] for call in calls]
     for rank, call in enumerate(calls):
         call.blocks = [row[rank] for row in kept]
 
 
-def _operands(calls: list[Call]) -> list[Any]:
+def _operands(calls: list[CollectiveCall]) -> list[Any]:
     if calls[0].receive is None:
         return [call.send[0].load() for call in calls]
     return [call.send[0].read() for call in calls]
 
 
-def _combined(call: Call, left: Any, right: Any) -> Any:
+def _combined(call: CollectiveCall, left: Any, right: Any) -> Any:
     return call.op(left, right) if call.receive is None else call.op.combine(left, right)
 
 
-def _result(call: Call, value: Any) -> Any:
+def _result(call: CollectiveCall, value: Any) -> Any:
     return ObjectPayload(value) if call.receive is None else value
 
 
-def _total(calls: list[Call]) -> Any:
+def _total(calls: list[CollectiveCall]) -> Any:
     """The reduction of all ranks' operands in rank order."""
     operands = _operands(calls)
     total = operands[0] if calls[0].receive is None else operands[0].copy()
@@ -277,18 +277,18 @@ def _total(calls: list[Call]) -> Any:
     return total
 
 
-def _reduce(calls: list[Call]) -> None:
+def _reduce(calls: list[CollectiveCall]) -> None:
     root = calls[calls[0].root]
     root.blocks = [_result(root, _total(calls))]
 
 
-def _all_reduce(calls: list[Call]) -> None:
+def _all_reduce(calls: list[CollectiveCall]) -> None:
     block = _result(calls[0], _total(calls))
     for call in calls:
         call.blocks = [block]
 
 
-def _reduce_scatter(calls: list[Call]) -> None:
+def _reduce_scatter(calls: list[CollectiveCall]) -> None:
     total = _total(calls)
     wanted = sum(call.receive[0].elements for call in calls if call.receive)
     if wanted > len(total):
@@ -300,7 +300,7 @@ def _reduce_scatter(calls: list[Call]) -> None:
         start += count
 
 
-def _prefixes(calls: list[Call]) -> list[Any]:
+def _prefixes(calls: list[CollectiveCall]) -> list[Any]:
     operands = _operands(calls)
     found = [operands[0] if calls[0].receive is None else operands[0].copy()]
     for operand in operands[1:]:
@@ -308,19 +308,19 @@ def _prefixes(calls: list[Call]) -> list[Any]:
     return found
 
 
-def _scan(calls: list[Call]) -> None:
+def _scan(calls: list[CollectiveCall]) -> None:
     for call, value in zip(calls, _prefixes(calls)):
         call.blocks = [_result(call, value)]
 
 
-def _exscan(calls: list[Call]) -> None:
+def _exscan(calls: list[CollectiveCall]) -> None:
     values = _prefixes(calls)
     calls[0].blocks = [None]
     for call, value in zip(calls[1:], values):
         call.blocks = [_result(call, value)]
 
 
-def _neighbours(calls: list[Call]) -> None:
+def _neighbours(calls: list[CollectiveCall]) -> None:
     """Each rank gets the blocks of its sources; ``value`` lists them as (rank, which of its parts)."""
     kept = [[_kept(part) for part in call.send] for call in calls]
     for call in calls:
@@ -333,17 +333,17 @@ def _no_answer() -> None:
 
 _no_site: Site = (_no_answer.__code__, 0)
 
-RULES: dict[str, Rule] = {
-    "barrier": Rule(_nothing, "barrier"),
-    "broadcast": Rule(_broadcast, "tree", "down"),
-    "gather": Rule(_gather, "spread", "up"),
-    "scatter": Rule(_scatter, "spread", "down"),
-    "all_gather": Rule(_all_gather, "spread"),
-    "all_to_all": Rule(_all_to_all, "spread"),
-    "reduce": Rule(_reduce, "reduce_tree", "up"),
-    "all_reduce": Rule(_all_reduce, "all_reduce"),
-    "reduce_scatter": Rule(_reduce_scatter, "spread"),
-    "scan": Rule(_scan, "reduce_tree"),
-    "exscan": Rule(_exscan, "reduce_tree"),
-    "neighbours": Rule(_neighbours, "spread"),
+RULES: dict[str, CollectiveRule] = {
+    "barrier": CollectiveRule(_nothing, "barrier"),
+    "broadcast": CollectiveRule(_broadcast, "tree", "down"),
+    "gather": CollectiveRule(_gather, "spread", "up"),
+    "scatter": CollectiveRule(_scatter, "spread", "down"),
+    "all_gather": CollectiveRule(_all_gather, "spread"),
+    "all_to_all": CollectiveRule(_all_to_all, "spread"),
+    "reduce": CollectiveRule(_reduce, "reduce_tree", "up"),
+    "all_reduce": CollectiveRule(_all_reduce, "all_reduce"),
+    "reduce_scatter": CollectiveRule(_reduce_scatter, "spread"),
+    "scan": CollectiveRule(_scan, "reduce_tree"),
+    "exscan": CollectiveRule(_exscan, "reduce_tree"),
+    "neighbours": CollectiveRule(_neighbours, "spread"),
 }

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import Speeds
-from spmdsim.simulation.findings.places import Place, user_call
+from spmdsim.simulation.findings.places import ProgramPlace, user_call
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 if TYPE_CHECKING:
-    from spmdsim.simulation.engine.messages import Mailbox, Message
+    from spmdsim.simulation.engine.mailboxes import Mailbox, Message
     from spmdsim.simulation.findings.places import Site
     from spmdsim.simulation.timeline import Timeline
 
@@ -221,7 +221,7 @@ class Scheduler:
         call, user = user_call(frame)
         name, rank = threading.current_thread().name, task.rank
         file, line = ("?", 0) if user is None else (user.f_code.co_filename, user.f_lineno)
-        place = Place(rank, call, file, line)
+        place = ProgramPlace(rank, call, file, line)
         text = (
             f"rank {rank} calls {place} in a thread of its own ({name}): all virtual ranks share one thread, so only "
             "the thread a rank begins in can be simulated"

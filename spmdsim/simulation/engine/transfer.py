@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import FrameType
 from typing import Any
 
-from spmdsim.simulation.data.buffers import COLUMNS, OBJECT, ROWS
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_UB_VALUE, MPIError
-from spmdsim.simulation.data.datatypes import BYTE_DTYPE
+from spmdsim.simulation.data.derived_types import BYTE_DTYPE
+from spmdsim.simulation.data.message_buffers import COLUMNS, OBJECT, ROWS
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.ahead import count_ahead, settle
-from spmdsim.simulation.engine.messages import (
+from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
     STANDARD,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.simulation.findings.places import Place, place_of
+from spmdsim.simulation.findings.places import ProgramPlace, place_of
 from spmdsim.simulation.findings.problems import ERROR, WARNING, Problem
 
 if TYPE_CHECKING:
-    from spmdsim.simulation.engine.messages import Message, Receive
+    from spmdsim.simulation.engine.mailboxes import Message, Receive
     from spmdsim.simulation.engine.scheduler import Scheduler
 
 
 _ORDERS = {1: "row by row", 2: "column by column"}
 
 
-def send_place(message: Message) -> Place:
+def send_place(message: Message) -> ProgramPlace:
     """Where a message was sent."""
     return place_of(message.task.rank, message.name, message.site)
 
 
-def receive_place(receive: Receive) -> Place:
+def receive_place(receive: Receive) -> ProgramPlace:
     """Where a receive was posted."""
     return place_of(receive.task.rank, receive.name, receive.site)
 
@@ -138,7 +138,7 @@ def note_flood(message: Message, count: int, nbytes: int) -> None:
     )
 
 
-def note_changed(scheduler: Scheduler, operation: Any, where: Place) -> None:
+def note_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
     """A buffer was changed while a nonblocking call still used it."""
     key = ("changed", operation.site)
     if key in scheduler.suspects:
@@ -158,5 +158,5 @@ def note_changed(scheduler: Scheduler, operation: Any, where: Place) -> None:
     )
 
 
-def _ranks(*places: Place) -> tuple[int, ...]:
+def _ranks(*places: ProgramPlace) -> tuple[int, ...]:
     return tuple(sorted({place.rank for place in places}))

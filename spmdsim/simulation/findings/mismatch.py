@@ -10,7 +10,7 @@ from spmdsim.simulation.findings.places import place_of, ranks_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 if TYPE_CHECKING:
-    from spmdsim.simulation.engine.collectives import Call, Meeting
+    from spmdsim.simulation.engine.collectives import CollectiveCall, Meeting
 
 # How a fact is told when the calls stand at different lines.
 _PHRASES = {
@@ -104,7 +104,7 @@ def _what(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str
     return f"{verb} {call.name} {value} at {place.where}"
 
 
-def compare_blocks(shared: Any, calls: list[Call]) -> Problem | None:
+def compare_blocks(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
     """The first block whose sender and receiver disagree on its size or type."""
     for sender, receiver, part, room in _pairs(calls):
         if part.nbytes == room.nbytes == 0:
@@ -126,7 +126,7 @@ def compare_blocks(shared: Any, calls: list[Call]) -> Problem | None:
     return None
 
 
-def _pairs(calls: list[Call]) -> Any:
+def _pairs(calls: list[CollectiveCall]) -> Any:
     """(sender, receiver, what is sent, room for it) for every block of a collective that moves blocks."""
     rule = calls[0].rule.answer.__name__
     root = calls[0].root

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from spmdsim.trace.lines import in_words
+from spmdsim.trace.source_lines import in_words
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of the simulator
 Site = tuple[CodeType, int]
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramPlace:
     """One call of one rank: ``Recv at ring.py:12``.
 
-    >>> str(Place(3, "Recv", "/home/me/ring.py", 12))
+    >>> str(ProgramPlace(3, "Recv", "/home/me/ring.py", 12))
     'Recv at ring.py:12'
     """
 
@@ -58,10 +58,10 @@ def site_key(site: Site) -> tuple[str, int, int]:
     return code.co_filename, code.co_firstlineno, offset
 
 
-def place_of(rank: int, call: str, site: Site) -> Place:
+def place_of(rank: int, call: str, site: Site) -> ProgramPlace:
     """The place of a call that kept its site."""
     code, offset = site
-    return Place(rank, call, code.co_filename, line_of(code, offset))
+    return ProgramPlace(rank, call, code.co_filename, line_of(code, offset))
 
 
 def is_ours(frame: FrameType) -> bool:
@@ -78,12 +78,12 @@ def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
     return call, frame
 
 
-def place_in_stack(rank: int, frame: FrameType | None) -> Place:
+def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
     """Where a suspended rank stands: the outermost simulator call and the user's line that made it."""
     call, user = user_call(frame)
     if user is None:
-        return Place(rank, call or "start", "?", 0)
-    return Place(rank, call, user.f_code.co_filename, user.f_lineno)
+        return ProgramPlace(rank, call or "start", "?", 0)
+    return ProgramPlace(rank, call, user.f_code.co_filename, user.f_lineno)
 
 
 def site_in_stack(task: Any) -> Site:

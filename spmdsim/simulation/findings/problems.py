@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import WorldError
-from spmdsim.simulation.findings.places import Place
+from spmdsim.simulation.findings.places import ProgramPlace
 
 if TYPE_CHECKING:
-    from spmdsim.simulation.report import Report
+    from spmdsim.simulation.simulation_report import Report
 
 ERROR = "error"
 WARNING = "warning"
@@ -33,7 +33,7 @@ class Problem:
     severity: str
     message: str
     ranks: tuple[int, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[ProgramPlace, ...] = ()
     cycle: tuple[int, ...] = ()
     details: tuple[str, ...] = ()
 

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from spmdsim.simulation.engine.collectives import Call, join
-from spmdsim.simulation.engine.messages import wait_for
-from spmdsim.simulation.interface import arguments
+from spmdsim.simulation.engine.collectives import CollectiveCall, join
+from spmdsim.simulation.engine.mailboxes import wait_for
+from spmdsim.simulation.interface import call_arguments
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
 _OBJECTS = [
@@ -48,7 +48,7 @@ _BUFFERS = [
 ]
 
 
-def meet(comm: Any, call: Call, name: str, frame: Any) -> Any:
+def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
     """Join a collective and wait until it is complete."""
     task, scheduler = comm._task, comm._scheduler
     begin = task.clock
@@ -70,14 +70,14 @@ def _named(method: Callable[..., Any], name: str, prepare: Callable[..., Any]) -
     return method
 
 
-def _blocking(name: str, prepare: Callable[..., Call]) -> Callable[..., Any]:
+def _blocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return meet(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
 
     return _named(method, name, prepare)
 
 
-def _nonblocking(name: str, prepare: Callable[..., Call]) -> Callable[..., Any]:
+def _nonblocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = prepare(self, *args, **kwargs)
@@ -86,7 +86,7 @@ def _nonblocking(name: str, prepare: Callable[..., Call]) -> Callable[..., Any]:
     return _named(method, name, prepare)
 
 
-def _persistent(name: str, prepare: Callable[..., Call]) -> Callable[..., Any]:
+def _persistent(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Prequest:
         kwargs.pop("info", None)
         frame = sys._getframe(1)
@@ -102,9 +102,9 @@ class CollectiveMethods:
 
 def _install() -> None:
     for name in _OBJECTS:
-        setattr(CollectiveMethods, name, _blocking(name, getattr(arguments, name)))
+        setattr(CollectiveMethods, name, _blocking(name, getattr(call_arguments, name)))
     for name in _BUFFERS:
-        prepare = getattr(arguments, name)
+        prepare = getattr(call_arguments, name)
         setattr(CollectiveMethods, name, _blocking(name, prepare))
         nonblocking = f"I{name.lower()}"
         setattr(CollectiveMethods, nonblocking, _nonblocking(nonblocking, prepare))

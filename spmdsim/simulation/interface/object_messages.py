@@ -8,7 +8,7 @@ from typing import Any
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.data.payloads import OBJECT_TARGET, ObjectPayload
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.messages import BUFFERED, STANDARD, SYNCHRONOUS
+from spmdsim.simulation.engine.mailboxes import BUFFERED, STANDARD, SYNCHRONOUS
 from spmdsim.simulation.interface.point_to_point import PointToPoint
 from spmdsim.simulation.interface.requests import Request
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from numpy import ndarray
 
-from spmdsim.simulation.data.buffers import Buffer, simple, writable
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
+from spmdsim.simulation.data.message_buffers import MessageBuffer, simple, writable
 from spmdsim.simulation.data.payloads import OBJECT_TARGET
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.ahead import settle
 from spmdsim.simulation.engine.arrays import DECLINED, ask, got, offer
-from spmdsim.simulation.engine.messages import (
+from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
     STANDARD,
@@ -142,7 +142,7 @@ class PointToPoint:
     ) -> None:
         """Send a buffer and receive into it."""
         target = writable(buf)
-        sent = Buffer(target.copy(), target.dtype, target.elements)
+        sent = MessageBuffer(target.copy(), target.dtype, target.elements)
         name = "Sendrecv_replace"
         self._exchange(sent, dest, sendtag, target, source, recvtag, status, name, _frame(1))
 

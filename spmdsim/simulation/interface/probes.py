@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from spmdsim.simulation.data.buffers import writable
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+from spmdsim.simulation.data.message_buffers import writable
 from spmdsim.simulation.data.payloads import OBJECT_TARGET
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.messages import Message, Probing
+from spmdsim.simulation.engine.mailboxes import Message, Probing
 from spmdsim.simulation.engine.scheduler import current_task
 from spmdsim.simulation.engine.transfer import check_source
 from spmdsim.simulation.interface.requests import Request

@@ -9,7 +9,7 @@ from typing import Any
 from spmdsim.simulation.data.constants import UNDEFINED
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.ahead import settle
-from spmdsim.simulation.engine.messages import Message, Receive, Together, finish, wait_for
+from spmdsim.simulation.engine.mailboxes import Message, Receive, Together, finish, wait_for
 from spmdsim.simulation.engine.scheduler import current_scheduler
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings import faults

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import WorldError
-from spmdsim.simulation.data import constants, datatypes, operations
+from spmdsim.simulation.data import constants, derived_types, reduce_operators
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.data.datatypes import Datatype
-from spmdsim.simulation.data.operations import Op
+from spmdsim.simulation.data.derived_types import Datatype
+from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
 from spmdsim.simulation.findings.places import place_of
-from spmdsim.simulation.interface.communicator import COMM_NULL, Comm, Intracomm, Shared, revive
 from spmdsim.simulation.interface.groups import GROUP_NULL, Group
 from spmdsim.simulation.interface.probes import Matched
+from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
 from spmdsim.simulation.interface.requests import Prequest, Request
-from spmdsim.simulation.interface.topology import Cartcomm, Compute_dims, Topocomm
+from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, CommunicatorState, Intracomm, revive
 
 VERSION = "4.1.0"
 _TICK = 1e-6
@@ -31,10 +31,10 @@ _TICK = 1e-6
 
 def make_worlds(scheduler: Scheduler) -> None:
     """Give every rank its COMM_WORLD and COMM_SELF."""
-    shared = Shared(scheduler, range(len(scheduler.tasks)), "COMM_WORLD")
+    shared = CommunicatorState(scheduler, range(len(scheduler.tasks)), "COMM_WORLD")
     for task in scheduler.tasks:
         task.world = Intracomm.make(shared, task.rank, task)
-        own = Shared(scheduler, [task.rank], "COMM_SELF")
+        own = CommunicatorState(scheduler, [task.rank], "COMM_SELF")
         task.own = Intracomm.make(own, 0, task)
 
 
@@ -77,7 +77,7 @@ class StandIn:
         self.dtlib = types.ModuleType("mpi4py.util.dtlib")
         vars(self.util)["dtlib"] = self.dtlib
         vars(self.dtlib).update(
-            from_numpy_dtype=lambda dtype: datatypes.of_dtype(np.dtype(dtype)),
+            from_numpy_dtype=lambda dtype: derived_types.of_dtype(np.dtype(dtype)),
             to_numpy_dtype=lambda datatype: datatype.dtype,
         )
         self.rc_module = types.ModuleType("mpi4py.rc")
@@ -288,8 +288,8 @@ def _names() -> dict[str, Any]:
         name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
     }
     names.update(constants.ERROR_CODES)
-    names.update(datatypes.NAMED)
-    names.update(operations.NAMED)
+    names.update(derived_types.NAMED)
+    names.update(reduce_operators.NAMED)
     names.update(
         Comm=Comm,
         Intracomm=Intracomm,
@@ -318,8 +318,8 @@ def _names() -> dict[str, Any]:
         ERRORS_ABORT=2,
         MAX_PROCESSOR_NAME=256,
         pickle=pickle,
-        _typedict={datatype.dtype.char: datatype for datatype in datatypes.NAMED.values()}
-        | {dtype.char: datatype for dtype, datatype in datatypes.BY_DTYPE.items()},
+        _typedict={datatype.dtype.char: datatype for datatype in derived_types.NAMED.values()}
+        | {dtype.char: datatype for dtype, datatype in derived_types.BY_DTYPE.items()},
         BSEND_OVERHEAD=128,
         KEYVAL_INVALID=-1,
         VERSION=4,

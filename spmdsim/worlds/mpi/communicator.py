@@ -23,8 +23,8 @@ from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import execute, fitting
 from spmdsim.collectives.partition import cut
-from spmdsim.collectives.program import compile_program
 from spmdsim.collectives.promises import collective
+from spmdsim.collectives.rank_program import compile_program
 from spmdsim.collectives.selection import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError
 from spmdsim.worlds.emulated import _parsed

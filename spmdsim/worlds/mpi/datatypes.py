@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.redistribution.ways import way
-from spmdsim.redistribution.ways.traffic import Index
+from spmdsim.redistribution.ways.rank_transfers import Index
 from spmdsim.redistribution.ways.way import in_library
 
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.

@@ -14,7 +14,14 @@ from itertools import groupby
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.redistribution.ways.traffic import Index, Piece, Side, Traffic, flat_offset, packed_side
+from spmdsim.redistribution.ways.rank_transfers import (
+    Index,
+    MemberBox,
+    RankTransfers,
+    Side,
+    flat_offset,
+    packed_side,
+)
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi import datatypes
@@ -38,10 +45,12 @@ def place(way: Way, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Data
 
 
 def _counts(indices: tuple[Index | None, ...]) -> list[int]:
-    return [0 if i is None else Piece(0, i).count for i in indices]
+    return [0 if i is None else MemberBox(0, i).count for i in indices]
 
 
-def broadcast(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]) -> Run:
+def broadcast(
+    traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]
+) -> Run:
     """Bcast, where one rank holds everything and all others want it; ``root`` is its number in ``comm``."""
     kind, fresh = element(dtype.itemsize), allocator(shape, dtype)
     sends, target = comm.Get_rank() == root, traffic.target
@@ -55,7 +64,7 @@ def broadcast(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, root: int, shap
     return run
 
 
-def _gather(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
+def _gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Allgather(v) straight into the result."""
     assert traffic.gathered is not None
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
@@ -75,13 +84,13 @@ def _gather(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     return equal if offsets == [k * count for k in range(len(counts))] and set(counts) == {count} else uneven
 
 
-def _gather_unpack(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
+def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Allgather(v) into a buffer, and every piece from there to its place."""
     assert traffic.gathered is not None
     counts, target = _counts(traffic.gathered), traffic.target
     offsets = [sum(counts[:k]) for k in range(len(counts))]
     jobs = [
-        (offset, count, Piece(0, index).shape, index)
+        (offset, count, MemberBox(0, index).shape, index)
         for offset, count, index in zip(offsets, counts, traffic.gathered)
         if index is not None
     ]
@@ -98,7 +107,7 @@ def _gather_unpack(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     return run
 
 
-def _gather_typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
+def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
     """Allgather in which MPI puts the parts of each row where they belong."""
     assert traffic.gathered is not None and traffic.gathered[0] is not None
     kind, count, fresh = element(dtype.itemsize), math.prod(traffic.source), allocator(traffic.target, dtype)
@@ -118,7 +127,7 @@ def _gather_typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Ru
     return run, [part, shifted]
 
 
-def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
+def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
     """Allgather some rows at a time into a buffer that stays in cache, and from there to their places."""
     size, width = comm.size, math.prod(traffic.source) // rows
     kind = element(dtype.itemsize)
@@ -138,7 +147,7 @@ def _gather_rows(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype, rows: int, s
     return run
 
 
-def _swap(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
+def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Alltoall of equal blocks, from where they are to where they belong."""
     kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
     fresh = allocator(traffic.target, dtype)
@@ -151,20 +160,20 @@ def _swap(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     return run
 
 
-def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
+def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
     """Alltoallw: MPI reads and writes the boxes where they are."""
     size, kind = comm.size, element(dtype.itemsize)
     made: list[MPI.Datatype] = []
 
     def side(
-        pieces: tuple[Piece, ...], shape: tuple[int, ...]
+        pieces: tuple[MemberBox, ...], shape: tuple[int, ...]
     ) -> tuple[list[int], list[int], list[MPI.Datatype]]:
         counts, displacements, types = [0] * size, [0] * size, [kind] * size
         for member, some in groupby(pieces, lambda piece: piece.member):
             indices = [piece.index for piece in some]
             offset = flat_offset(shape, indices[0]) if len(indices) == 1 else None
             if offset is not None and offset * dtype.itemsize <= datatypes.MAX_COUNT:
-                counts[member] = Piece(member, indices[0]).count
+                counts[member] = MemberBox(member, indices[0]).count
                 displacements[member] = offset * dtype.itemsize
             else:
                 counts[member] = 1
@@ -177,7 +186,9 @@ def _typed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list
                     made.append(together)
         return counts, displacements, types
 
-    stays = ((), ()) if traffic.own is None else tuple((Piece(traffic.me, index),) for index in traffic.own)
+    stays = (
+        ((), ()) if traffic.own is None else tuple((MemberBox(traffic.me, index),) for index in traffic.own)
+    )
     sent = side((*traffic.sends, *stays[0]), traffic.source)
     received = side((*traffic.receives, *stays[1]), traffic.target)
     fresh = allocator(traffic.target, dtype)
@@ -210,7 +221,7 @@ def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
         offset += piece.count
 
 
-def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
+def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Pack, Alltoallv, unpack; a side whose pieces are contiguous is used in place."""
     sent = packed_side(traffic.sends, traffic.source, comm.size)
     received = packed_side(traffic.receives, traffic.target, comm.size)
@@ -231,7 +242,7 @@ def _packed(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
     return run
 
 
-def _messages(traffic: Traffic, comm: MPI.Comm, dtype: np.dtype) -> Run:
+def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Messages between actual peers, in pieces that MPI can count."""
     kind, own, target = element(dtype.itemsize), traffic.own, traffic.target
 

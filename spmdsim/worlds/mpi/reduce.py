@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from spmdsim.core.blocks import nested_blocks
 from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.traffic import Blocks
+from spmdsim.redistribution.ways.rank_transfers import Blocks
 from spmdsim.redistribution.ways.way import Way, chunk_elements
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.counted import Counted

@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.traffic import Index, Traffic
+from spmdsim.redistribution.ways.rank_transfers import Index, RankTransfers
 from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reduce import Group, scatter_into
@@ -136,7 +136,9 @@ class Shared:
         self._windows.clear()
 
 
-def gather_shared(traffic: Traffic, comm: Counted, dtype: np.dtype, shared: Shared, otherwise: Run) -> Run:
+def gather_shared(
+    traffic: RankTransfers, comm: Counted, dtype: np.dtype, shared: Shared, otherwise: Run
+) -> Run:
     """all_gather: every rank copies its piece into the group's result."""
     if traffic.gathered is None:  # some members are replicas of others
         return otherwise

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.core import Bounds
 from spmdsim.redistribution.exchange.summing import Part, parts, rounds
 from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.traffic import within
+from spmdsim.redistribution.ways.rank_transfers import within
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element
 from spmdsim.worlds.pool import empty

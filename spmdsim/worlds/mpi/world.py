@@ -18,7 +18,7 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
-from spmdsim.redistribution.ways.traffic import group_traffic
+from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import threshold, tuning
 from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.trace import recorder
@@ -56,7 +56,7 @@ KEPT = 1024
 
 
 @dataclass
-class Program:
+class StepProgram:
     """A step as this rank runs it.
 
     Args:
@@ -122,7 +122,7 @@ class MPIWorld(World):
             )
             self.tuning, seconds = settings["tuning"], settings["deadline"]
             self._comms, self._shared = Comms(self._everyone, seconds), Shared()
-        self._programs: dict[tuple[Step, np.dtype, str | None], Program] = {}
+        self._programs: dict[tuple[Step, np.dtype, str | None], StepProgram] = {}
         self._short: dict[int, Short] = {}
         mode = settings["check"] if self.size > 1 else False
         self._deadline, self.compares_sources, self.watches_values = seconds, bool(mode), mode == "values"
@@ -218,9 +218,9 @@ class MPIWorld(World):
             self._short.clear()
         self._short[id(step)] = Short(run, array.shape, array.dtype, step)
 
-    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Program:
+    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> StepProgram:
         self.check_step(step)
-        program = Program(step.src.local_shape(step.shape, self.rank))
+        program = StepProgram(step.src.local_shape(step.shape, self.rank))
         if self._checker is not None and step.collective not in LOCAL_STEPS:
             call = Call.of(step, dtype, algorithm)
             if self.rank in call.members and len(call.members) > 1:
@@ -231,7 +231,7 @@ class MPIWorld(World):
         self._programs[step, dtype, algorithm] = program
         return program
 
-    def _derive(self, program: Program, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
+    def _derive(self, program: StepProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
         if algorithm is None or algorithm == SHARED:
             run, program.types = self._program(step, dtype)
             return self._shared_way(step, dtype, run) if algorithm == SHARED else run
@@ -308,7 +308,7 @@ class MPIWorld(World):
         if 0 in step.dst.local_shape(step.shape, self.rank) or not self._shared.possible(members, comm):
             return otherwise
         if step.collective == "all_gather":
-            return gather_shared(group_traffic(step, self.rank), comm, dtype, self._shared, otherwise)
+            return gather_shared(group_transfers(step, self.rank), comm, dtype, self._shared, otherwise)
         numbers = tuple(members.index(rank) for rank in order)
         group, chunk = (
             Group(comm, numbers, members.index(self.rank)),
@@ -404,6 +404,6 @@ def _nothing(step: Step, dtype: np.dtype) -> Run:
     return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
 
 
-def _free(program: Program) -> None:
+def _free(program: StepProgram) -> None:
     for datatype in program.types:
         datatype.Free()

@@ -8,12 +8,12 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from spmdsim.simulation.data.buffers import blocks, simple, typed, vector
 from spmdsim.simulation.data.constants import PROC_NULL, MPIError
+from spmdsim.simulation.data.message_buffers import blocks, simple, typed, vector
 from spmdsim.simulation.data.payloads import ObjectPayload
-from spmdsim.simulation.engine.collectives import RULES, Call
+from spmdsim.simulation.engine.collectives import RULES, CollectiveCall
 from spmdsim.simulation.interface.collective_methods import meet
-from spmdsim.simulation.interface.communicator import COMM_NULL, Intracomm, Shared
+from spmdsim.simulation.interface.simulated_comm import COMM_NULL, CommunicatorState, Intracomm
 
 _frame = sys._getframe
 
@@ -45,7 +45,7 @@ class Topocomm(Intracomm):
     inoutedges = property(lambda self: (self.inedges, self.outedges))
 
     def _meet(self, send: list[Any], receive: Any, single: bool, name: str, frame: Any) -> Any:
-        call = Call(RULES["neighbours"], send, receive, {}, listed=True)
+        call = CollectiveCall(RULES["neighbours"], send, receive, {}, listed=True)
         call.value = [(rank, 0 if single else part) for rank, part in self._neighbours()]
         return meet(self, call, name, frame)
 
@@ -194,10 +194,10 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
         raise MPIError("ERR_DIMS", f"a grid of {extents} needs {prod(extents)} ranks, not {comm.size}")
     grid = (tuple(extents), tuple(bool(flag) for flag in wraps))
 
-    def answer(calls: list[Call]) -> None:
+    def answer(calls: list[CollectiveCall]) -> None:
         shared = calls[0].comm
         ranks = shared.ranks[: prod(extents)]
-        made = Shared(shared.scheduler, ranks, f"{shared.name}.Create_cart", grid)
+        made = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Create_cart", grid)
         for call in calls:
             call.value = made if call.rank < len(ranks) else None
 

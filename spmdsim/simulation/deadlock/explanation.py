@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
-from spmdsim.simulation.engine.collectives import Call
-from spmdsim.simulation.engine.messages import Message
-from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings import mismatch
-from spmdsim.simulation.findings.places import place_of, ranks_text
-from spmdsim.simulation.findings.problems import ERROR, Problem
-from spmdsim.simulation.standstill.relief import relieve
-from spmdsim.simulation.standstill.waiting import (
+from spmdsim.simulation.deadlock.relief import relieve
+from spmdsim.simulation.deadlock.wait_graph import (
     Wait,
     WaitGraph,
     arrows,
@@ -20,6 +14,12 @@ from spmdsim.simulation.standstill.waiting import (
     open_operations,
     wait_of,
 )
+from spmdsim.simulation.engine.collectives import CollectiveCall
+from spmdsim.simulation.engine.mailboxes import Message
+from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.findings import mismatch
+from spmdsim.simulation.findings.places import place_of, ranks_text
+from spmdsim.simulation.findings.problems import ERROR, Problem
 
 DETAILS = 64
 
@@ -75,7 +75,7 @@ def _missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
         if not gone or (not wait.every and len(gone) < len(wait.ranks)):
             continue
         operation = open_operations(task.waiting)[0]
-        if isinstance(operation, Call):
+        if isinstance(operation, CollectiveCall):
             return _never_came(scheduler, graph, operation, wait, gone)
         hint = _hint(scheduler, operation)
         if best is None or hint:
@@ -85,12 +85,14 @@ def _missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
     return best
 
 
-def _never_came(scheduler: Scheduler, graph: WaitGraph, call: Call, wait: Wait, gone: list[int]) -> Problem:
+def _never_came(
+    scheduler: Scheduler, graph: WaitGraph, call: CollectiveCall, wait: Wait, gone: list[int]
+) -> Problem:
     together = [
         task.rank
         for task in graph.blocked
         for operation in open_operations(task.waiting)
-        if isinstance(operation, Call) and operation.meeting is call.meeting
+        if isinstance(operation, CollectiveCall) and operation.meeting is call.meeting
     ]
     verb = "waits" if len(set(together)) == 1 else "wait"
     they = "it has" if len(gone) == 1 else "they have"
@@ -138,7 +140,7 @@ def _tag_or_communicator(scheduler: Scheduler, graph: WaitGraph) -> Problem | No
 
 def _hint(scheduler: Scheduler, operation: Any) -> str:
     """A message that the program may have meant, in words."""
-    if isinstance(operation, Message | Call) or operation.dest < 0:
+    if isinstance(operation, Message | CollectiveCall) or operation.dest < 0:
         return ""
     own = operation.task.rank
     wanted = operation.source
@@ -179,7 +181,7 @@ def _cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
 
 def _behind(task: Task) -> str:
     for operation in open_operations(task.waiting):
-        if isinstance(operation, Call) and operation.meeting is not None:
+        if isinstance(operation, CollectiveCall) and operation.meeting is not None:
             return mismatch.lag(operation.comm, operation.meeting)
     return ""
 

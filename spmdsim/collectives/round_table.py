@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spmdsim.collectives.formula import evaluate
-from spmdsim.collectives.moves import COMBINE, COPY, RECV, REDUCE, SEND, Move
+from spmdsim.collectives.instructions import COMBINE, COPY, RECV, REDUCE, SEND, Instruction
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import InputError, ScheduleError
 
@@ -25,7 +25,7 @@ MOST_FINDINGS = 1000
 
 
 @dataclass(frozen=True)
-class Finding:
+class ScheduleFinding:
     """One thing that is wrong, exactly.
 
     Attributes:
@@ -58,7 +58,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-class Table:
+class RoundTable:
     """The rounds of every rank as lists, with what is wrong in their form.
 
     Attributes:
@@ -69,7 +69,7 @@ class Table:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.findings: list[Finding] = []
+        self.findings: list[ScheduleFinding] = []
         self.ports = int(evaluate(schedule.algorithm.ports, schedule.size, dict(schedule.options)))
         if schedule.chunk_count > MOST_CHUNKS:
             raise InputError(
@@ -88,8 +88,8 @@ class Table:
         for rank in range(1, schedule.size):
             self.rounds.append(self._collect(rank) if len(self.findings) < MOST_FINDINGS else [])
 
-    def _collect(self, rank: int) -> list[list[Move]]:
-        collected: list[list[Move]] = []
+    def _collect(self, rank: int) -> list[list[Instruction]]:
+        collected: list[list[Instruction]] = []
         try:
             for moves in self.schedule.rounds(rank):
                 if len(collected) >= self._limit:
@@ -109,22 +109,26 @@ class Table:
         return collected
 
     def _note(self, text: str, number: int | None, rank: int, chunk: int | None = None) -> None:
-        self.findings.append(Finding(text, number, rank, chunk))
+        self.findings.append(ScheduleFinding(text, number, rank, chunk))
 
-    def _checked(self, moves: object, number: int, rank: int) -> list[Move]:
-        if isinstance(moves, Move) or not isinstance(moves, (list, tuple)):
+    def _checked(self, moves: object, number: int, rank: int) -> list[Instruction]:
+        if isinstance(moves, Instruction) or not isinstance(moves, (list, tuple)):
             self._note(
                 f"round {number}: rank {rank} yields {_kind(moves)}; a round is a list of moves: yield [...]",
                 number,
                 rank,
             )
-            moves = [moves] if isinstance(moves, Move) else []
+            moves = [moves] if isinstance(moves, Instruction) else []
         if len(moves) > self._most_moves:
             self._note(f"round {number}: rank {rank} has {len(moves):,} moves in its round", number, rank)
             return []
         size, good = self.schedule.size, []
         for move in moves:
-            plain = type(move) is Move and type(move.peer) is int and (move.kind == SEND or move.kind == RECV)
+            plain = (
+                type(move) is Instruction
+                and type(move.peer) is int
+                and (move.kind == SEND or move.kind == RECV)
+            )
             if (
                 plain
                 and len(move.chunks) == 1
@@ -151,7 +155,7 @@ class Table:
 
     def _move_is_good(self, move: object, number: int, rank: int) -> bool:
         schedule, place = self.schedule, f"round {number}: rank {rank}"
-        if not isinstance(move, Move) or move.kind not in KINDS:
+        if not isinstance(move, Instruction) or move.kind not in KINDS:
             self._note(f"{place} has {_kind(move)} in its round instead of a move", number, rank)
             return False
         if move.kind in (COPY, COMBINE):
@@ -179,7 +183,7 @@ class Table:
             return False
         return self._chunks_are_good(move, number, rank)
 
-    def _chunks_are_good(self, move: Move, number: int, rank: int) -> bool:
+    def _chunks_are_good(self, move: Instruction, number: int, rank: int) -> bool:
         for chunks in (move.chunks, move.source):
             if len(chunks) > MOST_CHUNKS:
                 self._note(
@@ -208,4 +212,4 @@ class Table:
 
 
 def _kind(thing: object) -> str:
-    return f"a single move ({thing.describe()})" if isinstance(thing, Move) else repr(thing)
+    return f"a single move ({thing.describe()})" if isinstance(thing, Instruction) else repr(thing)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
-from spmdsim.simulation.engine.collectives import Call
-from spmdsim.simulation.engine.messages import Message, Together
+from spmdsim.simulation.engine.collectives import CollectiveCall
+from spmdsim.simulation.engine.mailboxes import Message, Together
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.places import Place, line_of, place_in_stack
+from spmdsim.simulation.findings.places import ProgramPlace, line_of, place_in_stack
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Wait:
     """
 
     rank: int
-    place: Place
+    place: ProgramPlace
     ranks: tuple[int, ...]
     every: bool
     text: str
@@ -42,7 +42,7 @@ def open_operations(waiting: Any) -> list[Any]:
 def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
     """Ranks that an operation needs, and whether it needs all of them."""
     shared = operation.comm
-    if isinstance(operation, Call):
+    if isinstance(operation, CollectiveCall):
         calls = operation.meeting.calls if operation.meeting is not None else []
         return tuple(shared.ranks[r] for r, call in enumerate(calls) if call is None), True
     if isinstance(operation, Message):
@@ -56,7 +56,7 @@ def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
 def describe(operation: Any) -> str:
     """An operation in words: ``Recv(source=1, tag=0)``."""
     where = "" if operation.comm.name == "COMM_WORLD" else f", {operation.comm.name}"
-    if isinstance(operation, Call):
+    if isinstance(operation, CollectiveCall):
         root = f"(root={operation.root}{where})" if operation.root >= 0 else ""
         return f"{operation.name}{root}" if root or not where else f"{operation.name}({where[2:]})"
     tag = "ANY_TAG" if operation.tag == ANY_TAG else operation.tag
@@ -86,7 +86,7 @@ def wait_of(task: Task, toward: int | None = None) -> Wait:
     return Wait(task.rank, place, tuple(ranks), every, _text(place, operations))
 
 
-def _text(place: Place, operations: list[Any]) -> str:
+def _text(place: ProgramPlace, operations: list[Any]) -> str:
     first = operations[0]
     name = getattr(first, "name", "")
     if name == place.call or place.call.lower().startswith("sendrecv"):

@@ -10,7 +10,7 @@ SEND, RECV, CALC = 0, 1, 2
 KIND_NAMES = ("send", "recv", "calc")
 
 
-class Program:
+class EventProgram:
     """Operations of all ranks as a graph; built once, then simulated.
 
     An operation may require that others are done (``after``) or only that they have started (``started``), as
@@ -20,7 +20,7 @@ class Program:
     Args:
         ranks: number of ranks.
 
-    >>> program = Program(2)
+    >>> program = EventProgram(2)
     >>> first = program.send(0, 1, 8)
     >>> answer = program.recv(0, 1, 8, after=[first])
     >>> program.describe(answer)

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.simulation.data.buffers import OBJECT, simple
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
+from spmdsim.simulation.data.message_buffers import OBJECT, simple
 from spmdsim.simulation.findings.places import Site, site_in_stack
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ class Message:
     Attributes:
         source: rank of the sender in the communicator; ``dest`` of the receiver.
         array: a contiguous array that is the whole message, for as long as copying it is all there is to do.
-        at: its site; None as long as its rank stands in the call, so that the stack tells.
+        known_site: its site; None as long as its rank stands in the call, so that the stack tells.
         data: a private copy of the elements, once one was needed.
         done: the sender may go on: it was received, or somebody else keeps the data.
         relieved: it would have blocked for ever without a library's buffer.
-        later: the next message of the same source in the same mailbox.
-        last: the last one, known to the first if there is more than one.
+        next: the next message of the same source in the same mailbox.
+        tail: the last one, known to the first if there is more than one.
     """
 
     # Defaults live in the class: a program makes very many messages, and few of them need all this.
@@ -40,8 +40,8 @@ class Message:
     done = False
     relieved: Any = None
     waiter: Any = None
-    later: Any = None
-    last: Any = None
+    next: Any = None
+    tail: Any = None
 
     def __init__(
         self,
@@ -59,29 +59,29 @@ class Message:
     ) -> None:
         self.comm = comm  # what all ranks of the communicator share
         self.task = task
-        self.payload_made = payload
+        self.cached_payload = payload
         self.array = array
         self.source = source
         self.dest = dest
         self.tag = tag
         self.name = name
-        self.at = at
+        self.known_site = at
         self.start = start
         self.end = end
 
     @property
     def site(self) -> Site:
         """The call that sends it."""
-        if self.at is None:
-            self.at = site_in_stack(self.task)
-        return self.at
+        if self.known_site is None:
+            self.known_site = site_in_stack(self.task)
+        return self.known_site
 
     @property
     def payload(self) -> Any:
         """The buffer or object; the one of an array is made when somebody asks."""
-        if self.payload_made is None:
-            self.payload_made = simple(self.array)
-        return self.payload_made
+        if self.cached_payload is None:
+            self.cached_payload = simple(self.array)
+        return self.cached_payload
 
     def keep(self) -> None:
         """Copy the data, so that the sender may change its buffer."""
@@ -95,7 +95,7 @@ class Receive:
 
     Attributes:
         array: a contiguous array to receive into, if that is all that was asked for.
-        at: as for a message.
+        known_site: as for a message.
         message: what it got, once matched; None also when an array was written without one.
         direct: the data may be written at once, because the rank is blocked in this very call.
         before: the buffer's contents when it was posted, to notice that the program changed them.
@@ -123,22 +123,22 @@ class Receive:
     ) -> None:
         self.comm = comm
         self.task = task
-        self.target_made = target
+        self.cached_target = target
         self.array = array
         self.source = source
         self.dest = dest
         self.tag = tag
         self.name = name
-        self.at = at
+        self.known_site = at
         self.direct = direct
         self.posted = task.clock
 
     @property
     def site(self) -> Site:
         """The call that receives."""
-        if self.at is None:
-            self.at = site_in_stack(self.task)
-        return self.at
+        if self.known_site is None:
+            self.known_site = site_in_stack(self.task)
+        return self.known_site
 
     def fits(self, source: int, tag: int) -> bool:
         """Whether a message with this source and tag is one it takes."""
@@ -147,9 +147,9 @@ class Receive:
     @property
     def target(self) -> Any:
         """The buffer it writes to; the one of an array is made when somebody asks."""
-        if self.target_made is None:
-            self.target_made = simple(self.array)
-        return self.target_made
+        if self.cached_target is None:
+            self.cached_target = simple(self.array)
+        return self.cached_target
 
 
 class Probing:
@@ -302,8 +302,8 @@ class Mailbox:
         if first is None:
             self.arrived[message.source] = message
         else:
-            (first.last or first).later = message
-            first.last = message
+            (first.tail or first).next = message
+            first.tail = message
 
     def find(self, source: int, tag: int, random: Any = None) -> Message | None:
         """The message a receive would get now; it stays here.
@@ -332,27 +332,27 @@ class Mailbox:
     def remove(self, message: Message) -> None:
         """Take a message out."""
         first = self.arrived[message.source]
-        later = message.later
+        later = message.next
         if first is message:
             if later is None:
                 del self.arrived[message.source]
             else:
-                later.last = None if message.last is later else message.last
+                later.tail = None if message.tail is later else message.tail
                 self.arrived[message.source] = later
         else:
             before = first
-            while before.later is not message:
-                before = before.later
-            before.later = later
+            while before.next is not message:
+                before = before.next
+            before.next = later
             if later is None:
-                first.last = None if before is first else before
-        message.later = message.last = None
+                first.tail = None if before is first else before
+        message.next = message.tail = None
 
     def put_back(self, message: Message) -> None:
         """Let a message that was taken out be the first of its source."""
         later = self.arrived.get(message.source)
         if later is not None:
-            message.later, message.last, later.last = later, later.last or later, None
+            message.next, message.tail, later.tail = later, later.tail or later, None
         self.arrived[message.source] = message
 
     def waiting_messages(self) -> list[Message]:
@@ -365,11 +365,11 @@ def _chain(message: Message | None) -> Iterator[Message]:
     """A message and those that its source sent after it."""
     while message is not None:
         yield message
-        message = message.later
+        message = message.next
 
 
 def _first(message: Message | None, tag: int) -> Message | None:
     """The first message of a chain that has a tag."""
     while message is not None and tag not in (message.tag, ANY_TAG):
-        message = message.later
+        message = message.next
     return message

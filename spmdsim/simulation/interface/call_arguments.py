@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.simulation.data.buffers import Buffer, blocks, simple, typed, vector
 from spmdsim.simulation.data.constants import IN_PLACE, MPIError
-from spmdsim.simulation.data.operations import SUM, Op, as_op
+from spmdsim.simulation.data.message_buffers import MessageBuffer, blocks, simple, typed, vector
 from spmdsim.simulation.data.payloads import ObjectPayload
-from spmdsim.simulation.engine.collectives import RULES, Call
+from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
+from spmdsim.simulation.engine.collectives import RULES, CollectiveCall
 
 
 def checked_root(comm: Any, root: int) -> int:
@@ -27,7 +27,7 @@ def in_place(spec: Any) -> bool:
     return spec is None or spec is IN_PLACE
 
 
-def _same(buffer: Buffer, **facts: Any) -> dict[str, Any]:
+def _same(buffer: MessageBuffer, **facts: Any) -> dict[str, Any]:
     """What all ranks must agree on: the given facts, then dtype and count."""
     return {**facts, "dtype": str(buffer.dtype), "count": buffer.elements}
 
@@ -41,104 +41,110 @@ def _apart(send: Any, receive: Any) -> None:
 # ---------------------------------------------------------------------- upper-case: buffers
 
 
-def Barrier(self: Any) -> Call:
+def Barrier(self: Any) -> CollectiveCall:
     """Wait until all ranks have come."""
-    return Call(RULES["barrier"], [], [], {})
+    return CollectiveCall(RULES["barrier"], [], [], {})
 
 
-def Bcast(self: Any, buf: Any, root: int = 0) -> Call:
+def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
     """The root's data to everybody."""
     root = checked_root(self, root)
     buffer = simple(buf)
     receive = [] if self._rank == root else [buffer]
-    return Call(RULES["broadcast"], [buffer], receive, _same(buffer, root=root), root)
+    return CollectiveCall(RULES["broadcast"], [buffer], receive, _same(buffer, root=root), root)
 
 
-def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Equal blocks of all ranks to the root, in rank order."""
     root = checked_root(self, root)
     _apart(sendbuf, recvbuf)
     receive = blocks(recvbuf, self.size) if self._rank == root else []
     mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
-    return Call(RULES["gather"], [mine], receive, _same(mine, root=root), root)
+    return CollectiveCall(RULES["gather"], [mine], receive, _same(mine, root=root), root)
 
 
-def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Blocks of any size to the root."""
     root = checked_root(self, root)
     receive = vector(recvbuf, self.size) if self._rank == root else []
     mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
-    return Call(RULES["gather"], [mine], receive, {"root": root}, root)
+    return CollectiveCall(RULES["gather"], [mine], receive, {"root": root}, root)
 
 
-def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Equal blocks of the root's data, one to each rank."""
     root = checked_root(self, root)
     parts = blocks(sendbuf, self.size) if self._rank == root else []
     kept = in_place(recvbuf) and self._rank == root
     receive = [] if kept else [simple(recvbuf)]
     facts = _same(parts[root] if kept else receive[0], root=root)
-    return Call(RULES["scatter"], list(parts), receive, facts, root)
+    return CollectiveCall(RULES["scatter"], list(parts), receive, facts, root)
 
 
-def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Blocks of any size of the root's data, one to each rank."""
     root = checked_root(self, root)
     parts = vector(sendbuf, self.size) if self._rank == root else []
     kept = in_place(recvbuf) and self._rank == root
     receive = [] if kept else [simple(recvbuf)]
-    return Call(RULES["scatter"], list(parts), receive, {"root": root}, root)
+    return CollectiveCall(RULES["scatter"], list(parts), receive, {"root": root}, root)
 
 
-def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
+def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Equal blocks of all ranks to everybody."""
     _apart(sendbuf, recvbuf)
     receive = blocks(recvbuf, self.size)
     mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
-    return Call(RULES["all_gather"], [mine], receive, _same(mine))
+    return CollectiveCall(RULES["all_gather"], [mine], receive, _same(mine))
 
 
-def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
+def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Blocks of any size of all ranks to everybody."""
     receive = vector(recvbuf, self.size)
     mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
-    return Call(RULES["all_gather"], [mine], receive, {})
+    return CollectiveCall(RULES["all_gather"], [mine], receive, {})
 
 
-def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
+def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """An equal block from everybody to everybody."""
     _apart(sendbuf, recvbuf)
     receive = blocks(recvbuf, self.size)
     parts = receive if in_place(sendbuf) else blocks(sendbuf, self.size)
-    return Call(RULES["all_to_all"], list(parts), receive, _same(parts[0]))
+    return CollectiveCall(RULES["all_to_all"], list(parts), receive, _same(parts[0]))
 
 
-def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
+def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """A block of any size from everybody to everybody."""
     receive = vector(recvbuf, self.size)
     parts = receive if in_place(sendbuf) else vector(sendbuf, self.size)
-    return Call(RULES["all_to_all"], list(parts), receive, {})
+    return CollectiveCall(RULES["all_to_all"], list(parts), receive, {})
 
 
-def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> Call:
+def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """A block of any size and type from everybody to everybody."""
     receive = typed(recvbuf, self.size)
     parts = receive if in_place(sendbuf) else typed(sendbuf, self.size)
-    return Call(RULES["all_to_all"], list(parts), receive, {})
+    return CollectiveCall(RULES["all_to_all"], list(parts), receive, {})
 
 
 def _reducing(
-    self: Any, rule: str, sendbuf: Any, receive: list[Buffer], op: Any, whole: Buffer, **facts: Any
-) -> Call:
+    self: Any,
+    rule: str,
+    sendbuf: Any,
+    receive: list[MessageBuffer],
+    op: Any,
+    whole: MessageBuffer,
+    **facts: Any,
+) -> CollectiveCall:
     """A reduction: all ranks bring one vector each and name the same operation."""
     op = as_op(op)
     mine = whole if in_place(sendbuf) else simple(sendbuf)
     op.check(mine.dtype)
     facts = _same(mine, **{k: v for k, v in facts.items() if k == "root"}, op=op.identity()) | facts
-    return Call(RULES[rule], [mine], receive, facts, int(facts.get("root", -1)), op)
+    return CollectiveCall(RULES[rule], [mine], receive, facts, int(facts.get("root", -1)), op)
 
 
-def _fitting(sent: Any, buffer: Buffer) -> list[Buffer]:
+def _fitting(sent: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
     """The receive buffer, as long as what is sent."""
     if in_place(sent):
         return [buffer]
@@ -150,7 +156,7 @@ def _fitting(sent: Any, buffer: Buffer) -> list[Buffer]:
     return [buffer.part(0, mine.elements)]
 
 
-def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Call:
+def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
     """The reduction of all ranks' vectors, on the root."""
     root = checked_root(self, root)
     _apart(sendbuf, recvbuf)
@@ -162,28 +168,28 @@ def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -
     return _reducing(self, "reduce", sendbuf, _fitting(sendbuf, whole), op, whole, root=root)
 
 
-def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Call:
+def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """The reduction of all ranks' vectors, on everybody."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
     return _reducing(self, "all_reduce", sendbuf, _fitting(sendbuf, whole), op, whole)
 
 
-def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Call:
+def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """The reduction of the ranks up to and including this one."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
     return _reducing(self, "scan", sendbuf, _fitting(sendbuf, whole), op, whole)
 
 
-def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Call:
+def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """The reduction of the ranks before this one; rank 0's buffer stays as it is."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
     return _reducing(self, "exscan", sendbuf, _fitting(sendbuf, whole), op, whole)
 
 
-def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Call:
+def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """The reduction of all ranks' vectors, one equal block on each rank."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
@@ -196,7 +202,9 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
     return _reducing(self, "reduce_scatter", sendbuf, [whole.part(0, count)], op, whole)
 
 
-def Reduce_scatter(self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM) -> Call:
+def Reduce_scatter(
+    self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
+) -> CollectiveCall:
     """The reduction of all ranks' vectors, a block of given size on each rank."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
@@ -225,65 +233,65 @@ def _listed(self: Any, sendobj: Any) -> list[ObjectPayload]:
     return [ObjectPayload(thing) for thing in things]
 
 
-def barrier(self: Any) -> Call:
+def barrier(self: Any) -> CollectiveCall:
     """Wait until all ranks have come."""
-    return Call(RULES["barrier"], [], None, {})
+    return CollectiveCall(RULES["barrier"], [], None, {})
 
 
-def bcast(self: Any, obj: Any, root: int = 0) -> Call:
+def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
     """The root's object to everybody."""
     root = checked_root(self, root)
     send = [ObjectPayload(obj)] if self._rank == root else []
-    call = Call(RULES["broadcast"], send, None, {"root": root}, root)
+    call = CollectiveCall(RULES["broadcast"], send, None, {"root": root}, root)
     call.value = obj
     return call
 
 
-def gather(self: Any, sendobj: Any, root: int = 0) -> Call:
+def gather(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
     """Everybody's object to the root, as a list."""
     root = checked_root(self, root)
     send = [ObjectPayload(sendobj)]
-    return Call(RULES["gather"], send, None, {"root": root}, root, listed=True)
+    return CollectiveCall(RULES["gather"], send, None, {"root": root}, root, listed=True)
 
 
-def scatter(self: Any, sendobj: Any, root: int = 0) -> Call:
+def scatter(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
     """One object of the root's list to each rank."""
     root = checked_root(self, root)
     send = _listed(self, sendobj) if self._rank == root else []
-    return Call(RULES["scatter"], list(send), None, {"root": root}, root)
+    return CollectiveCall(RULES["scatter"], list(send), None, {"root": root}, root)
 
 
-def allgather(self: Any, sendobj: Any) -> Call:
+def allgather(self: Any, sendobj: Any) -> CollectiveCall:
     """Everybody's object to everybody, as a list."""
-    return Call(RULES["all_gather"], [ObjectPayload(sendobj)], None, {}, listed=True)
+    return CollectiveCall(RULES["all_gather"], [ObjectPayload(sendobj)], None, {}, listed=True)
 
 
-def alltoall(self: Any, sendobj: Any) -> Call:
+def alltoall(self: Any, sendobj: Any) -> CollectiveCall:
     """The i-th object of everybody's list to rank i."""
-    return Call(RULES["all_to_all"], list(_listed(self, sendobj)), None, {}, listed=True)
+    return CollectiveCall(RULES["all_to_all"], list(_listed(self, sendobj)), None, {}, listed=True)
 
 
-def _folding(rule: str, sendobj: Any, op: Any, root: int = -1) -> Call:
+def _folding(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall:
     op = as_op(op)
     facts = ({"root": root} if root >= 0 else {}) | {"op": op.identity()}
-    return Call(RULES[rule], [ObjectPayload(sendobj)], None, facts, root, op)
+    return CollectiveCall(RULES[rule], [ObjectPayload(sendobj)], None, facts, root, op)
 
 
-def reduce(self: Any, sendobj: Any, op: Any = SUM, root: int = 0) -> Call:
+def reduce(self: Any, sendobj: Any, op: Any = SUM, root: int = 0) -> CollectiveCall:
     """The reduction of all ranks' objects, on the root."""
     return _folding("reduce", sendobj, op, checked_root(self, root))
 
 
-def allreduce(self: Any, sendobj: Any, op: Any = SUM) -> Call:
+def allreduce(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
     """The reduction of all ranks' objects, on everybody."""
     return _folding("all_reduce", sendobj, op)
 
 
-def scan(self: Any, sendobj: Any, op: Any = SUM) -> Call:
+def scan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
     """The reduction of the objects of the ranks up to and including this one."""
     return _folding("scan", sendobj, op)
 
 
-def exscan(self: Any, sendobj: Any, op: Any = SUM) -> Call:
+def exscan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
     """The reduction of the objects of the ranks before this one; None on rank 0."""
     return _folding("exscan", sendobj, op)

@@ -14,7 +14,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from spmdsim.collectives import Move, Schedule
+from spmdsim.collectives import Instruction, Schedule
 from spmdsim.collectives.formula import evaluate
 from spmdsim.core.blocks import largest_block, split_block
 from spmdsim.cost.networks.topology import Floats, Ints
@@ -28,7 +28,7 @@ RANK_ROUND_LIMIT = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
+class LinkLoad:
     """Equal rounds in a row: who sends how much to whom.
 
     Attributes:
@@ -86,7 +86,7 @@ def symmetry_of(schedule: Schedule) -> str:
     return ""
 
 
-def traffic(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Traffic]:
+def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
     """All rounds of a schedule.
 
     Args:
@@ -140,12 +140,12 @@ def compressed_rounds(
     return tuple(found)
 
 
-def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[Traffic]:
+def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
     n = schedule.size
     for repeat, sends, reduced in compressed_rounds(schedule):
         sizes = [largest_window(schedule, nbytes, itemsize, chunks) for _, chunks in sends]
         peers = [peer for peer, _ in sends]
-        yield Traffic(
+        yield LinkLoad(
             repeat,
             largest_window(schedule, nbytes, itemsize, reduced),
             sum(sizes),
@@ -187,11 +187,11 @@ def largest_window(schedule: Schedule, nbytes: int, itemsize: int, chunks: int) 
 # ------------------------------------------------------------------------------ every rank for itself
 
 
-def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[Traffic]:
+def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[LinkLoad]:
     n = schedule.size
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     done = 0
-    nothing: list[Move] = []
+    nothing: list[Instruction] = []
     for moves_of in zip_longest(*(schedule.rounds(rank) for rank in range(n)), fillvalue=nothing):
         done += n
         if done > RANK_ROUND_LIMIT:
@@ -202,7 +202,7 @@ def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[
         yield _one_round(moves_of, sizes)
 
 
-def _one_round(moves_of: tuple[list[Move], ...], sizes: list[int]) -> Traffic:
+def _one_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
     """The messages of one round of all ranks."""
     k = len(sizes)
     sources: list[int] = []
@@ -227,4 +227,4 @@ def _one_round(moves_of: tuple[list[Move], ...], sizes: list[int]) -> Traffic:
     loads = [np.bincount(ends, arrays[2]).max(initial=0.0) for ends in arrays[:2]]
     ports = int(np.bincount(arrays[0]).max(initial=0))
     size = len(moves_of)
-    return Traffic(1, float(reduced), float(max(loads)), len(sources), ports, None, size, lambda: arrays)
+    return LinkLoad(1, float(reduced), float(max(loads)), len(sources), ports, None, size, lambda: arrays)

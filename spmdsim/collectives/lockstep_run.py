@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.collectives.execution import Array, Post, ReduceOp, rounds_of
 from spmdsim.collectives.partition import cut
-from spmdsim.collectives.program import program_for_sizes
+from spmdsim.collectives.rank_program import program_for_sizes
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
 

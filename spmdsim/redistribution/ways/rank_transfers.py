@@ -36,7 +36,7 @@ def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class MemberBox:
     """A box that goes to or comes from a member: its number in the communicator, and where it is locally."""
 
     member: int
@@ -54,7 +54,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class RankTransfers:
     """All that one rank sends and receives in a step.
 
     Args:
@@ -74,8 +74,8 @@ class Traffic:
     me: int
     source: tuple[int, ...]
     target: tuple[int, ...]
-    sends: tuple[Piece, ...]
-    receives: tuple[Piece, ...]
+    sends: tuple[MemberBox, ...]
+    receives: tuple[MemberBox, ...]
     own: tuple[Index, Index] | None
     gathered: tuple[Index | None, ...] | None
     largest: int
@@ -86,7 +86,7 @@ def _shape(box: Bounds) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in box)
 
 
-def group_traffic(step: Step, rank: int) -> Traffic:
+def group_transfers(step: Step, rank: int) -> RankTransfers:
     """The traffic of a placing step inside a group of the mesh.
 
     Raises:
@@ -107,7 +107,7 @@ def group_traffic(step: Step, rank: int) -> Traffic:
         if k == me:
             own = (within(box, before[me]), within(box, after[me]))
         else:
-            receives.append(Piece(k, within(box, after[me])))
+            receives.append(MemberBox(k, within(box, after[me])))
     if got != math.prod(_shape(after[me])):
         raise PlanError(
             f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
@@ -117,13 +117,13 @@ def group_traffic(step: Step, rank: int) -> Traffic:
     for k in range(len(members)):
         box = overlap(before[me], after[k])
         if k != me and box is not None and before[k] != before[me] and first[before[me]] == me:
-            sends.append(Piece(k, within(box, before[me])))
+            sends.append(MemberBox(k, within(box, before[me])))
     gathered = None
     held = [box for box in before if math.prod(_shape(box))]
     if len(set(after)) == 1 and len(set(held)) == len(held):
         gathered = tuple(within(b, after[0]) if math.prod(_shape(b)) else None for b in before)
     largest = max(math.prod(_shape(box)) for box in (*before, *after))
-    found = Traffic(
+    found = RankTransfers(
         members,
         me,
         _shape(before[me]),
@@ -151,7 +151,7 @@ def _differing(boxes: list[Bounds]) -> list[int]:
     return [dim for dim, sides in enumerate(zip(*boxes)) if len(set(sides)) > 1]
 
 
-def _blocks(traffic: Traffic) -> bool:
+def _blocks(traffic: RankTransfers) -> bool:
     """Whether both sides are one equal block per member, one after the other."""
     if traffic.own is None:
         return False
@@ -167,7 +167,7 @@ def _blocks(traffic: Traffic) -> bool:
     return True
 
 
-def exchange_traffic(step: Step, rank: int) -> Traffic:
+def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     """The traffic of a direct exchange between two layouts, over the ranks of both meshes."""
     from spmdsim.redistribution.exchange.direct import receives, sends
 
@@ -177,13 +177,13 @@ def exchange_traffic(step: Step, rank: int) -> Traffic:
     got = receives(step.src, step.dst, step.shape, rank)
     given = sends(step.src, step.dst, step.shape, rank)
     own = next(((within(t.box, source), within(t.box, target)) for t in got if t.peer == rank), None)
-    return Traffic(
+    return RankTransfers(
         members,
         number[rank],
         _shape(source),
         _shape(target),
-        tuple(Piece(number[t.peer], within(t.box, source)) for t in given if t.peer != rank),
-        tuple(Piece(number[t.peer], within(t.box, target)) for t in got if t.peer != rank),
+        tuple(MemberBox(number[t.peer], within(t.box, source)) for t in given if t.peer != rank),
+        tuple(MemberBox(number[t.peer], within(t.box, target)) for t in got if t.peer != rank),
         own,
         None,
         math.prod(step.shape),
@@ -194,14 +194,14 @@ def exchange_traffic(step: Step, rank: int) -> Traffic:
 class Side:
     """One side of a packed exchange: where each member's pieces are in the flat buffer, one after the other."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MemberBox, ...]
     counts: list[int]
     offsets: list[int]
     total: int
     direct: bool
 
 
-def packed_side(pieces: tuple[Piece, ...], shape: tuple[int, ...], size: int) -> Side:
+def packed_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
     """A side in which the pieces lie one after the other, or in place where all of them are contiguous."""
     counts, offsets, packed = [0] * size, [0] * size, 0
     found = [flat_offset(shape, piece.index) for piece in pieces]
@@ -264,18 +264,18 @@ def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
     )
 
 
-def row_count(traffic: Traffic) -> int | None:
+def row_count(traffic: RankTransfers) -> int | None:
     """How many rows the target has if each row is made of the members' equal parts, in order; else None."""
     assert traffic.gathered is not None
     first, place = traffic.gathered[0], 0
     if first is None:
         return None
-    part = Piece(0, first).shape
+    part = MemberBox(0, first).shape
     dim = next((d for d, size in enumerate(part) if size != traffic.target[d]), None)
     if dim is None or part[dim] * len(traffic.gathered) != traffic.target[dim]:
         return None
     for index in traffic.gathered:
-        if index is None or Piece(0, index).shape != part or index[dim].start != place:
+        if index is None or MemberBox(0, index).shape != part or index[dim].start != place:
             return None
         place += part[dim]
     return math.prod(part[:dim])

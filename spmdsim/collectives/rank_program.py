@@ -12,15 +12,15 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from spmdsim.collectives.moves import COMBINE, COPY, RECV, SEND, Chunks, Move
+from spmdsim.collectives.instructions import COMBINE, COPY, RECV, SEND, Chunks, Instruction
+from spmdsim.collectives.round_table import collector_paused
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.table import collector_paused
 from spmdsim.errors import ScheduleError
 
 INPUT, OUTPUT, WORK = 0, 1, 2
 
 
-class Place(NamedTuple):
+class ArraySpan(NamedTuple):
     """Elements ``start`` ... ``stop - 1`` of one of the three arrays."""
 
     array: int
@@ -31,22 +31,22 @@ class Place(NamedTuple):
 class Action(NamedTuple):
     """``target = first op second``, or a copy of ``first`` when there is no second."""
 
-    target: Place
-    first: Place
-    second: Place | None = None
+    target: ArraySpan
+    first: ArraySpan
+    second: ArraySpan | None = None
 
 
-class Step(NamedTuple):
+class RankStep(NamedTuple):
     """A round: pack, exchange messages, then act on what arrived."""
 
     packs: tuple[Action, ...]
-    receives: tuple[tuple[int, Place], ...]
-    sends: tuple[tuple[int, Place], ...]
+    receives: tuple[tuple[int, ArraySpan], ...]
+    sends: tuple[tuple[int, ArraySpan], ...]
     actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class RankProgram:
     """What one rank does, in elements.
 
     Attributes:
@@ -57,7 +57,7 @@ class Program:
         input_shift: where the input starts in the output, if ``same_places``.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[RankStep, ...]
     finish: tuple[Action, ...]
     input_count: int
     output_count: int
@@ -76,23 +76,23 @@ class Program:
         return sum(place.stop - place.start for step in self.steps for _, place in step.sends)
 
 
-def program_for(schedule: Schedule, rank: int, count: int) -> Program:
+def program_for(schedule: Schedule, rank: int, count: int) -> RankProgram:
     """The program of a rank for a vector of ``count`` elements (see ``Schedule.chunk_elements``)."""
     return _cached(schedule, rank, count)
 
 
 @lru_cache(maxsize=4096)
-def _cached(schedule: Schedule, rank: int, count: int) -> Program:
+def _cached(schedule: Schedule, rank: int, count: int) -> RankProgram:
     return compile_program(schedule, rank, schedule.chunk_elements(count))
 
 
 @lru_cache(maxsize=4096)
-def program_for_sizes(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> Program:
+def program_for_sizes(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> RankProgram:
     """The program of a rank for given chunk sizes in elements, remembered."""
     return compile_program(schedule, rank, sizes)
 
 
-def compile_program(schedule: Schedule, rank: int, sizes: Sequence[int]) -> Program:
+def compile_program(schedule: Schedule, rank: int, sizes: Sequence[int]) -> RankProgram:
     """The program of a rank for given chunk sizes in elements.
 
     Raises:
@@ -147,7 +147,7 @@ class _Compiler:
             position += self._size(cell)
         return position
 
-    def program(self) -> Program:
+    def program(self) -> RankProgram:
         with collector_paused():
             steps = tuple(self._step(moves) for moves in self.rounds if moves)
             finish = []
@@ -155,7 +155,7 @@ class _Compiler:
                 target, held = self._place(self.home, first, stop), self._held(first, stop)
                 if target != held:
                     finish.append(Action(target, held))
-        return Program(
+        return RankProgram(
             steps,
             tuple(_without_empty(finish)),
             self.input_count,
@@ -181,18 +181,18 @@ class _Compiler:
                 yield begin, end
                 begin = end
 
-    def _place(self, kinds: bytearray, first: int, stop: int) -> Place:
+    def _place(self, kinds: bytearray, first: int, stop: int) -> ArraySpan:
         array = kinds[first]
         offsets = self.offsets[array]
-        return Place(array, offsets[first], offsets[stop - 1] + self._size(stop - 1))
+        return ArraySpan(array, offsets[first], offsets[stop - 1] + self._size(stop - 1))
 
-    def _held(self, first: int, stop: int) -> Place:
+    def _held(self, first: int, stop: int) -> ArraySpan:
         if self.now[first] == NOWHERE:
             text = f"rank {self.rank} uses chunk {first}, which it does not hold"
             raise ScheduleError(text, schedule=self.schedule.name)
         return self._place(self.now, first, stop)
 
-    def _step(self, moves: list[Move]) -> Step:
+    def _step(self, moves: list[Instruction]) -> RankStep:
         self.aside = self.cells_end
         packs: list[Action] = []
         sends = []
@@ -201,7 +201,7 @@ class _Compiler:
             if move.kind == SEND:
                 sends.append((move.peer, self._outgoing(move.chunks, packs)))
                 sending.update(move.chunks)
-        receives: list[tuple[int, Place]] = []
+        receives: list[tuple[int, ArraySpan]] = []
         actions: list[Action] = []
         for move in moves:
             if move.receives:
@@ -211,13 +211,13 @@ class _Compiler:
                 self._local(move, actions)
         self.work_count = max(self.work_count, self.aside)
         exchanged = tuple(receives), tuple(sends)
-        return Step(tuple(_without_empty(packs)), *exchanged, tuple(_without_empty(actions)))
+        return RankStep(tuple(_without_empty(packs)), *exchanged, tuple(_without_empty(actions)))
 
-    def _set_aside(self, size: int) -> Place:
+    def _set_aside(self, size: int) -> ArraySpan:
         self.aside += size
-        return Place(WORK, self.aside - size, self.aside)
+        return ArraySpan(WORK, self.aside - size, self.aside)
 
-    def _outgoing(self, chunks: Chunks, packs: list[Action]) -> Place:
+    def _outgoing(self, chunks: Chunks, packs: list[Action]) -> ArraySpan:
         places = [self._held(first, stop) for first, stop in self._runs(chunks)]
         whole = _joined(places)
         if whole is not None:
@@ -226,7 +226,7 @@ class _Compiler:
         packs += [Action(t, f) for t, f in zip(_split(packed, places), places)]
         return packed
 
-    def _incoming(self, move: Move, sending: set[int], actions: list[Action]) -> Place:
+    def _incoming(self, move: Instruction, sending: set[int], actions: list[Action]) -> ArraySpan:
         """Where a message is received: straight where it belongs, or aside if it must be reduced or would clash."""
         runs = list(self._runs(move.chunks))
         targets = [self._place(self.home, first, stop) for first, stop in runs]
@@ -244,13 +244,13 @@ class _Compiler:
             actions.append(self._action(first, stop, piece, reducing, left))
         return arrived
 
-    def _local(self, move: Move, actions: list[Action]) -> None:
+    def _local(self, move: Instruction, actions: list[Action]) -> None:
         reducing, left = move.kind == COMBINE, bool(move.left)
         for source, cell in zip(move.source, move.chunks):
             held = self._held(source, source + 1)
             actions.append(self._action(cell, cell + 1, held, reducing, left))
 
-    def _action(self, first: int, stop: int, value: Place, reducing: bool, left: bool) -> Action:
+    def _action(self, first: int, stop: int, value: ArraySpan, reducing: bool, left: bool) -> Action:
         target = self._place(self.home, first, stop)
         if reducing:
             own = self._held(first, stop)
@@ -278,24 +278,24 @@ def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
         yield first, stop
 
 
-def _joined(places: Sequence[Place]) -> Place | None:
+def _joined(places: Sequence[ArraySpan]) -> ArraySpan | None:
     """The places as one, if they lie side by side."""
     if len(places) == 1:
         return places[0]
     if not places:
-        return Place(WORK, 0, 0)
+        return ArraySpan(WORK, 0, 0)
     for one, two in pairwise(places):
         if one.array != two.array or one.stop != two.start:
             return None
-    return Place(places[0].array, places[0].start, places[-1].stop)
+    return ArraySpan(places[0].array, places[0].start, places[-1].stop)
 
 
-def _split(whole: Place, like: Sequence[Place]) -> list[Place]:
+def _split(whole: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
     """Cut a place into pieces of the sizes of ``like``."""
     pieces, position = [], whole.start
     for place in like:
         stop = position + place.stop - place.start
-        pieces.append(Place(whole.array, position, stop))
+        pieces.append(ArraySpan(whole.array, position, stop))
         position = stop
     return pieces
 

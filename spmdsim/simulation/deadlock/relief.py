@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.simulation.engine.collectives import Call
-from spmdsim.simulation.engine.messages import STANDARD, Message, finish
+from spmdsim.simulation.deadlock.wait_graph import WaitGraph, arrows, awaited_ranks, open_operations
+from spmdsim.simulation.engine.collectives import CollectiveCall
+from spmdsim.simulation.engine.mailboxes import STANDARD, Message, finish
 from spmdsim.simulation.engine.scheduler import Scheduler
-from spmdsim.simulation.findings.places import Place, place_of, ranks_text, site_key
+from spmdsim.simulation.findings.places import ProgramPlace, place_of, ranks_text, site_key
 from spmdsim.simulation.findings.problems import WARNING, Problem
-from spmdsim.simulation.standstill.waiting import WaitGraph, arrows, awaited_ranks, open_operations
 
 
 class Relief:
@@ -39,7 +39,7 @@ class Relief:
         text = f"{place} only works because the library buffers the message: without a buffer "
         self._report(scheduler, "needs_buffering", message, place, text)
 
-    def confirm_early(self, scheduler: Scheduler, call: Call) -> None:
+    def confirm_early(self, scheduler: Scheduler, call: CollectiveCall) -> None:
         """The collective that a rank left early has come together: report it."""
         place = place_of(call.task.rank, call.name, call.site)
         text = (
@@ -48,7 +48,9 @@ class Relief:
         )
         self._report(scheduler, "early_leave", call, place, text)
 
-    def _report(self, scheduler: Scheduler, kind: str, operation: Any, place: Place, text: str) -> None:
+    def _report(
+        self, scheduler: Scheduler, kind: str, operation: Any, place: ProgramPlace, text: str
+    ) -> None:
         key = (kind, site_key(operation.site))
         if key in scheduler.suspects:
             return
@@ -66,7 +68,7 @@ class Relief:
         )
         scheduler.problems.append(problem)
 
-    def _who(self, place: Place, operation: Any, ranks: list[int]) -> str:
+    def _who(self, place: ProgramPlace, operation: Any, ranks: list[int]) -> str:
         if len(self.cycle) == 1:
             return f"rank {place.rank} waits for itself"
         if len(self.cycle) > 1:
@@ -86,7 +88,7 @@ def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
         return False
     waiting = [one for task in graph.blocked for one in open_operations(task.waiting)]
     sends = [one for one in waiting if isinstance(one, Message) and one.mode is STANDARD]
-    early = [one for one in waiting if isinstance(one, Call) and _could_leave(scheduler, one)]
+    early = [one for one in waiting if isinstance(one, CollectiveCall) and _could_leave(scheduler, one)]
     if not sends and not early:
         return False
     on_cycle = graph.components()
@@ -102,7 +104,7 @@ def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
     return True
 
 
-def _could_leave(scheduler: Scheduler, call: Call) -> bool:
+def _could_leave(scheduler: Scheduler, call: CollectiveCall) -> bool:
     """Whether a rank may leave a collective early, and all it waits for can still come."""
     missing = awaited_ranks(call)[0]
     return call.may_leave() and not any(scheduler.tasks[rank].finished for rank in missing)

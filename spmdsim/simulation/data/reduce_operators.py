@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.data.datatypes import of_dtype
+from spmdsim.simulation.data.derived_types import of_dtype
 
 
 class Op:
@@ -108,7 +108,7 @@ class Op:
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
         """Set inoutbuf = inbuf op inoutbuf, on this rank alone."""
-        from spmdsim.simulation.data.buffers import simple
+        from spmdsim.simulation.data.message_buffers import simple
 
         left, right = simple(inbuf), simple(inoutbuf)
         self.check(left.dtype)

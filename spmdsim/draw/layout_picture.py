@@ -25,7 +25,7 @@ GAP = ".."
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """A piece of a line; ``shard`` decides its colour."""
 
     text: str
@@ -41,7 +41,7 @@ class Picture:
         shards: how many shards there are, to spread the colours.
     """
 
-    lines: tuple[tuple[Cell, ...], ...]
+    lines: tuple[tuple[GridCell, ...], ...]
     shards: int
 
     def plain(self) -> str:
@@ -97,14 +97,14 @@ def rank_grid(layout: Layout, width: int = 100) -> Picture:
     mesh = layout.mesh
     axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
     row, column = (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
-    lines: list[tuple[Cell, ...]] = []
+    lines: list[tuple[GridCell, ...]] = []
     panels = list(_panels(layout, axes[:-2]))
     for i, panel in enumerate(panels):
         if panel is None:
-            lines += [(), (Cell(GAP),)]
+            lines += [(), (GridCell(GAP),)]
             continue
         if panel:
-            lines += [()] * (i > 0) + [(Cell(" ".join(f"{a}={c}" for a, c in panel.items())),)]
+            lines += [()] * (i > 0) + [(GridCell(" ".join(f"{a}={c}" for a, c in panel.items())),)]
         lines += _panel(layout, panel, row, column, width)
     return Picture(tuple(lines), layout.shard_count)
 
@@ -117,7 +117,7 @@ def _panels(layout: Layout, axes: Sequence[str]) -> Iterator[dict[str, int] | No
 
 def _panel(
     layout: Layout, panel: dict[str, int], row: str | None, column: str | None, width: int
-) -> list[tuple[Cell, ...]]:
+) -> list[tuple[GridCell, ...]]:
     size = layout.mesh.axis_size
     cell = max(
         len(f"{max(layout.mesh.ranks or [layout.mesh.size])}:{layout.shard_count}"), len(f"{column}=00")
@@ -126,28 +126,28 @@ def _panel(
     columns = shown(size(column), most) if column else [0]
     rows = shown(size(row), MOST_ROWS) if row else [0]
     head = ["rank:shard", *(GAP if c is None else f"{column}={c}" if column else "" for c in columns)]
-    table: list[list[Cell]] = [[Cell(text) for text in head]]
+    table: list[list[GridCell]] = [[GridCell(text) for text in head]]
     for r in rows:
-        cells = [Cell(GAP if r is None else f"{row}={r}" if row else "")]
+        cells = [GridCell(GAP if r is None else f"{row}={r}" if row else "")]
         for c in columns:
             if r is None or c is None:
-                cells.append(Cell(GAP))
+                cells.append(GridCell(GAP))
                 continue
             coords = {**panel, **({row: r} if row else {}), **({column: c} if column else {})}
             rank = layout.mesh.rank_of([coords.get(axis, 0) for axis in layout.mesh.axes])
             shard = layout.shard_number(rank)
-            cells.append(Cell(f"{rank}:{shard}", shard))
+            cells.append(GridCell(f"{rank}:{shard}", shard))
         table.append(cells)
     return _aligned(table)
 
 
-def _aligned(table: list[list[Cell]]) -> list[tuple[Cell, ...]]:
+def _aligned(table: list[list[GridCell]]) -> list[tuple[GridCell, ...]]:
     widths = [max(len(row[i].text) for row in table) for i in range(len(table[0]))]
     lines = []
     for row in table:
-        line: list[Cell] = []
+        line: list[GridCell] = []
         for i, (cell, width) in enumerate(zip(row, widths)):
-            line += [Cell("  ")] * (i > 0) + [Cell(cell.text.ljust(width), cell.shard)]
+            line += [GridCell("  ")] * (i > 0) + [GridCell(cell.text.ljust(width), cell.shard)]
         lines.append(tuple(line))
     return lines
 
@@ -178,16 +178,16 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
     title = ", ".join(
         f"{name}: dim {dim}" for name, dim in (("rows", row), ("columns", column)) if dim is not None
     )
-    lines: list[tuple[Cell, ...]] = [(Cell(title or "a scalar"),)]
+    lines: list[tuple[GridCell, ...]] = [(GridCell(title or "a scalar"),)]
     counts = [layout.parts[dim] for dim in others]
     for panel in shown(math.prod(counts), MOST_PANELS):
         if panel is None:
-            lines.append((Cell(GAP),))
+            lines.append((GridCell(GAP),))
             continue
         chosen = dict(zip(others, _digits(panel, counts)))
         if chosen:
             where = ", ".join(f"dim {d}: {_interval(layout, shape, d, i)}" for d, i in chosen.items())
-            lines.append((Cell(where),))
+            lines.append((GridCell(where),))
         lines += _boxes(layout, shape, row, column, chosen, width)
     return Picture(tuple(lines), layout.shard_count)
 
@@ -229,7 +229,7 @@ def _boxes(
     column: int | None,
     chosen: dict[int, int],
     width: int,
-) -> list[tuple[Cell, ...]]:
+) -> list[tuple[GridCell, ...]]:
     rows = shown(1 if row is None else layout.parts[row], MOST_PIECES)
     margin = max(4, len(str(max(shape, default=0))) + 2)
     for most in range(MOST_PIECES, 2, -1):
@@ -264,27 +264,27 @@ def _ruled(
     starts: list[str],
     widths: list[int],
     margin: str,
-) -> list[tuple[Cell, ...]]:
+) -> list[tuple[GridCell, ...]]:
     row, column = dims
-    lines: list[tuple[Cell, ...]] = []
+    lines: list[tuple[GridCell, ...]] = []
     if column is not None:
         above = "".join(start.ljust(width + 1) for start, width in zip(starts, widths))
-        lines.append((Cell(f"{margin}{above}{shape[column]}"),))
+        lines.append((GridCell(f"{margin}{above}{shape[column]}"),))
     rule = "+" + "+".join("-" * width for width in widths) + "+"
     for k, r in enumerate(rows):
         begin = _start(layout, shape, row, r, k).rjust(len(margin) - 2)
-        lines.append((Cell(f"{begin}  {rule}"),))
+        lines.append((GridCell(f"{begin}  {rule}"),))
         if r is None:
-            lines.append((Cell(f"{margin}{GAP}"),))
+            lines.append((GridCell(f"{margin}{GAP}"),))
             continue
         for part in range(2):
-            line = [Cell(f"{margin}|")]
+            line = [GridCell(f"{margin}|")]
             for c, width in zip(columns, widths):
                 texts, shard = ((GAP, GAP), None) if c is None else content[r, c]
-                line += [Cell(texts[part].center(width), shard), Cell("|")]
+                line += [GridCell(texts[part].center(width), shard), GridCell("|")]
             lines.append(tuple(line))
     end = ("" if row is None else str(shape[row])).rjust(len(margin) - 2)
-    lines.append((Cell(f"{end}  {rule}"),))
+    lines.append((GridCell(f"{end}  {rule}"),))
     return lines
 
 

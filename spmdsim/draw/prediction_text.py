@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spmdsim.collectives.selection import choose
-from spmdsim.cost.prediction import Crossover, Point, Prediction
+from spmdsim.cost.prediction import Crossover, PredictedPoint, Prediction
 from spmdsim.draw.plot import Line, Plot, short
 from spmdsim.errors import InputError
 
@@ -38,7 +38,7 @@ def microseconds(seconds: float) -> str:
 def prediction_tables(found: Prediction, libraries: bool) -> Iterator[tuple[list[str], list[list[str]], str]]:
     """Columns, rows and title of each table: algorithms below one another, up to ten points side by side."""
     over_ranks = len({point.nbytes for point in found.points}) == 1
-    blocks: dict[int, list[Point]] = {}
+    blocks: dict[int, list[PredictedPoint]] = {}
     for point in found.points:
         blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
     for ranks, points in blocks.items():
@@ -57,7 +57,7 @@ def prediction_tables(found: Prediction, libraries: bool) -> Iterator[tuple[list
             yield ["ranks" if over_ranks else "size", *heads], rows, title
 
 
-def _cell(point: Point, name: str) -> str:
+def _cell(point: PredictedPoint, name: str) -> str:
     if name not in point.seconds:
         return "- "
     return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spmdsim.core import Bounds, Layout
-from spmdsim.draw.layout import Cell, Picture
+from spmdsim.draw.layout_picture import GridCell, Picture
 from spmdsim.redistribution.exchange.direct import receives
 
 MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
@@ -78,23 +78,25 @@ def _texts(sent: Sequence[Sent], cell: Sequence[tuple[int, int]]) -> list[tuple[
 
 def _lines(
     cells: list[list[list[tuple[str, int]]]], cuts: list[list[int]], number: dict[int, int], ndim: int
-) -> list[tuple[Cell, ...]]:
+) -> list[tuple[GridCell, ...]]:
     """The grid with its borders, the row borders' indices on the left and the column borders' above."""
     heads = [str(edge) for edge in cuts[1]]
     texts = [len(text) for row in cells for cell in row for text, _ in cell]
     width = max([*texts, *map(len, heads)]) + 2
     margin = max(len(str(edge)) for edge in cuts[0]) + 1 if ndim == 2 else 1
-    lines: list[tuple[Cell, ...]] = [(Cell(" " * margin + "".join(head.ljust(width + 1) for head in heads)),)]
+    lines: list[tuple[GridCell, ...]] = [
+        (GridCell(" " * margin + "".join(head.ljust(width + 1) for head in heads)),)
+    ]
     rule = "+" + "+".join("-" * width for _ in cells[0]) + "+"
     for k, row in enumerate(cells):
         label = str(cuts[0][k]) if ndim == 2 else ""
-        lines.append((Cell(label.rjust(margin - 1) + " " + rule),))
+        lines.append((GridCell(label.rjust(margin - 1) + " " + rule),))
         for line in range(max(len(cell) for cell in row)):
-            parts = [Cell(" " * margin + "|")]
+            parts = [GridCell(" " * margin + "|")]
             for cell in row:
                 text, sender = cell[line] if line < len(cell) else ("", -1)
-                parts += [Cell(f" {text}".ljust(width), number.get(sender)), Cell("|")]
+                parts += [GridCell(f" {text}".ljust(width), number.get(sender)), GridCell("|")]
             lines.append(tuple(parts))
     last = str(cuts[0][-1]) if ndim == 2 else ""
-    lines.append((Cell(last.rjust(margin - 1) + " " + rule),))
+    lines.append((GridCell(last.rjust(margin - 1) + " " + rule),))
     return lines

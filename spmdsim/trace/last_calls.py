@@ -11,7 +11,7 @@ from typing import Any
 
 from spmdsim.errors import InputError
 from spmdsim.reading import read_json
-from spmdsim.trace.table import columns
+from spmdsim.trace.event_table import columns
 
 #: What the file is, as it says of itself.
 KIND = "the last calls of each rank"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.engine.arrays import own_message, own_receive
-from spmdsim.simulation.engine.collectives import Call, Rule, join
-from spmdsim.simulation.engine.messages import Mailbox
+from spmdsim.simulation.engine.collectives import CollectiveCall, CollectiveRule, join
+from spmdsim.simulation.engine.mailboxes import Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.places import Place, place_in_stack
+from spmdsim.simulation.findings.places import ProgramPlace, place_in_stack
 from spmdsim.simulation.findings.problems import ERROR, Problem
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
 from spmdsim.simulation.interface.groups import Group
@@ -22,12 +22,12 @@ from spmdsim.simulation.interface.probes import ProbeMethods
 from spmdsim.simulation.interface.requests import Request
 
 if TYPE_CHECKING:
-    from spmdsim.simulation.interface.topology import Cartcomm
+    from spmdsim.simulation.interface.process_topology import Cartcomm
 
 _frame = sys._getframe
 
 
-class Shared:
+class CommunicatorState:
     """What all ranks of a communicator have in common.
 
     Attributes:
@@ -49,7 +49,7 @@ class Shared:
         self.counts = [0] * self.size
         self.history: list[Any] = []
         self.grid = grid
-        self.forming: dict[Any, Shared] = {}
+        self.forming: dict[Any, CommunicatorState] = {}
         scheduler.shared.append(self)
 
 
@@ -57,7 +57,7 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     """One rank's handle on a communicator."""
 
     size: int
-    _shared: Shared
+    _shared: CommunicatorState
     _rank: int
     _holder: Task
     _scheduler: Scheduler
@@ -71,7 +71,7 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
         return made
 
     @classmethod
-    def make(cls, shared: Shared, rank: int, task: Task) -> Any:
+    def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
         """The handle of one rank."""
         made = cls.__new__(cls)
         made._shared, made._rank, made._holder = shared, rank, task
@@ -165,8 +165,10 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
 
     # ------------------------------------------------------------------ new communicators
 
-    def _agree(self, name: str, value: Any, answer: Callable[[list[Call]], None], frame: Any) -> Any:
-        call = Call(Rule(answer, "barrier"), [], None, {})
+    def _agree(
+        self, name: str, value: Any, answer: Callable[[list[CollectiveCall]], None], frame: Any
+    ) -> Any:
+        call = CollectiveCall(CollectiveRule(answer, "barrier"), [], None, {})
         call.value = value
         return meet(self, call, name, frame)
 
@@ -232,7 +234,7 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End all ranks at once."""
         frame = _frame(1)
-        place = Place(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
+        place = ProgramPlace(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
         self._task.exit_code = errorcode or 1
         text = f"rank {place.rank} calls Abort({errorcode}) at {place.where}"
         problem = Problem("abort", ERROR, text, (place.rank,), (place,))
@@ -276,10 +278,10 @@ class Intracomm(Comm):
         forming = shared.forming.get(key)
         if forming is None:
             name = f"{shared.name}.Create_group"
-            forming = shared.forming[key] = Shared(self._scheduler, group.members, name)
+            forming = shared.forming[key] = CommunicatorState(self._scheduler, group.members, name)
         made = Intracomm.make(forming, group.Get_rank(), self._task)
         frame = _frame(1)
-        call = Call(Rule(lambda calls: None, "barrier"), [], None, {})
+        call = CollectiveCall(CollectiveRule(lambda calls: None, "barrier"), [], None, {})
         join(made, call, "Create_group", (frame.f_code, frame.f_lasti))
         if call.done:
             del shared.forming[key]
@@ -291,7 +293,7 @@ class Intracomm(Comm):
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
         """A communicator whose ranks sit on a grid, the last dimension varying fastest."""
-        from spmdsim.simulation.interface.topology import create_cart
+        from spmdsim.simulation.interface.process_topology import create_cart
 
         return create_cart(self, dims, periods, _frame(1))
 
@@ -306,7 +308,7 @@ class Unusable(Intracomm):
         if fatal and not name.startswith("_"):
             frame = _frame(1)
             task = self.__dict__["_holder"]
-            place = Place(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
+            place = ProgramPlace(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
             text = f"rank {task.rank} uses {place}, but {reason}"
             kind = "not_initialized" if "Init" in reason else "finalized"
             task.scheduler.fail(Problem(kind, ERROR, text, (task.rank,), (place,)))
@@ -329,7 +331,7 @@ COMM_NULL: Any = Unusable.__new__(Unusable)
 # ---------------------------------------------------------------------- what agreeing on one means
 
 
-def _partition(calls: list[Call]) -> None:
+def _partition(calls: list[CollectiveCall]) -> None:
     """Split: groups by color, ordered by key, then by old rank."""
     shared = calls[0].comm
     colors: dict[int, list[tuple[int, int]]] = {}
@@ -341,25 +343,27 @@ def _partition(calls: list[Call]) -> None:
     for members in colors.values():
         order = [rank for _, rank in sorted(members)]
         ranks = [shared.ranks[rank] for rank in order]
-        made = Shared(shared.scheduler, ranks, f"{shared.name}.Split")
+        made = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Split")
         for position, rank in enumerate(order):
             calls[rank].value = (made, position)
 
 
-def _duplicate(calls: list[Call]) -> None:
+def _duplicate(calls: list[CollectiveCall]) -> None:
     shared = calls[0].comm
-    made = Shared(shared.scheduler, shared.ranks, f"{shared.name}.Dup", shared.grid)
+    made = CommunicatorState(shared.scheduler, shared.ranks, f"{shared.name}.Dup", shared.grid)
     for call in calls:
         call.value = made
 
 
-def _select(calls: list[Call]) -> None:
+def _select(calls: list[CollectiveCall]) -> None:
     shared = calls[0].comm
-    made: dict[Any, Shared] = {}
+    made: dict[Any, CommunicatorState] = {}
     for call in calls:
         group = call.value
         call.value = None
         if shared.ranks[call.rank] in group.members:
             if group.members not in made:
-                made[group.members] = Shared(shared.scheduler, group.members, f"{shared.name}.Create")
+                made[group.members] = CommunicatorState(
+                    shared.scheduler, group.members, f"{shared.name}.Create"
+                )
             call.value = made[group.members]

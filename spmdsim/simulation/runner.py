@@ -13,19 +13,19 @@ from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import memory_words
+from spmdsim.simulation.deadlock.explanation import on_stall
+from spmdsim.simulation.deadlock.finalize import check_end
+from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
 from spmdsim.simulation.engine.isolation import Isolation, script_folder
-from spmdsim.simulation.engine.output import own_end, own_output, virtual_sleep
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
 from spmdsim.simulation.engine.timing import speeds_of
 from spmdsim.simulation.engine.variables import Variables
-from spmdsim.simulation.findings.places import HERE, Place, is_ours
+from spmdsim.simulation.findings.places import HERE, ProgramPlace, is_ours
 from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
-from spmdsim.simulation.report import Report
-from spmdsim.simulation.standstill.deadlock import on_stall
-from spmdsim.simulation.standstill.finalize import check_end
+from spmdsim.simulation.simulation_report import Report
 from spmdsim.simulation.timeline import Timeline
-from spmdsim.trace.lines import cell
+from spmdsim.trace.source_lines import cell
 
 Emit = Callable[[int, str], None]
 
@@ -221,13 +221,13 @@ def _left(scheduler: Scheduler, task: Task, leaving: SystemExit) -> None:
         scheduler.record_failure(Problem("exit", ERROR, text, (task.rank,), (place,)))
 
 
-def _where(task: Task, error: BaseException, call: str) -> Place:
+def _where(task: Task, error: BaseException, call: str) -> ProgramPlace:
     """The innermost line of the user's that an exception passed."""
-    place = Place(task.rank, call, "?", 0)
+    place = ProgramPlace(task.rank, call, "?", 0)
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
         if not is_ours(frame) and not name.startswith("<frozen"):
-            place = Place(task.rank, call, name, line)
+            place = ProgramPlace(task.rank, call, name, line)
     return place
 
 

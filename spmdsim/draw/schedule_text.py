@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.collectives.facts import as_share
-from spmdsim.collectives.history import History, Message, State
-from spmdsim.collectives.moves import name_chunks
+from spmdsim.collectives.history import History, RankState, RoundMessage
+from spmdsim.collectives.instructions import name_chunks
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -57,7 +57,7 @@ def state_table(story: History, index: int) -> list[str]:
     return lines
 
 
-def _columns(story: History, state: State) -> tuple[list[str], list[list[str]]]:
+def _columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
     cells, count = story.cells, story.schedule.chunk_count
     ranks = range(story.schedule.size)
     if len(cells) > MOST_CELLS:
@@ -68,7 +68,7 @@ def _columns(story: History, state: State) -> tuple[list[str], list[list[str]]]:
     return heads, [[_cell(story, state, rank, cell) for cell in cells] for rank in ranks]
 
 
-def _cell(story: History, state: State, rank: int, cell: int) -> str:
+def _cell(story: History, state: RankState, rank: int, cell: int) -> str:
     value = state.holds[rank].get(cell)
     if value is None:
         return "·"
@@ -98,7 +98,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _by_origin(story: History, state: State) -> tuple[list[str], list[list[str]]]:
+def _by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
     """Too many chunks for a column each: a column per rank they come from, with the number held."""
     size, count = story.schedule.size, story.schedule.chunk_count
     rows = []
@@ -147,7 +147,7 @@ def grid(story: History, most_ranks: int = 20, ascii_only: bool = False) -> list
     return lines
 
 
-def _label(story: History, message: Message) -> str:
+def _label(story: History, message: RoundMessage) -> str:
     if story.schedule.chunk_count == 1 or not message.chunks:
         return "+" if message.reduces else ""
     words = name_chunks(message.chunks).partition(" ")[2].replace(" ", "")
@@ -156,9 +156,9 @@ def _label(story: History, message: Message) -> str:
     return ("+" if message.reduces else "") + words
 
 
-def _lanes(messages: Iterable[Message]) -> list[list[Message]]:
+def _lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
     """Share the messages out over lines so that no two arrows of a line overlap."""
-    lanes: list[list[Message]] = []
+    lanes: list[list[RoundMessage]] = []
     by_length = sorted(messages, key=lambda m: (abs(m.source - m.target), min(m.source, m.target)))
     for message in by_length:
         low, high = sorted((message.source, message.target))
@@ -171,7 +171,7 @@ def _lanes(messages: Iterable[Message]) -> list[list[Message]]:
     return lanes
 
 
-def _lane(story: History, lane: Sequence[Message], size: int, width: int) -> str:
+def _lane(story: History, lane: Sequence[RoundMessage], size: int, width: int) -> str:
     line = list(("│" + " " * (width - 1)) * size)[: (size - 1) * width + 1]
     for message in lane:
         low, high = sorted((message.source, message.target))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from spmdsim.simulation.deadlock.wait_graph import describe
 from spmdsim.simulation.engine.ahead import note_flood
-from spmdsim.simulation.engine.collectives import Call
-from spmdsim.simulation.engine.messages import Message
+from spmdsim.simulation.engine.collectives import CollectiveCall
+from spmdsim.simulation.engine.mailboxes import Message
 from spmdsim.simulation.engine.scheduler import Scheduler
-from spmdsim.simulation.findings.places import Place, place_of, ranks_text
+from spmdsim.simulation.findings.places import ProgramPlace, place_of, ranks_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
-from spmdsim.simulation.standstill.waiting import describe
 
 
 def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
@@ -75,18 +75,18 @@ def _never_waited(scheduler: Scheduler) -> list[Problem]:
     found = []
     for (name, site), operations in groups.items():
         ranks = sorted({operation.task.rank for operation in operations})
-        place: Place = place_of(ranks[0], name, site)
+        place: ProgramPlace = place_of(ranks[0], name, site)
         many = "a request" if len(operations) == 1 else f"{len(operations)} requests"
         whose = f"{ranks_text(ranks)} never {'waits' if len(ranks) == 1 else 'wait'} for"
         state = "" if all(operation.done for operation in operations) else ", not even complete"
-        what = "" if isinstance(operations[0], Call) else f" ({describe(operations[0])})"
+        what = "" if isinstance(operations[0], CollectiveCall) else f" ({describe(operations[0])})"
         text = f"{whose} {many} of {place}{what}{state}"
         found.append(Problem("not_waited", ERROR, text, tuple(ranks), (place,)))
     return found
 
 
 def _not_finalized(scheduler: Scheduler) -> list[Problem]:
-    late = [task for task in scheduler.tasks if isinstance(task.initialized, Place)]
+    late = [task for task in scheduler.tasks if isinstance(task.initialized, ProgramPlace)]
     open_ranks = [task.rank for task in late if not task.finalized]
     if not open_ranks:
         return []

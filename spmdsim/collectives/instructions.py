@@ -36,7 +36,7 @@ LOCAL = -1
 """The ``peer`` of a move that stays on its rank."""
 
 
-class Move(NamedTuple):
+class Instruction(NamedTuple):
     """One thing a rank does in a round.
 
     Attributes:
@@ -77,21 +77,21 @@ class Move(NamedTuple):
         return f"{self.kind} {name_chunks(self.source)} into {what}"
 
 
-Round: TypeAlias = "Sequence[Move]"
-Rounds: TypeAlias = "Iterator[list[Move]]"
+Round: TypeAlias = "Sequence[Instruction]"
+Rounds: TypeAlias = "Iterator[list[Instruction]]"
 
 
-def send(peer: int, chunks: int | Iterable[int]) -> Move:
+def send(peer: int, chunks: int | Iterable[int]) -> Instruction:
     """Send chunks to a rank. ``chunks`` is one number, a range or a list; ``()`` is an empty message."""
-    return Move(SEND, peer, _chunks(chunks))
+    return Instruction(SEND, peer, _chunks(chunks))
 
 
-def recv(peer: int, chunks: int | Iterable[int]) -> Move:
+def recv(peer: int, chunks: int | Iterable[int]) -> Instruction:
     """Receive chunks from a rank; they replace what was there."""
-    return Move(RECV, peer, _chunks(chunks))
+    return Instruction(RECV, peer, _chunks(chunks))
 
 
-def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None) -> Move:
+def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None) -> Instruction:
     """Receive chunks from a rank and reduce them into the chunks of the same numbers.
 
     Args:
@@ -100,17 +100,17 @@ def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None
         left: put the incoming value on the left of the operator. By default the value from the lower
             rank stands left, which keeps the order of the ranks in most algorithms.
     """
-    return Move(REDUCE, peer, _chunks(chunks), (), left)
+    return Instruction(REDUCE, peer, _chunks(chunks), (), left)
 
 
-def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Move:
+def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instruction:
     """Copy chunks to other chunks of the same rank; costs no message."""
-    return Move(COPY, LOCAL, _chunks(target), _chunks(source))
+    return Instruction(COPY, LOCAL, _chunks(target), _chunks(source))
 
 
-def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Move:
+def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Instruction:
     """Reduce chunks into other chunks of the same rank: ``target = source op target`` if ``left``."""
-    return Move(COMBINE, LOCAL, _chunks(target), _chunks(source), left)
+    return Instruction(COMBINE, LOCAL, _chunks(target), _chunks(source), left)
 
 
 def _chunks(chunks: int | Iterable[int]) -> Chunks:

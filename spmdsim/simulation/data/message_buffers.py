@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.simulation.data.constants import IN_PLACE, MPIError
-from spmdsim.simulation.data.datatypes import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
+from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
 
 NO_ORDER, ROWS, COLUMNS = 0, 1, 2
 OBJECT = "object"  # the dtype of a pickled message
 
 
-class Buffer:
+class MessageBuffer:
     """A piece of a rank's memory that a message is read from or written to.
 
     Attributes:
@@ -59,17 +59,17 @@ class Buffer:
         else:
             self.read()[:count] = data
 
-    def part(self, start: int, count: int) -> Buffer:
+    def part(self, start: int, count: int) -> MessageBuffer:
         """``count`` elements from ``start`` on."""
         if self.index is not None:
-            piece = Buffer(self.array, self.dtype, count, self.index[start : start + count])
+            piece = MessageBuffer(self.array, self.dtype, count, self.index[start : start + count])
         else:
-            piece = Buffer(self.read()[start : start + count], self.dtype, count)
+            piece = MessageBuffer(self.read()[start : start + count], self.dtype, count)
         piece.loose = self.loose
         return piece
 
 
-def simple(spec: Any) -> Buffer:
+def simple(spec: Any) -> MessageBuffer:
     """The buffer of a message to or from one rank.
 
     Raises:
@@ -79,12 +79,12 @@ def simple(spec: Any) -> Buffer:
     if type(spec) is np.ndarray:
         flags = spec.flags
         if flags.c_contiguous:
-            whole = Buffer(spec, spec.dtype, spec.size)
+            whole = MessageBuffer(spec, spec.dtype, spec.size)
             if spec.ndim > 1:
                 whole.order = NO_ORDER if flags.f_contiguous else ROWS
             return whole
         if flags.f_contiguous:
-            whole = Buffer(spec, spec.dtype, spec.size)
+            whole = MessageBuffer(spec, spec.dtype, spec.size)
             whole.order = COLUMNS
             return whole
         raise BufferError(_not_contiguous(spec))
@@ -95,7 +95,7 @@ def simple(spec: Any) -> Buffer:
     return _piece(flat, count, start, datatype, order)
 
 
-def writable(spec: Any) -> Buffer:
+def writable(spec: Any) -> MessageBuffer:
     """A buffer to receive into."""
     buffer = simple(spec)
     if not buffer.array.flags.writeable:
@@ -103,7 +103,7 @@ def writable(spec: Any) -> Buffer:
     return buffer
 
 
-def blocks(spec: Any, parts: int) -> list[Buffer]:
+def blocks(spec: Any, parts: int) -> list[MessageBuffer]:
     """Equal buffers, one per rank, after each other in memory."""
     memory, count, start, datatype = _unpack(spec)
     flat, datatype, order = _elements(memory, datatype)
@@ -118,7 +118,7 @@ def blocks(spec: Any, parts: int) -> list[Buffer]:
     return [_piece(flat, count, start + i * count * stride, datatype, order) for i in range(parts)]
 
 
-def vector(spec: Any, parts: int) -> list[Buffer]:
+def vector(spec: Any, parts: int) -> list[MessageBuffer]:
     """Buffers of given counts at given displacements, one per rank."""
     memory, counts, places, datatype = _unpack_vector(spec)
     flat, datatype, order = _elements(memory, datatype)
@@ -144,7 +144,7 @@ def vector(spec: Any, parts: int) -> list[Buffer]:
     return [_piece(flat, n, int(at) * stride, datatype, order) for n, at in zip(sizes, places)]
 
 
-def typed(spec: Any, parts: int) -> list[Buffer]:
+def typed(spec: Any, parts: int) -> list[MessageBuffer]:
     """Buffers of given counts, displacements in bytes and datatypes, one per rank."""
     memory, counts, places, types = _unpack_typed(spec, parts)
     if not (len(counts) == len(places) == len(types) == parts):
@@ -258,19 +258,19 @@ def _as_array(memory: Any) -> Any:
     return array.view(BYTE_DTYPE) if isinstance(memory, bytes | bytearray) else array
 
 
-def _piece(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> Buffer:
+def _piece(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
     """``count`` values of a datatype, from element ``start`` on."""
     if count < 0:
         raise MPIError("ERR_COUNT", f"the count is {count}")
     if datatype.offsets is None and datatype.stride == 1:
         if start < 0 or start + count > len(flat):
             raise MPIError("ERR_BUFFER", _too_small(flat, start, start + count))
-        piece = Buffer(flat[start : start + count], datatype.dtype, count)
+        piece = MessageBuffer(flat[start : start + count], datatype.dtype, count)
     else:
         index = (start + np.arange(count)[:, None] * datatype.stride + datatype._picked()).reshape(-1)
         if len(index) and (index.min() < 0 or index.max() >= len(flat)):
             raise MPIError("ERR_BUFFER", _too_small(flat, int(index.min()), int(index.max()) + 1))
-        piece = Buffer(flat, datatype.dtype, len(index), index)
+        piece = MessageBuffer(flat, datatype.dtype, len(index), index)
     piece.loose = datatype is BYTE or datatype is PACKED
     piece.order = order
     return piece
