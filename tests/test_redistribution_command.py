@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -68,3 +70,26 @@ def test_the_picture_shows_every_transfer_once() -> None:
     drawn = transfers_picture(line("x"), Mesh((2,), ("y",), [2, 0])("y"), (6,))
     assert drawn is not None and "1>2" in drawn.plain() and "2>0" in drawn.plain()
     assert transfers_list(src, dst, (4, 6), rank=0)[0].startswith("0 keeps [0:2, 0:3]")
+
+
+def test_own_notation_is_read_without_dialects() -> None:
+    """Other notations load them: the test would see it."""
+    code = (
+        "import sys; from spmdsim.cli.main import main; main(sys.argv[1:]); "
+        "print([name for name in sys.modules if name.startswith('spmdsim.dialects')])"
+    )
+    for layouts, loaded in ((("dp,tp", "tp,dp"), "[]"), (("S(0)S(1)", "tp,dp"), "spmdsim.dialects.torch")):
+        arguments = [
+            "plan",
+            "--mesh",
+            "dp=2,tp=4",
+            "--src",
+            layouts[0],
+            "--dst",
+            layouts[1],
+            "--shape",
+            "8,8",
+        ]
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert loaded in done.stdout.splitlines()[-1]

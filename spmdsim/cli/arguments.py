@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spmdsim.core import Layout, Mesh
 
 
 def positive(text: str) -> int:
@@ -55,3 +59,23 @@ def finite(text: str) -> float:
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"must be a finite number, but got {text!r}")
     return number
+
+
+def written_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -> Layout:
+    """A layout in any notation; dialects are loaded for others than this package's own.
+
+    Raises:
+        SpmdError: none of the notations.
+
+    >>> written_layout("dp=2,tp=4: dp,tp").short()
+    'S(0)S(1)'
+    """
+    from spmdsim.layout.written import parse_layout
+
+    return parse_layout(text, mesh, ndim, _other_notation)
+
+
+def _other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
+    from spmdsim.dialects.spelling import other_notation
+
+    return other_notation(body, mesh, ndim)

@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _shape(text: str) -> Shape:
-    from spmdsim.dialects.spelling import parse_ints
+    from spmdsim.layout.written import parse_ints
 
     shape = parse_ints(text, "a shape")
     if any(size < 0 for size in shape):
@@ -157,7 +157,7 @@ def _tensor(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, dict
 
 def _from_cuts(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, dict[str, str]]:
     from spmdsim.dialects.mindspore import from_cuts
-    from spmdsim.dialects.spelling import parse_tuples
+    from spmdsim.layout.written import parse_tuples
 
     cuts = parse_tuples(args.shard, "--shard")
     if len(cuts) != 1:
@@ -198,12 +198,13 @@ def _from_tensor_map(args: argparse.Namespace, shape: Shape | None) -> Layout:
 
 
 def _from_mesh(args: argparse.Namespace, shape: Shape | None) -> Layout:
-    from spmdsim.dialects.spelling import parse_layout, parse_mesh
+    from spmdsim.cli.arguments import written_layout
+    from spmdsim.layout.written import parse_mesh
 
     if args.dims is None:
         raise InputError("--mesh needs --dims, one entry per dim")
     mesh = parse_mesh(args.mesh, args.ranks_order)
-    layout = parse_layout(args.dims, mesh, None if shape is None else len(shape))
+    layout = written_layout(args.dims, mesh, None if shape is None else len(shape))
     if shape is not None:
         layout.check_shape(shape)
     return layout

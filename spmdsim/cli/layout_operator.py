@@ -67,7 +67,7 @@ def derive(args: argparse.Namespace) -> Derived:
         SpmdError: an unknown operator, shapes or strategies that do not fit it.
     """
     from spmdsim.dialects.mindspore import check_even
-    from spmdsim.dialects.spelling import parse_tuples
+    from spmdsim.layout.written import parse_tuples
 
     if args.shapes is None:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
@@ -106,7 +106,7 @@ def derive(args: argparse.Namespace) -> Derived:
 
 def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
     """The same for an operator that is called as MindSpore calls it."""
-    from spmdsim.dialects.spelling import parse_order, parse_tuples
+    from spmdsim.layout.written import parse_order, parse_tuples
 
     given = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
     out: Any = None
@@ -166,10 +166,10 @@ def _attribute(text: str) -> tuple[str, Any]:
 
 
 def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, bool]:
-    from spmdsim.dialects import spelling
+    from spmdsim.layout.written import parse_tuples
 
     if args.shard:
-        return spelling.parse_tuples(args.shard, "--shard"), True
+        return parse_tuples(args.shard, "--shard"), True
     if not args.in_layouts:
         raise InputError("--op needs a strategy: --shard with cuts per operand, or --in-layouts with a mesh")
     if len(args.in_layouts) != len(shapes):
@@ -179,20 +179,23 @@ def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, b
 
 
 def _layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
-    from spmdsim.dialects import spelling
+    from spmdsim.cli.arguments import written_layout
+    from spmdsim.layout.written import parse_mesh
 
     if args.device_matrix:
+        from spmdsim.dialects.spelling import parse_mindspore
+
         order = {"ranks_order": args.ranks_order, "tuple_order": args.tuple_order}
-        made = spelling.parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
+        made = parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
         return Layout(made.mesh, made.dims)
-    mesh = spelling.parse_mesh(args.mesh, args.ranks_order) if args.mesh else None
-    return spelling.parse_layout(text, mesh, ndim)
+    mesh = parse_mesh(args.mesh, args.ranks_order) if args.mesh else None
+    return written_layout(text, mesh, ndim)
 
 
 def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> int | list[int]:
     from spmdsim.dialects.mindspore import check_cuts
-    from spmdsim.dialects.spelling import parse_order
     from spmdsim.layout.cuts import factor_cuts
+    from spmdsim.layout.written import parse_order
 
     if not by_cuts:
         size = given[0].mesh.size
@@ -209,7 +212,7 @@ def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> i
 
 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
-    from spmdsim.dialects.spelling import parse_tuples
+    from spmdsim.layout.written import parse_tuples
     from spmdsim.tensor.recipe import layout_from_cuts
 
     if args.out_layout:

@@ -91,17 +91,19 @@ def run(args: argparse.Namespace) -> int:
 
 def layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
     """The two layouts of the arguments."""
-    from spmdsim.dialects.spelling import parse_layout, parse_mindspore
-
     if args.device_matrix:
+        from spmdsim.dialects.spelling import parse_mindspore
+
         src = parse_mindspore(args.device_matrix, args.alias, args.src, ndim=ndim)
         matrix = args.dst_device_matrix or args.device_matrix
         alias = args.dst_alias or (None if args.dst_device_matrix else args.alias)
         dst = parse_mindspore(matrix, alias, args.dst, ndim=to_ndim)
     else:
-        src = parse_layout(args.src, _mesh(args.mesh), ndim)
+        from spmdsim.cli.arguments import written_layout
+
+        src = written_layout(args.src, _mesh(args.mesh), ndim)
         mesh = args.dst_mesh or args.mesh
-        dst = parse_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
+        dst = written_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
     from spmdsim.core import Layout
 
     pending = dict(src.partial)
@@ -113,13 +115,13 @@ def layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, 
 
 
 def _mesh(text: str | None) -> Mesh | None:
-    from spmdsim.dialects.spelling import parse_mesh
+    from spmdsim.layout.written import parse_mesh
 
     return None if text is None else parse_mesh(text)
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    from spmdsim.dialects.spelling import parse_ints
+    from spmdsim.layout.written import parse_ints
 
     stripped = text.strip("()[] ")
     return parse_ints(text, "a shape") if stripped else ()

@@ -152,8 +152,8 @@ def _inputs(args: argparse.Namespace) -> Inputs:
 def _mesh(text: str, size: int) -> Mesh:
     from spmdsim.cases.catalogue import AXES
     from spmdsim.core import Mesh
-    from spmdsim.dialects.spelling import parse_ints, parse_mesh
     from spmdsim.errors import InputError
+    from spmdsim.layout.written import parse_ints, parse_mesh
 
     if "=" in text or "[" in text:
         mesh = parse_mesh(text)
@@ -168,7 +168,7 @@ def _mesh(text: str, size: int) -> Mesh:
 def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]:
     from spmdsim.cases.catalogue import OPERATORS, catalogue, meshes
     from spmdsim.cases.matmul import layout_case, matmul_case, parse_strategy
-    from spmdsim.dialects.spelling import parse_layout
+    from spmdsim.cli.arguments import written_layout
     from spmdsim.errors import InputError
 
     only = tuple(word for item in args.only for word in item.split(","))
@@ -182,7 +182,7 @@ def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]
     found = [_mesh(args.mesh, world.size)] if args.mesh else meshes(world.size)
     if args.layout:
         layouts = _first_fit(
-            found, lambda mesh: [parse_layout(part, mesh, ndim=2) for part in args.layout.split(";")]
+            found, lambda mesh: [written_layout(part, mesh, ndim=2) for part in args.layout.split(";")]
         )
         if len(layouts) not in (2, 3):
             raise InputError(f"--layout takes 'X; W' or 'X; W; OUT', but got {args.layout!r}")

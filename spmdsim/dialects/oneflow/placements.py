@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Mesh
-from spmdsim.dialects.nested import flatten, nest
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.layout.written import flatten, nest
 
 DEVICE_TYPES = ("cpu", "cuda")
 

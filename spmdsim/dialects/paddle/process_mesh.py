@@ -11,8 +11,8 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.dialects.even import first_uneven
-from spmdsim.dialects.nested import flatten
 from spmdsim.errors import LayoutError
+from spmdsim.layout.written import flatten
 
 __all__ = [
     "Partial",

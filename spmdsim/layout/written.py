@@ -1,0 +1,298 @@
+"""This package's own notation of meshes and layouts, and the integers, names and nested tuples in all notations.
+
+====================  ==================================  ========================
+a mesh                ``dp=2,tp=4``, ``2x4``              ranks after ``@``
+a layout              ``dp,(tp,sp),None`` (or ``-``)      ``DIMS partial tp:max``
+both                  ``MESH: DIMS``, ``DIMS over MESH``
+====================  ==================================  ========================
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from spmdsim.core.layout import Layout
+from spmdsim.core.mesh import Mesh
+from spmdsim.errors import InputError, LayoutError, UsageTypeError
+from spmdsim.reading import literal, one_line
+
+#: How an entry says that its dim is not split.
+NOT_SPLIT = ("None", "none", "-", "_", "*", "")
+_PARTIAL = re.compile(r"[;|,]?\s*partial\s*[=:]?\s*(?P<axes>\w+(?::\w+)?(?:\s*,\s*\w+(?::\w+)?)*)\s*$")
+_PENDING = re.compile(r"^(?P<op>\w+) pending over (?P<axis>\w+)$")
+#: Reads what is not in this package's notation: the text without its mesh, that mesh, the number of dims.
+OtherNotation = Callable[[str, Mesh, "int | None"], Layout]
+
+
+def flatten(
+    value: Any, what: str, error: type[LayoutError] = LayoutError
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and row-major elements of nested lists, tuples, a range or an array of integers.
+
+    Args:
+        value: the nested integers.
+        what: what they are, for messages.
+        error: raised for ragged or empty lists.
+
+    Raises:
+        UsageTypeError: an element that is not an integer.
+
+    >>> flatten([[2, 0], [1, 3]], "ranks")
+    ((2, 2), (2, 0, 1, 3))
+    """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise UsageTypeError(f"{what} should be an array of integers, but got {value!r}")
+    items = list(value)
+    if not items:
+        raise error(f"{what} should hold at least one integer, but is empty")
+    if not any(isinstance(item, Sequence | range) and not isinstance(item, str) for item in items):
+        for item in items:
+            if isinstance(item, bool) or not hasattr(item, "__index__"):
+                raise UsageTypeError(f"{what} should be an array of integers, but got {item!r} in {items}")
+        return (len(items),), tuple(item.__index__() for item in items)
+    parts = [flatten(item, what, error) if isinstance(item, Iterable) else ((), ()) for item in items]
+    if len({shape for shape, _ in parts}) > 1:
+        raise error(f"the rows of {what} must have one shape, but got {items}")
+    return (len(items), *parts[0][0]), tuple(rank for _, order in parts for rank in order)
+
+
+def nest(elements: Sequence[int], shape: Sequence[int]) -> list[Any]:
+    """Row-major elements as nested lists (inverse of :func:`flatten`).
+
+    >>> nest([2, 0, 1, 3], (2, 2))
+    [[2, 0], [1, 3]]
+    """
+    if len(shape) == 1:
+        return list(elements)
+    step = math.prod(shape[1:])
+    return [nest(elements[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
+
+
+def split_entries(text: str) -> list[str]:
+    """The entries between commas that are in no bracket.
+
+    >>> split_entries("mp,(sp,dp), None")
+    ['mp', '(sp,dp)', 'None']
+    """
+    entries, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            raise InputError(f"a bracket closes that was not opened in {text!r}")
+        if char == "," and depth == 0:
+            entries.append(text[start:i].strip())
+            start = i + 1
+    if depth:
+        raise InputError(f"a bracket is not closed in {text!r}")
+    last = text[start:].strip()
+    return [*entries, last] if last or not entries else entries
+
+
+def parse_ints(text: str, what: str) -> tuple[int, ...]:
+    """Integers: ``2,4``, ``(2, 4)``, ``[2 4]`` or ``2x4``.
+
+    Raises:
+        InputError: something else.
+
+    >>> parse_ints("2x4", "mesh"), parse_ints("(32, 784)", "shape"), parse_ints("()", "shape")
+    ((2, 4), (32, 784), ())
+    """
+    words = [word for word in re.split(r"[\s,]+|(?<=\d)\s*[x×]\s*(?=\d)", text.strip().strip("()[]")) if word]
+    try:
+        return tuple(int(word) for word in words)
+    except ValueError:
+        raise InputError(f"{what} should be integers such as 2,4, but got {text!r}") from None
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names between commas, with or without quotes and brackets.
+
+    >>> parse_names("('dp', 'mp')")
+    ('dp', 'mp')
+    """
+    return tuple(name.strip().strip("'\"") for name in text.strip().strip("()[]").split(",") if name.strip())
+
+
+def parse_nested(text: str, what: str) -> Any:
+    """Nested integers, such as cuts ``((2,4),(4,1))`` or ranks ``[[0,1],[2,3]]``.
+
+    Raises:
+        InputError: not a literal.
+    """
+    try:
+        return literal(text)
+    except ValueError:
+        raise InputError(
+            f"{what} should be nested integers such as ((2,4),(4,1)), but got {one_line(text)!r}"
+        ) from None
+
+
+def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
+    """Several tuples of integers: shapes ``(32,784),(784,512)`` or cuts ``((2,4),(4,1))``.
+
+    >>> parse_tuples("(32,784),(784,512)", "shapes"), parse_tuples("((2,4),(4,1))", "cuts")
+    (((32, 784), (784, 512)), ((2, 4), (4, 1)))
+    >>> parse_tuples("(32,784),(512)", "shapes")
+    ((32, 784), (512,))
+    """
+    value = parse_nested(text, what)
+    if isinstance(value, int):
+        value = ((value,),)
+    elif all(isinstance(item, int) for item in value):
+        value = (value,)
+    value = [(item,) if type(item) is int else item for item in value]
+    for item in value:
+        if not isinstance(item, list | tuple) or not all(type(n) is int for n in item):
+            raise InputError(f"{what} should be tuples of integers such as ((2,4),(4,1)), but got {text!r}")
+    return tuple(tuple(item) for item in value)
+
+
+def parse_order(text: str) -> list[int]:
+    """The ranks in mesh order: ``3,1,0,2`` or nested lists.
+
+    >>> parse_order("[[3,1],[0,2]]")
+    [3, 1, 0, 2]
+    """
+    return list(
+        flatten(parse_nested(text if "," in text else f"{text},", "the rank order"), "the rank order")[1]
+    )
+
+
+def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
+    """A mesh: ``dp=2,tp=4`` (commas, spaces or x between), ``2x4`` with axes d0, d1, or ranks ``[[0,1],[2,3]]``.
+
+    A rank order may follow ``@`` or ``on ranks``.
+
+    Raises:
+        SpmdError: not a mesh.
+
+    >>> parse_mesh("dp=2 tp=4"), parse_mesh("2x4").axes, parse_mesh("[[0,1],[3,2]]").ranks
+    (Mesh((2, 4), ('dp', 'tp')), ('d0', 'd1'), (0, 1, 3, 2))
+    """
+    where, _, order = re.sub(r"\s+on ranks\s+", "@", text.strip()).partition("@")
+    if order:
+        ranks = order
+    if isinstance(ranks, str):
+        ranks = parse_order(ranks)
+    if where.startswith("[["):
+        shape, order_ = flatten(parse_nested(where, "the ranks of a mesh"), "the ranks of a mesh")
+        return Mesh(shape, numbered(len(shape)), order_ if ranks is None else ranks)
+    if "=" not in where:
+        shape = parse_ints(where, "a mesh")
+        return Mesh(shape, numbered(len(shape)), ranks)
+    axes, sizes = [], []
+    for part in filter(None, re.split(r"[\s,]+", where.strip("()[]{}"))):
+        name, equals, size = part.partition("=")
+        if not equals or not size.isdigit():
+            raise InputError(f"a mesh is written like dp=2,tp=4, but got {part!r} in {text!r}")
+        axes.append(name)
+        sizes.append(int(size))
+    return Mesh(sizes, axes, ranks)
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Names of axes that have none: ``d0``, ``d1``, ..."""
+    return tuple(f"d{i}" for i in range(count))
+
+
+def parse_layout(
+    text: str, mesh: Mesh | None = None, ndim: int | None = None, others: OtherNotation | None = None
+) -> Layout:
+    """A layout in this package's notation.
+
+    Args:
+        text: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``; pending results as ``DIMS partial tp`` or
+            ``DIMS partial tp:max``.
+        mesh: the mesh, if it is not in the text.
+        ndim: number of tensor dims, which tells ``(a,b)`` for one dim from two entries.
+        others: who reads dims in other notations.
+
+    Raises:
+        SpmdError: another notation, or none.
+
+    >>> parse_layout("dp=2,tp=4: (tp,dp),None").short()
+    'S(0)[1]S(0)[0]'
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> parse_layout("[dp, -, sum pending over tp] over dp=2 tp=4") == mesh("dp", None, partial="tp")
+    True
+    """
+    body, mesh = _body_and_mesh(text.strip(), mesh)
+    partial: dict[str, str] = {}
+    match = _PARTIAL.search(body)
+    if match:
+        body = body[: match.start()].rstrip()
+        for item in match["axes"].split(","):
+            axis, _, op = item.strip().partition(":")
+            partial[axis] = op or "sum"
+    layout = _own_dims(parse_entries(body, ndim), mesh)
+    if layout is None and others is None:
+        raise LayoutError(f"{body!r} names no axes of the mesh {mesh}, one entry per dim")
+    if layout is None:
+        layout = others(body, mesh, ndim)  # type: ignore[misc]
+    return Layout(mesh, layout.dims, {**dict(layout.partial), **partial}) if partial else layout
+
+
+def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
+    over = re.match(r"(?P<dims>.*\S)\s+over\s+(?P<mesh>\w+=\d.*|one rank)$", text)
+    if over and not _PENDING.match(over["dims"]):
+        return over["dims"], parse_mesh(over["mesh"].replace("one rank", "1"))
+    colon = re.match(r"(?P<mesh>\[\[.*?\]\]|[\w=,x×\s@()]*\d)\s*:\s*(?P<dims>.*)$", text)
+    if colon and not _PARTIAL.search(colon["mesh"] + ":" + colon["dims"].split(",")[0]):
+        return colon["dims"], parse_mesh(colon["mesh"])
+    if mesh is None:
+        raise InputError(
+            f"layout {text!r} names no mesh; write it like 'dp=2,tp=4: dp,None', or give the mesh"
+        )
+    return text, mesh
+
+
+def _own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
+    """The layout if every entry names axes of the mesh, or says that its dim is not split."""
+    words = [word for entry in entries for word in (entry if isinstance(entry, tuple) else (entry,))]
+    if words and all(isinstance(word, int) for word in words):
+        return None
+    pending = {m["axis"]: m["op"] for m in (_PENDING.match(str(entry)) for entry in entries) if m}
+    if not all(str(word) in (*mesh.axes, *NOT_SPLIT) or _PENDING.match(str(word)) for word in words):
+        return None
+    return Layout(mesh, [dim_entry(entry) for entry in entries if not _PENDING.match(str(entry))], pending)
+
+
+def parse_entries(text: str, ndim: int | None) -> list[Any]:
+    """One entry per dim: a name, an integer, or a tuple of them."""
+    inner = text.strip()
+    entries = split_entries(inner)
+    if len(entries) == 1 and _wrapped(inner):
+        within = split_entries(inner[1:-1])
+        if (
+            inner[0] == "["
+            or any(_wrapped(e) for e in within)
+            or (ndim not in (None, 1) and len(within) == ndim)
+        ):
+            entries = within
+    if entries == [""]:
+        return []
+    return [tuple(map(_word, split_entries(e[1:-1]))) if _wrapped(e) else _word(e) for e in entries]
+
+
+def dim_entry(entry: Any) -> Any:
+    """An entry with the one word for a dim that is not split."""
+    if isinstance(entry, tuple):
+        return tuple(map(dim_entry, entry))
+    return "None" if entry in NOT_SPLIT or entry == -1 else str(entry)
+
+
+def _wrapped(text: str) -> bool:
+    """Whether one pair of brackets is about all of a text."""
+    depths = list(accumulate((char in "([") - (char in ")]") for char in text))
+    return text[:1] in ("(", "[") and text[-1:] in (")", "]") and min(depths[:-1], default=1) > 0
+
+
+def _word(text: str) -> str | int:
+    word = text.strip().strip("'\"")
+    return int(word) if re.fullmatch(r"-?\d+", word) else word
