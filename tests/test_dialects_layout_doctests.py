@@ -9,8 +9,8 @@ import pytest
 
 MODULES = [
     "layout.explain",
-    "layout.layout",
-    "layout.mesh",
+    "core.layout",
+    "core.mesh",
     "layout.written",
     "cli.arguments",
     "draw.layout",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from spmdsim.core import Layout, Mesh, written
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects import jax, torch
 from spmdsim.dialects.mindspore.layout import Layout as MindSpore
 from spmdsim.dialects.mindspore.layout import from_tensor_map
@@ -26,6 +26,7 @@ from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.tensors import layout as oneflow_layout
 from spmdsim.errors import InputError, LayoutError, SpmdError
+from spmdsim.layout import written
 from spmdsim.layout.written import (
     dim_entry,
     parse_entries,
