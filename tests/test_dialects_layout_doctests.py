@@ -13,7 +13,7 @@ MODULES = [
     "core.mesh",
     "layout.written",
     "cli.arguments",
-    "draw.layout",
+    "draw.layout_picture",
     "cli.layout_show",
     "dialects.even",
     "dialects.jax",
