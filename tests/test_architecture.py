@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent / "spmdsim"
 LEFT_OF = {
     "errors": (),
     "launcher": (),
-    "ending": ("errors", "launcher"),
+    "sides": (),
+    "ending": ("errors", "launcher", "sides"),
     "reading": ("errors",),
     "bounded": (),
     "core": ("errors",),
@@ -23,9 +24,10 @@ LEFT_OF = {
     "collectives": ("errors", "reading", "core", "layout"),
     "cost": ("errors", "reading", "core", "layout", "collectives"),
     "redistribution": ("errors", "reading", "bounded", "core", "layout", "collectives", "cost"),
-    "trace": ("errors", "reading", "bounded", "core", "layout", "redistribution"),
+    "trace": ("errors", "reading", "bounded", "sides", "core", "layout", "redistribution"),
     "worlds": (
         "errors",
+        "sides",
         "bounded",
         "reading",
         "launcher",
@@ -79,6 +81,7 @@ def test_doors_open_one_way(room: str):
         "launcher",
         "reading",
         "bounded",
+        "sides",
     }
     for path in files:
         wrong = (imports(path) & rooms) - {room, *LEFT_OF[room]}

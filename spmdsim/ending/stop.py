@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from spmdsim.ending.notes import has_log, job_folder, note_end, note_failure, note_left
 from spmdsim.errors import SpmdError
 from spmdsim.launcher import detect
+from spmdsim.sides import name_ranks, sides
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -225,15 +226,9 @@ def write(text: str) -> None:
 
 def _say_of_ranks(found: dict[int, str], size: int) -> None:
     """Print each distinct message once, with its ranks unless all have it."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, text in sorted(found.items()):
-        ranks_of.setdefault(text, []).append(rank)
-    for text, ranks in ranks_of.items():
-        if len(ranks) == size:
-            write(text)
-            continue
-        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks}"
-        write(f"{which} of {size} stopped, the job ends:\n{text}")
+    for ranks, text in sorted(sides(sorted(found.items()))):
+        alone = f"{name_ranks(ranks)} of {size} stopped, the job ends:\n" if len(ranks) < size else ""
+        write(f"{alone}{text}")
 
 
 def _say_apart(text: str, quiet_exit: bool) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.sides import in_words, number_of, sides
 from spmdsim.tensor import watch
-from spmdsim.tensor.sources import in_words, sides
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.tensor.verdict import Verdict
 from spmdsim.trace.recorder import source_line
@@ -176,11 +176,8 @@ def first_difference(
         if mine == 1:
             break
     values = gather([str(flat[start]) if start < flat.size else "" for flat in flats])
-    told: dict[Any, list[int]] = {}
-    for rank, row in zip(chosen[0], rows):
-        told.setdefault((row[part], values[rank]), []).append(rank)
-    ordered = sorted(told.items(), key=lambda side: -len(side[1]))
-    return start, [(ranks, value) for (_, value), ranks in ordered]
+    told = sides((rank, (row[part], values[rank])) for rank, row in zip(chosen[0], rows))
+    return start, [(ranks, value) for ranks, (_, value) in told]
 
 
 # -- all the time -------------------------------------------------------------------------------------------
@@ -260,13 +257,13 @@ def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
         array = source
     group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replicas(rank)))
     facts = (str(tensor.shape), tensor.dtype.name, str(layout), words)
-    if len(group) == 1 or world.equal_on(group, hash_of((*facts, 0 if words else sampled(array)))):
+    if len(group) == 1 or world.equal_on(group, number_of(repr((*facts, 0 if words else sampled(array))))):
         return
     title = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
     where = f", made at {source_line() or 'an unknown place'}"
     said = world.gather_on(group, facts)
     for k, what in enumerate(("shape", "element type", "layout", "values")):
-        unlike = sides({member: said[member][k] for member in group})
+        unlike = sides((member, said[member][k]) for member in group)
         if len(unlike) > 1:
             raise WorldError(f"ranks disagree about the {what} of {title}: {in_words(unlike, 'make')}{where}")
     found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
@@ -276,9 +273,3 @@ def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
         raise WorldError(
             f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(found[1], 'make')}{where}"
         )
-
-
-def hash_of(facts: Sequence[Any]) -> int:
-    """A positive number for some facts, the same in all processes."""
-    text = repr(facts).encode()
-    return zlib.crc32(text) << 29 | zlib.crc32(text[::-1]) >> 3

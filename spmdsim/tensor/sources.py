@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
+from spmdsim.sides import in_words, sides
 from spmdsim.tensor.element_types import as_array, is_nameless, named, number_type, why_no_number
 from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
@@ -153,7 +154,7 @@ def assemble(
         if facts[rank][2] is not None:
             raise LayoutError(f"rank {rank} holds a piece with {facts[rank][2]}")
     if len(names) > 1:
-        told = in_words(sides({rank: facts[rank][1] for rank in members}), "hold")
+        told = in_words(sides((rank, facts[rank][1]) for rank in members), "hold")
         raise LayoutError(f"all pieces need one dtype, but {told}")
     found = tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
     for rank in members:
@@ -161,7 +162,7 @@ def assemble(
         if facts[rank][0] != wanted:
             raise LayoutError(
                 f"rank {rank} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
-                f"{found} gives it {wanted}; {in_words(sides({r: str(facts[r][0]) for r in members}), 'hold')}"
+                f"{found} gives it {wanted}; {in_words(sides((r, facts[r][0]) for r in members), 'hold')}"
             )
     held = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
     # A process outside the mesh learns the type from the others, by its name.
@@ -169,31 +170,6 @@ def assemble(
     outside = np.zeros((0,) * layout.ndim, dtype)
     pieces = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
     return Meta.of(layout, found, dtype), [np.asarray(piece, dtype, order="C") for piece in pieces]
-
-
-def sides(said: Mapping[int, str]) -> list[tuple[list[int], str]]:
-    """Who says what, most ranks first.
-
-    >>> sides({0: "a", 1: "b", 2: "a"})
-    [([0, 2], 'a'), ([1], 'b')]
-    """
-    found: dict[str, list[int]] = {}
-    for rank, text in said.items():
-        found.setdefault(text, []).append(rank)
-    return sorted(((ranks, text) for text, ranks in found.items()), key=lambda side: -len(side[0]))
-
-
-def in_words(found: Sequence[tuple[Sequence[int], Any]], verb: str) -> str:
-    """The same in words.
-
-    >>> in_words([([0, 2], 1.0), ([1], 2.0)], "hold")
-    'ranks 0, 2 hold 1.0, rank 1 holds 2.0'
-    """
-    told = [
-        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} {verb}{'s' * (len(ranks) == 1)} {value}"
-        for ranks, value in found
-    ]
-    return ", ".join(told)
 
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:

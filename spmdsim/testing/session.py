@@ -13,6 +13,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from spmdsim.ending.stop import agree
+from spmdsim.sides import name_ranks, sides
 from spmdsim.testing.agreement import ABORTED, FAILED, PASSED, SKIPPED, Agreement
 from spmdsim.testing.ranks import FAILED as FAILED_SOMEWHERE
 from spmdsim.testing.watchdog import Watchdog
@@ -153,9 +154,8 @@ class RankSession:
     def _verdict(self, name: str, phase: str, failed: list[int], texts: list[str]) -> str:
         """Each distinct failure once, with its ranks."""
         lines = [f"{name} ({phase}) failed on ranks {failed} of {self.size}"]
-        for text in dict.fromkeys(texts[rank] for rank in failed):
-            ranks = [rank for rank in failed if texts[rank] == text]
-            lines += [f"--- rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}:", text]
+        for ranks, text in sides((rank, texts[rank]) for rank in failed):
+            lines += [f"--- {name_ranks(ranks)}:", text]
         return "\n".join(lines)
 
     # --- the end ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 from spmdsim.errors import InputError
 from spmdsim.reading import read_json
+from spmdsim.sides import name_ranks
 from spmdsim.trace.event_table import columns
 
 #: What the file is, as it says of itself.
@@ -155,13 +156,9 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     for call in sorted(calls, key=lambda call: call.begin):
         groups.setdefault((call.group, call.world), []).append(call)
     first = min((call.begin for call in calls), default=0)
-    parts = [f"last calls of {_names(ranks)}: {'; '.join(reasons)}"]
+    parts = [f"last calls of {name_ranks(ranks)}: {'; '.join(reasons)}"]
     parts += [_group(group, made, ranks, first) for (group, _), made in groups.items()]
     return "\n\n".join(parts)
-
-
-def _names(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def _group(group: tuple[int, ...], made: Sequence[LastCall], ranks: Sequence[int], first: int) -> str:
@@ -181,12 +178,12 @@ def _group(group: tuple[int, ...], made: Sequence[LastCall], ranks: Sequence[int
         cells = [_cell(rows[n].get(rank), n > last[rank], labels) for rank in members]
         begin = (min(call.begin for call in rows[n].values()) - first) / 1e6
         lines.append((">" if n == marked else "", str(n), *cells, f"{begin:.3f}"))
-    text = [f"group of {_names(group)}", columns(lines)]
+    text = [f"group of {name_ranks(group)}", columns(lines)]
     if different is not None:
         text.append(f"first difference: call {different}")
     if absent is not None:
         text.append(
-            f"call {absent}: {_names([rank for rank in members if last[rank] < absent])} did not come"
+            f"call {absent}: {name_ranks([rank for rank in members if last[rank] < absent])} did not come"
         )
     if parted is not None and parted != different:
         text.append(f"equal calls are from other lines since call {parted}")

@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
+from spmdsim.sides import name_ranks
 from spmdsim.worlds.mpi.counted import GAVE_UP
 from spmdsim.worlds.mpi.messages import abandoned
 
@@ -57,7 +58,7 @@ class Comparison:
             os.sched_yield()
         elif waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
             abandoned.append((self._request, self._given, self._common))
-            raise WorldError(f"{names(self._absent())} did not come within {self.deadline:g} s")
+            raise WorldError(f"{name_ranks(self._absent())} did not come within {self.deadline:g} s")
         elif (why := self._look()) is not None:
             abandoned.append((self._request, self._given, self._common))
             raise WorldError(why)
@@ -95,23 +96,3 @@ def differing(facts: Sequence[Facts]) -> list[str]:
     """
     known = dict.fromkeys(name for some in facts for name in some)
     return [name for name in known if len({some.get(name) for some in facts}) > 1]
-
-
-def sides(said: Sequence[str | None]) -> list[tuple[str, str | None]]:
-    """Who says what, the larger group first: ``[("ranks 0, 2", "SUM"), ("rank 1", "MAX")]``.
-
-    >>> sides(["SUM", "MAX", "SUM"])
-    [('ranks 0, 2', 'SUM'), ('rank 1', 'MAX')]
-    """
-    groups: dict[str | None, list[int]] = {}
-    for rank, text in enumerate(said):
-        groups.setdefault(text, []).append(rank)
-    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    return [(names(ranks), text) for text, ranks in ordered]
-
-
-def names(ranks: Sequence[int]) -> str:
-    """``rank 1`` or ``ranks 0, 2``."""
-    if not ranks:
-        return "no rank"
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

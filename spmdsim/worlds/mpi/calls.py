@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.sides import NUMBERS, name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_lines
 from spmdsim.worlds.mpi.board import (
     AGREED,
@@ -27,7 +28,7 @@ from spmdsim.worlds.mpi.board import (
     Board,
     column,
 )
-from spmdsim.worlds.mpi.fingerprint import NUMBERS, Record, differences, name_ranks, number_of
+from spmdsim.worlds.mpi.fingerprint import Record, differences
 from spmdsim.worlds.mpi.lines import this_line
 
 if TYPE_CHECKING:
@@ -228,24 +229,18 @@ class Calls:
 
     def disagreement(self, number: int) -> str:
         """One sentence: who made which call otherwise than the others, and what all had called before."""
-        sides: dict[int, tuple[list[int], Record, int, dict[str, None]]] = {}
-        absent = []
-        for rank, place in zip(self.members, self.places):
-            found = self.record(place, number)
-            if found is None:
-                absent.append(rank)
-                continue
-            record, line, tensor, agreed = found
-            side = sides.setdefault(agreed, ([], record, tensor, {}))
-            side[0].append(rank)
-            side[3][line] = None
-        ordered = sorted(sides.values(), key=lambda side: -len(side[0]))
-        names = differences([record for _, record, _, _ in ordered])
+        asked = {rank: self.record(place, number) for rank, place in zip(self.members, self.places)}
+        made = {rank: found for rank, found in asked.items() if found is not None}
+        absent = [rank for rank in asked if rank not in made]
+        groups = sides((rank, agreed) for rank, (_, _, _, agreed) in made.items())
+        names = differences([made[ranks[0]][0] for ranks, _ in groups])
         if not names:
-            names = ["tensor"] if len({tensor for _, _, tensor, _ in ordered}) > 1 else ["source"]
+            names = ["tensor"] if len({made[ranks[0]][2] for ranks, _ in groups}) > 1 else ["source"]
         told = []
-        for ranks, record, tensor, lines in ordered[:4]:
+        for ranks, _ in groups[:4]:
+            record, _, tensor, _ = made[ranks[0]]
             of = f", {self._tensor(tensor)}" if names == ["tensor"] else ""
+            lines = dict.fromkeys(made[rank][1] for rank in ranks)
             told.append(f"{name_ranks(ranks)}: {record}{of}, at {' and '.join(lines)}")
         late = f"; {name_ranks(absent)} did not come there" if absent else ""
         return f"ranks disagree about {self.title(number)} in its {', '.join(names)}; {'; '.join(told)}{late}{self._before(number)}"
@@ -261,12 +256,10 @@ class Calls:
         begun = [numbers[at + BEGUN] for _, _, at in there]
         for number in range(max(0, max(begun) - RING), min(begun)):
             if len({numbers[column(at, LINE, number)] for _, _, at in there}) > 1:
-                lines: dict[str, list[int]] = {}
-                for rank, place, _ in there:
-                    record = self.record(place, number)
-                    lines.setdefault("?" if record is None else record[1], []).append(rank)
-                sides = ", ".join(f"{name_ranks(ranks)} at {line}" for line, ranks in lines.items())
-                return f"; the calls are from other lines since call {number}: {sides}"
+                records = ((rank, self.record(place, number)) for rank, place, _ in there)
+                lines = sides((rank, "?" if record is None else record[1]) for rank, record in records)
+                told = ", ".join(f"{name_ranks(ranks)} at {line}" for ranks, line in lines)
+                return f"; the calls are from other lines since call {number}: {told}"
         return ""
 
     def _tensor(self, tensor: int) -> str:

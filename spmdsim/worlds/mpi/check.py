@@ -15,10 +15,11 @@ from mpi4py import MPI
 
 from spmdsim.errors import InputError, WorldError
 from spmdsim.redistribution.step import Step
+from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.board import DONE, FAILED, Board, known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
-from spmdsim.worlds.mpi.fingerprint import NUMBERS, Record, digest, number_of
+from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.leaving import key
 from spmdsim.worlds.mpi.lines import this_line
 from spmdsim.worlds.mpi.waiting import Watch, absence, nobody_comes

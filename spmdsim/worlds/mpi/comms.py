@@ -16,8 +16,8 @@ from collections.abc import Callable
 import numpy as np
 
 from spmdsim.errors import WorldError
+from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.mpi.counted import MEETING, Counted
-from spmdsim.worlds.mpi.fingerprint import number_of
 from spmdsim.worlds.mpi.leaving import Counts, Departures, key, who_left
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
@@ -125,11 +125,7 @@ class Comms:
         return True
 
     def _text(self, ranks: tuple[int, ...], missing: set[int]) -> str:
-        who = (
-            f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, sorted(missing)))}"
-            if missing
-            else "some ranks"
-        )
+        who = name_ranks(sorted(missing)) if missing else "some ranks"
         return f"{who} did not come within {self.deadline:g} s to a collective of ranks {list(ranks)}"
 
     def free(self) -> None:

@@ -18,10 +18,10 @@ from mpi4py import MPI
 from spmdsim.collectives import Schedule
 from spmdsim.ending.hooks import hook_quick_exit
 from spmdsim.errors import WorldError
+from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line, source_lines
-from spmdsim.worlds.mpi.alike import Comparison, differing, names, sides
+from spmdsim.worlds.mpi.alike import Comparison, differing
 from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT
-from spmdsim.worlds.mpi.fingerprint import number_of
 from spmdsim.worlds.mpi.operations import operation_name, type_name
 
 #: Kinds of calls that are remembered.
@@ -221,7 +221,8 @@ class Calls:
         unlike = differing([facts for facts, _ in said])
         if any("mistake" in facts for facts, _ in said):
             unlike = ["arguments"]
-        told = [f"{who}: {text}" for who, text in sides([f"{_in_words(f)}, at {line}" for f, line in said])]
+        texts = (f"{_in_words(facts)}, at {line}" for facts, line in said)
+        told = [f"{name_ranks(ranks)}: {text}" for ranks, text in sides(enumerate(texts))]
         return (
             f"ranks disagree about call {self._number - 1} of an emulated communicator in its "
             f"{', '.join(unlike) or 'source'}; {'; '.join(told)}"
@@ -237,7 +238,7 @@ class Calls:
             self._exit.Recv(made, status.Get_source(), LEFT)
             self._left[status.Get_source()] = int(made[0])
         gone = sorted(rank for rank, made in self._left.items() if made < self._number)
-        return f"{names(gone)} left the program and will not come" if gone else None
+        return f"{name_ranks(gone)} left the program and will not come" if gone else None
 
     def leaving(self) -> MPI.Request:
         """Wait for all others to leave, without waiting."""

@@ -8,17 +8,14 @@ ranks; only if they differ does anybody look at the words.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
-from zlib import crc32
 
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution.step import Step
+from spmdsim.sides import number_of
 
 MODES = ("auto", "values", True, False)
-
-#: Numbers that are compared are from 0 on and smaller than this.
-NUMBERS = 1 << 61
 
 
 @dataclass(frozen=True)
@@ -77,13 +74,6 @@ def digest(step: Step, dtype: str, algorithm: str | None) -> int:
     return number_of(repr((*facts, dtype, algorithm)))
 
 
-def number_of(text: str) -> int:
-    """A positive 61-bit number for a text, the same on every process."""
-    data = text.encode()
-    # Read from both ends, a checksum is two independent ones. A cryptographic one takes longer to import than to use.
-    return (crc32(data) << 32 | crc32(data[::-1])) >> 3
-
-
 def check_mode(mode: bool | str | None) -> bool | str:
     """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto`` or ``values``) says, or "auto".
 
@@ -105,16 +95,3 @@ def differences(records: Sequence[Record]) -> list[str]:
     names = [field.name for field in fields(Record)]
     rows = [astuple(record) for record in records]
     return [name.replace("_", " ") for name, column in zip(names, zip(*rows)) if len(set(column)) > 1]
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """``rank 1`` or ``ranks 0, 2, 3``."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-
-
-def largest_first(sides: Mapping[int, str]) -> list[tuple[list[int], str]]:
-    """Ranks that have the same text together, most of them first."""
-    alike: dict[str, list[int]] = {}
-    for rank, text in sorted(sides.items()):
-        alike.setdefault(text, []).append(rank)
-    return sorted(((ranks, text) for text, ranks in alike.items()), key=lambda side: -len(side[0]))

@@ -18,9 +18,9 @@ from mpi4py import MPI
 
 from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job, write
+from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
-from spmdsim.worlds.mpi.fingerprint import number_of
-from spmdsim.worlds.mpi.processes import Processes, ranks_of, unlink_segments
+from spmdsim.worlds.mpi.processes import Processes, unlink_segments
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.check import Checker
@@ -128,7 +128,7 @@ class Departures:
         self.listen()
         if self.comm.rank == min([self.comm.rank, *self._left]):
             write(
-                f"rank {self.comm.rank} has ended the program, and waits for {ranks_of(awaited)} since {waited:.0f} s"
+                f"rank {self.comm.rank} has ended the program, and waits for {name_ranks(awaited)} since {waited:.0f} s"
             )
 
 
@@ -176,4 +176,4 @@ def at_end(
 
 def who_left(ranks: list[int]) -> str:
     """The beginning of the error."""
-    return f"{ranks_of(ranks)} left the program and will not come to"
+    return f"{name_ranks(ranks)} left the program and will not come to"

@@ -7,8 +7,8 @@ from itertools import count
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
+from spmdsim.sides import number_of
 from spmdsim.trace.recorder import source_line, users
-from spmdsim.worlds.mpi.fingerprint import number_of
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.board import Board

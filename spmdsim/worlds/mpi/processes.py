@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.ending.stop import end_job
+from spmdsim.sides import name_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -57,7 +58,7 @@ class Processes:
         stopped = sorted(filter(self._is_stopped, ranks))
         if stopped:
             are = "is" if len(stopped) == 1 else "are"
-            end_job(f"{ranks_of(stopped)} {are} stopped and did not come {where}, the job ends", MISTAKE)
+            end_job(f"{name_ranks(stopped)} {are} stopped and did not come {where}, the job ends", MISTAKE)
 
     def _is_stopped(self, rank: int) -> bool:
         try:
@@ -65,11 +66,6 @@ class Processes:
             return text.rpartition(")")[2].split()[0] in STOPPED
         except (KeyError, OSError, IndexError):
             return False
-
-
-def ranks_of(ranks: list[int]) -> str:
-    """The ranks in words."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def unlink_segments() -> None:

@@ -21,10 +21,11 @@ from mpi4py import MPI
 from spmdsim.ending.notes import ENDING, job_folder
 from spmdsim.ending.stop import before_end, write
 from spmdsim.errors import InputError
+from spmdsim.sides import name_ranks
 from spmdsim.trace import last_calls
 from spmdsim.trace.last_calls import LastCall
 from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, LINE, TENSOR, WRITES, Board, column
-from spmdsim.worlds.mpi.fingerprint import Record, name_ranks
+from spmdsim.worlds.mpi.fingerprint import Record
 from spmdsim.worlds.mpi.waiting import gone
 
 #: Where the last calls are written.

@@ -23,9 +23,9 @@ from mpi4py import MPI
 
 from spmdsim._version import __version__
 from spmdsim.errors import SpmdError, WorldError
+from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line
-from spmdsim.worlds.mpi.alike import Comparison, Facts, differing, sides
-from spmdsim.worlds.mpi.fingerprint import number_of
+from spmdsim.worlds.mpi.alike import Comparison, Facts, differing
 from spmdsim.worlds.mpi.processes import unlink_segments
 from spmdsim.worlds.pool import limit_of_process
 
@@ -92,9 +92,9 @@ def agreed(
 
 
 def _require_same(everyone: Sequence[Facts], settings: Sequence[str]) -> None:
-    for who, text in sides([facts.get(MISTAKE) for facts in everyone]):
+    for ranks, text in sides((rank, facts.get(MISTAKE)) for rank, facts in enumerate(everyone)):
         if text is not None:
-            raise WorldError(f"on {who}, {text}")
+            raise WorldError(f"on {name_ranks(ranks)}, {text}")
     unlike = [n for n in differing(everyone) if not n.startswith(MODULE) or all(n in f for f in everyone)]
     if all(facts[_named("check")] == "False" for facts in everyone):
         unlike = [name for name in unlike if name in settings]
@@ -103,9 +103,9 @@ def _require_same(everyone: Sequence[Facts], settings: Sequence[str]) -> None:
 
 
 def _words(name: str, everyone: Sequence[Facts]) -> str:
-    said = sides([facts.get(name, "not set") for facts in everyone])
+    said = sides((rank, facts.get(name, "not set")) for rank, facts in enumerate(everyone))
     of = f" {everyone[0][PROGRAM]}" if name == TEXT else ""
-    return f"{name}{of} is {', '.join(f'{text} on {who}' for who, text in said)}"
+    return f"{name}{of} is {', '.join(f'{text} on {name_ranks(ranks)}' for ranks, text in said)}"
 
 
 def _named(setting: str) -> str:

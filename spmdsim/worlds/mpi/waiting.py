@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from spmdsim.ending.stop import end_job, write
+from spmdsim.sides import name_ranks
 from spmdsim.worlds.mpi.board import (
     AGREED,
     BEGIN,
@@ -27,7 +28,7 @@ from spmdsim.worlds.mpi.board import (
     Board,
     column,
 )
-from spmdsim.worlds.mpi.fingerprint import Record, name_ranks
+from spmdsim.worlds.mpi.fingerprint import Record
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.calls import Calls

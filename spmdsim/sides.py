@@ -1,0 +1,58 @@
+"""Who says what: ranks in words, the ranks that say the same, and a number that stands for what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+from zlib import crc32
+
+Said = TypeVar("Said")
+
+#: Numbers that stand for something are from 0 on and smaller than this.
+NUMBERS = 1 << 61
+
+
+def number_of(text: str) -> int:
+    """A positive 61-bit number for a text, the same on every process.
+
+    >>> number_of("barrier") == number_of("barrier") != number_of("all_reduce")
+    True
+    """
+    data = text.encode()
+    # Read from both ends, a checksum is two independent ones. A cryptographic one takes longer to import than to use.
+    return (crc32(data) << 32 | crc32(data[::-1])) >> 3
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words.
+
+    >>> name_ranks([1]), name_ranks([0, 2]), name_ranks([])
+    ('rank 1', 'ranks 0, 2', 'no rank')
+    """
+    if not ranks:
+        return "no rank"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def sides(said: Iterable[tuple[int, Said]]) -> list[tuple[list[int], Said]]:
+    """The ranks that say the same, most of them first.
+
+    Args:
+        said: a rank and what it says, each.
+
+    >>> sides(enumerate(["SUM", "MAX", "SUM"]))
+    [([0, 2], 'SUM'), ([1], 'MAX')]
+    """
+    found: dict[Said, list[int]] = {}
+    for rank, what in said:
+        found.setdefault(what, []).append(rank)
+    return sorted(((ranks, what) for what, ranks in found.items()), key=lambda side: -len(side[0]))
+
+
+def in_words(found: Iterable[tuple[Sequence[int], Any]], verb: str) -> str:
+    """Sides in words.
+
+    >>> in_words([([0, 2], 1.0), ([1], 2.0)], "hold")
+    'ranks 0, 2 hold 1.0, rank 1 holds 2.0'
+    """
+    return ", ".join(f"{name_ranks(ranks)} {verb}{'s' * (len(ranks) == 1)} {what}" for ranks, what in found)
