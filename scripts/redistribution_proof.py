@@ -41,9 +41,9 @@ from scripts.least_receptions import corners, every_schedule, kinds, least_sent,
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import Plan, plan
-from spmdsim.redistribution.bound import Bound, lower_bound, lower_bounds
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives, sends
+from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound, lower_bounds
 from spmdsim.redistribution.price import largest
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
@@ -222,7 +222,7 @@ def single_plans(layouts: list[Layout], size: int, shape: Shape) -> np.ndarray:
     return received
 
 
-def at_least(found: Plan, bound: Bound) -> bool:
+def at_least(found: Plan, bound: ReceptionBound) -> bool:
     """Whether a plan receives what it must."""
     return found.max_nbytes >= bound.busiest and found.total_nbytes >= bound.total
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,9 @@ LEFT_OF = {
     "core": ("errors",),
     "layout": ("errors", "reading", "core"),
     "collectives": ("errors", "reading", "core", "layout"),
-    "cost": ("errors", "reading", "core", "layout", "collectives"),
-    "redistribution": ("errors", "reading", "bounded", "core", "layout", "collectives", "cost"),
+    "imitated": ("errors",),
+    "cost": ("errors", "reading", "imitated", "core", "layout", "collectives"),
+    "redistribution": ("errors", "reading", "bounded", "imitated", "core", "layout", "collectives", "cost"),
     "trace": ("errors", "reading", "bounded", "sides", "core", "layout", "redistribution"),
     "worlds": (
         "errors",
@@ -43,9 +45,10 @@ LEFT_OF = {
 LEFT_OF["tensor"] = (*LEFT_OF["worlds"], "worlds")
 LEFT_OF["ops"] = (*LEFT_OF["tensor"], "tensor")
 LEFT_OF["nn"] = (*LEFT_OF["ops"], "ops")
-LEFT_OF["auto_parallel"] = (*LEFT_OF["nn"], "nn")
+LEFT_OF["auto_parallel"] = (*LEFT_OF["nn"], "nn", "imitated")
 LEFT_OF["cases"] = (*LEFT_OF["nn"], "nn")
 LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases")
+LEFT_OF["imitations"] = (*LEFT_OF["dialects"], "dialects")
 
 
 def imports(path: Path) -> set[str]:
@@ -82,10 +85,37 @@ def test_doors_open_one_way(room: str):
         "reading",
         "bounded",
         "sides",
+        "imitated",
     }
     for path in files:
         wrong = (imports(path) & rooms) - {room, *LEFT_OF[room]}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_nothing_outside_imports_the_wing_of_imitations():
+    seen = 0
+    for path in ROOT.rglob("*.py"):
+        rooms = imports(path)
+        if path.is_relative_to(ROOT / "imitations"):
+            seen += "imitations" in rooms
+        else:
+            name = path.relative_to(ROOT).as_posix()
+            assert "imitations" not in rooms, f"{name} imports imitations; ask spmdsim.imitated by name"
+            written = "import_module" in path.read_text() and "spmdsim.imitations" in path.read_text()
+            assert not written or name == "imitated.py", f"{name} loads imitations by itself"
+    assert seen
+
+
+def test_every_imitation_is_there_by_its_name():
+    from spmdsim.errors import PlanError
+    from spmdsim.imitated import IMITATIONS, imitation
+
+    for kind, systems in IMITATIONS.items():
+        for system in systems:
+            assert imitation(kind, system) is not None
+    wanted = "no plan is made in the style of 'mindspor'; did you mean 'mindspore'? there are"
+    with pytest.raises(PlanError, match=re.escape(wanted)):
+        imitation("plan", "mindspor", PlanError)
 
 
 #: The same inside ``simulation``; its files beside these rooms see all of them.

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
-from spmdsim.auto_parallel.costs.model import Model
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import bert, chain, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search, search_mesh
+from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, brute_force, smallest_memory, solve_integer
 from spmdsim.auto_parallel.solvers.local_search import improve
 from spmdsim.auto_parallel.solvers.pareto import pareto_filter, solutions
-from spmdsim.auto_parallel.solvers.problem import Problem
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
@@ -63,7 +63,7 @@ def test_every_chain_equals_brute_force(length: int, training: bool, mesh: Mesh)
     settings = Settings(machine=Machine.laptop())
     every = list(itertools.product(SIZES, repeat=length + 2))
     for sizes in every if len(every) <= 27 else random.Random(length).sample(every, 27):
-        problem = Model(chain(sizes[1:], sizes[0], training=training), mesh, settings).problem
+        problem = ChoiceModel(chain(sizes[1:], sizes[0], training=training), mesh, settings).problem
         best = brute_force(problem).seconds
         assert eliminate(problem).seconds == pytest.approx(best, rel=1e-12), sizes
 
@@ -73,7 +73,7 @@ def test_every_chain_equals_brute_force(length: int, training: bool, mesh: Mesh)
 @pytest.mark.parametrize("shape", ["residual", "fork", "shared weight", "join", "gated"])
 def test_branches_and_joins_equal_brute_force(shape: str, training: bool, mesh: Mesh) -> None:
     for sizes in ((16, 64), (64, 16), (256, 64)):
-        problem = Model(branched(shape, training, sizes), mesh, Settings()).problem
+        problem = ChoiceModel(branched(shape, training, sizes), mesh, Settings()).problem
         kept = reduce_domains(problem)
         if np.prod(problem.sizes) > 5e6:
             best = solve_integer(problem).seconds
@@ -84,10 +84,10 @@ def test_branches_and_joins_equal_brute_force(shape: str, training: bool, mesh: 
         assert all(len(k) >= 1 for k in kept)
 
 
-def random_problem(seed: int) -> Problem:
+def random_problem(seed: int) -> ChoiceProblem:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 6))
-    problem = Problem()
+    problem = ChoiceProblem()
     for _ in range(count):
         states = int(rng.integers(1, 5))
         problem.add_variable(rng.integers(0, 5, states), rng.integers(0, 9, states))
@@ -99,7 +99,7 @@ def random_problem(seed: int) -> Problem:
     return with_hubs(problem, rng) if seed % 2 else problem
 
 
-def with_hubs(problem: Problem, rng: np.random.Generator) -> Problem:
+def with_hubs(problem: ChoiceProblem, rng: np.random.Generator) -> ChoiceProblem:
     """Up to three variables that pair with any of the others, but not with one another."""
     others = range(len(problem))
     for _ in range(int(rng.integers(1, 4))):
@@ -141,11 +141,11 @@ def test_frontier_equals_brute_force(seed: int) -> None:
 
 
 def test_ties_go_to_the_first_state() -> None:
-    assert eliminate(Problem([np.zeros(4)])).states == (0,)
+    assert eliminate(ChoiceProblem([np.zeros(4)])).states == (0,)
 
 
 def test_a_wide_table_is_refused() -> None:
-    problem = Problem([np.zeros(4) for _ in range(6)])
+    problem = ChoiceProblem([np.zeros(4) for _ in range(6)])
     rng = np.random.default_rng(0)
     for i, j in itertools.combinations(range(6), 2):
         problem.add_pair(i, j, rng.random((4, 4)))
@@ -155,9 +155,9 @@ def test_a_wide_table_is_refused() -> None:
 
 def test_empty_variables_and_too_many_combinations_are_refused() -> None:
     with pytest.raises(InputError, match="at least one state"):
-        Problem().add_variable(np.array([]))
+        ChoiceProblem().add_variable(np.array([]))
     with pytest.raises(InputError, match="too many"):
-        brute_force(Problem([np.zeros(100)] * 5))
+        brute_force(ChoiceProblem([np.zeros(100)] * 5))
 
 
 PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -185,7 +185,7 @@ def test_the_model_prices_what_the_program_does(
 ) -> None:
     """The optimum's price is the sum over the redistributions that the program really does, messages shared."""
     settings = Settings(machine=machine, partial=True, sharded_parameters=sharded)
-    model = Model(build(name), mesh, settings)
+    model = ChoiceModel(build(name), mesh, settings)
     found = eliminate(model.problem)
     total = evaluate(model.choice(found.states), settings, model.moves)
     assert total.seconds == pytest.approx(found.seconds, rel=1e-7)
@@ -304,7 +304,7 @@ def test_operators_that_nobody_reads_get_no_gradients(mesh: Mesh, sizes: tuple[i
     """What the search adds up is what its report says, uneven sizes or not, and no choice has a cheaper report."""
     graph = abandoned(sizes)
     settings = Settings(even=all(size % 4 == 0 for size in sizes) and mesh.size == 4)
-    model = Model(graph, mesh, settings)
+    model = ChoiceModel(graph, mesh, settings)
     found = search_mesh(graph, mesh, settings)
     # Messages that gradients share are rounded to whole elements once, not for each of them.
     assert eliminate(model.problem).seconds == pytest.approx(found.seconds, rel=1e-6)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.integer import smallest_memory
 from spmdsim.core import Layout, Mesh, Rule
 from spmdsim.cost import Machine
@@ -91,7 +91,7 @@ def turned(layout: Layout) -> list[str]:
     return [{"S0": "S1", "S1": "S0"}.get(entry, entry) for entry in matrix(layout)]
 
 
-def products(found: Found, backward: Sequence[str]) -> list[dict[str, list[str]]]:
+def products(found: SearchResult, backward: Sequence[str]) -> list[dict[str, list[str]]]:
     """All matrix products: forward, and for each the weight's and the operand's gradient."""
     names = [v.name for v in found.graph.parameters]
     forward, back = [], {}
@@ -108,9 +108,9 @@ def products(found: Found, backward: Sequence[str]) -> list[dict[str, list[str]]
     return [*forward, *(product for name in backward for product in back[name])]
 
 
-def least(graph: Graph, mesh: Mesh) -> Found:
+def least(graph: Graph, mesh: Mesh) -> SearchResult:
     """What is fastest where every parameter has to be cut into as many pieces as there are ranks."""
-    limit = 1.05 * smallest_memory(Model(graph, mesh, SETTINGS).problem)
+    limit = 1.05 * smallest_memory(ChoiceModel(graph, mesh, SETTINGS).problem)
     return search_mesh(graph, mesh, SETTINGS, limit)
 
 

@@ -9,22 +9,23 @@ import numpy as np
 import pytest
 
 from spmdsim.auto_parallel.baselines import complete, fully_sharded, in_pieces, megatron
-from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
 from spmdsim.auto_parallel.named_dims import NamedDims, named_dims, written
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import bert, convolutions, gpt, mlp, moe
 from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.auto_parallel.solvers.integer import solve_integer
-from spmdsim.auto_parallel.solvers.problem import Problem
 from spmdsim.core import Mesh, Rule, Strategy
 from spmdsim.cost import Machine
-from spmdsim.cost.published import AlpaModel
 from spmdsim.errors import InputError
+from spmdsim.imitations.alpa_settings import alpa_settings
+from spmdsim.imitations.cost_models import AlpaModel
 
 PEERS = json.loads((Path(__file__).parent / "vectors" / "auto_parallel_peers.json").read_text())
 ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}
@@ -33,17 +34,17 @@ ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}
 def assumptions(shape: tuple[int, ...], beta: tuple[float, ...], **options: object) -> Settings:
     axes = ("a", "b")[: len(shape)]
     alpha = (1.0,) * len(shape)
-    return Settings.alpa(AlpaModel(axes=axes, alpha=alpha, beta=beta[: len(shape)]), **options)
+    return alpa_settings(AlpaModel(axes=axes, alpha=alpha, beta=beta[: len(shape)]), **options)
 
 
 def alpa(
     graph: Graph, shape: tuple[int, ...], beta: tuple[float, ...] = (1.0, 1.0), **options: object
-) -> Found:
+) -> SearchResult:
     mesh = Mesh(shape, ("a", "b")[: len(shape)])
     return search_mesh(graph, mesh, assumptions(shape, beta, **options))
 
 
-def parts(found: Found, operator: str) -> tuple[tuple[int, ...], ...]:
+def parts(found: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
     bound = found.graph.operator(operator).bound
     return tuple(layout.parts for layout in bound.input_layouts(found.strategy(operator)))
 
@@ -94,7 +95,7 @@ def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
     case = ALPA["test_mlp.py Zero2 data parallel"]
     settings = assumptions((4,), (1.0, 1.0), scatter=True)
     choice = fully_sharded(mlp(6, 32, 256), Mesh((4,), ("a",)), settings)
-    merged = Found(choice, settings, "fully sharded").merged_collectives
+    merged = SearchResult(choice, settings, "fully sharded").merged_collectives
     assert merged == {"reduce_scatter": case["reduce_scatter"], "all_gather": case["all_gather"]}
 
 
@@ -102,7 +103,7 @@ def test_fully_sharded_with_recomputation_gathers_twice() -> None:
     """The third stage: parameters are gathered forward and again for the backward pass, gradients scattered."""
     settings = assumptions((4,), (1.0, 1.0), scatter=True, recompute=True)
     choice = fully_sharded(mlp(6, 32, 256), Mesh((4,), ("a",)), settings)
-    merged = Found(choice, settings, "fully sharded").merged_collectives
+    merged = SearchResult(choice, settings, "fully sharded").merged_collectives
     assert merged == {"reduce_scatter": 1, "all_gather": 2}
 
 
@@ -111,7 +112,7 @@ def test_both_axes_with_state_in_pieces() -> None:
     case = ALPA["test_mlp.py 2d_mesh reduce_scatter"]
     found = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
     settings = assumptions((2, 2), (1.0, 0.1), scatter=True)
-    merged = Found(in_pieces(found.choice, settings), settings, "in pieces")
+    merged = SearchResult(in_pieces(found.choice, settings), settings, "in pieces")
     counts = merged.merged_collectives
     assert counts["all_reduce"] == case["all_reduce"] and counts["reduce_scatter"] == case["reduce_scatter"]
     assert counts["all_gather"] <= case["all_gather_max"]
@@ -123,9 +124,9 @@ def test_masked_words_with_state_in_pieces() -> None:
     graph = bert(2, 512, 4, 4, heads=4, vocab=4096, embedding=True)
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     options = {"gather": False, "full": False}
-    found = search_mesh(graph, Mesh((2, 2), ("a", "b")), Settings.alpa(model, **options))
-    settings = Settings.alpa(model, full=False, scatter=True)
-    counts = counted(Found(in_pieces(found.choice, settings), settings, "in pieces"))
+    found = search_mesh(graph, Mesh((2, 2), ("a", "b")), alpa_settings(model, **options))
+    settings = alpa_settings(model, full=False, scatter=True)
+    counts = counted(SearchResult(in_pieces(found.choice, settings), settings, "in pieces"))
     assert counts["all_reduce"] == 4 * 2 + 2 + 2
     assert counts["reduce_scatter"] <= 3 and counts["all_gather"] <= 3
 
@@ -135,7 +136,7 @@ def test_memory_pressure_shards_parameters(share: float) -> None:
     """Under a limit between the two, the answer lies between plain and fully sharded data parallelism."""
     graph, mesh = mlp(6, 512, 2048), Mesh((4,), ("a",))
     settings = assumptions((4,), (1.0, 1.0), scatter=True, sharded_parameters=True)
-    model = Model(graph, mesh, settings)
+    model = ChoiceModel(graph, mesh, settings)
     free = eliminate(model.problem)
     sharded = fully_sharded(graph, mesh, settings)
     low = model.problem.bytes_of(model.states_of_choice(sharded))
@@ -166,11 +167,11 @@ def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
     assert alpa(bert(layers), (4,)).collectives == {"all_reduce": 4 * layers - 1}
     graph, mesh = bert(layers), Mesh((4,), ("a",))
     settings = assumptions((4,), (1.0, 1.0))
-    by_hand = Found(complete(graph, mesh, megatron(graph, mesh), settings), settings, "by hand")
+    by_hand = SearchResult(complete(graph, mesh, megatron(graph, mesh), settings), settings, "by hand")
     assert by_hand.collectives == {"all_reduce": 4 * layers - 1}
 
 
-def counted(found: Found) -> dict[str, int]:
+def counted(found: SearchResult) -> dict[str, int]:
     """Merged collectives, without those of single numbers."""
     counts = dict(found.merged_collectives)
     for move, _ in found.evaluation.moves:
@@ -184,7 +185,7 @@ def test_two_axes_of_bert_layers(layers: int) -> None:
     """The batch along one axis, Megatron along the other: 4 all_reduces a layer, of which one is the gradients'."""
     graph = bert(layers, 128, 8, 8, heads=8)
     mesh, model = Mesh((2, 2), ("a", "b")), AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
-    found = search_mesh(graph, mesh, Settings.alpa(model))
+    found = search_mesh(graph, mesh, alpa_settings(model))
     assert counted(found) == {"all_reduce": 4 * layers}
     pieces = [(v, 4 * np.prod(v.shape) / np.prod(found.layout(v.name).parts)) for v in graph.parameters]
     gradients = sum(model.seconds("all_reduce", 2, nbytes, ["a"]) for _, nbytes in pieces)
@@ -203,7 +204,7 @@ def test_guessing_masked_words_on_two_axes(layers: int) -> None:
     graph = bert(layers, 512, 4, 4, heads=4, vocab=4096, embedding=True)
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     mesh = Mesh((2, 2), ("a", "b"))
-    found = search_mesh(graph, mesh, Settings.alpa(model, gather=False, full=False))
+    found = search_mesh(graph, mesh, alpa_settings(model, gather=False, full=False))
     assert counted(found) == {"all_reduce": 4 * layers + 5}
     assert found.layout("embedding").parts == (2, 1), "rows of the embedding are split"
     assert found.layout("head.w").parts == (1, 1), "the head is whole everywhere"
@@ -321,7 +322,7 @@ def test_named_dims_of_a_network_are_split_everywhere_alike() -> None:
 
 def test_dynamic_programme_of_nnscaler() -> None:
     case = PEERS["autoshard_nnscaler_dp"]["vectors"][0]
-    problem = Problem([np.array(row, float) for row in case["compute"]])
+    problem = ChoiceProblem([np.array(row, float) for row in case["compute"]])
     for k, edge in enumerate(case["edge_cost"]):
         problem.add_pair(k, k + 1, np.array(edge, float))
     found = eliminate(problem)

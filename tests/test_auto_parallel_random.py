@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spmdsim import ops
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
-from spmdsim.auto_parallel.costs.model import Model
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
-from spmdsim.auto_parallel.programs.record import record_program
+from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.proof import arguments, prove
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
@@ -87,11 +87,11 @@ SMALL = settings(
 )
 
 
-def model_of(program: RandomProgram, mesh: Mesh, rows: int, machine: Machine, **options: Any) -> Model:
-    return Model(graph_of(program, mesh, rows), mesh, Settings(machine=machine, **options))
+def model_of(program: RandomProgram, mesh: Mesh, rows: int, machine: Machine, **options: Any) -> ChoiceModel:
+    return ChoiceModel(graph_of(program, mesh, rows), mesh, Settings(machine=machine, **options))
 
 
-def best_of(model: Model) -> float:
+def best_of(model: ChoiceModel) -> float:
     """By brute force where that is possible, else by the integer programme."""
     sizes = [n for v, n in enumerate(model.problem.sizes) if v not in set(model.problem.hubs)]
     if math.prod(sizes) <= 300_000:

@@ -9,30 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from spmdsim.auto_parallel.candidates import binary_mesh, device_matrices, mesh_strategies
-from spmdsim.auto_parallel.costs.memory import peak_memory
-from spmdsim.auto_parallel.costs.model import Model
-from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
+from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.found import Found, load_choice
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
-from spmdsim.auto_parallel.programs.layers import find_repeats, mark_layers
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program, gpt, mlp, tutorial
+from spmdsim.auto_parallel.programs.repeated_layers import find_repeats, mark_layers
 from spmdsim.auto_parallel.search import search, search_mesh
-from spmdsim.auto_parallel.solvers.double_recursion import double_recursion
+from spmdsim.auto_parallel.search_result import SearchResult, load_choice
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
 from spmdsim.auto_parallel.solvers.pareto import frontier, frontier_table
-from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.propagation import propagate
+from spmdsim.auto_parallel.strategy_candidates import binary_mesh, device_matrices, mesh_strategies
 from spmdsim.core import Mesh
 from spmdsim.cost import CostModel, Machine
-from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.errors import InputError, RuleError
+from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
+from spmdsim.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.even import even_move, price_move
+from spmdsim.redistribution.even_moves import even_move, price_move
 from spmdsim.redistribution.every import every_layout
-from spmdsim.redistribution.exchange.traffic import busiest
+from spmdsim.redistribution.exchange.exchange_volume import busiest
 
 #: Nodes of two ranks, so that axes of small meshes cross nodes.
 PAIRS = replace(Machine.cluster(), name="pairs", ranks_per_node=2)
@@ -48,7 +48,7 @@ ALPA = AlpaModel(axes=("a", "b", "c"), alpha=(1.0, 1.0, 1.0), beta=(1.0, 0.1, 0.
 def test_the_price_of_a_move_is_the_planners(shape: tuple[int, ...], machine: CostModel) -> None:
     """Even and uneven sizes, pending sources, targets that stay pending; machines with and without nodes."""
     mesh, rng = Mesh(shape, ("a", "b", "c")[: len(shape)]), random.Random(str((shape, machine.name)))
-    moves, even = Moves(Settings(machine=machine, exchange=True)), 0
+    moves, even = MovePrices(Settings(machine=machine, exchange=True)), 0
     for ndim in (1, 2, 3):
         sources, targets = every_layout(mesh, ndim, partial=True), every_layout(mesh, ndim)
         for _ in range(40):
@@ -85,7 +85,7 @@ def test_searches_and_plans_see_the_same_links() -> None:
     mesh, machine = Mesh((6,), ("a",)), Machine.accelerators()
     ends = mesh("a", None), mesh(None, None)
     wanted = plan(*ends, (6144, 1024), "float32", machine).seconds
-    assert Moves(Settings(machine=machine)).seconds(*ends, (6144, 1024), 4) == pytest.approx(wanted)
+    assert MovePrices(Settings(machine=machine)).seconds(*ends, (6144, 1024), 4) == pytest.approx(wanted)
     assert wanted == pytest.approx(3 * 4e-6 + 5 / 6 * 6144 * 1024 * 4 * 5e-12)
 
 
@@ -93,7 +93,7 @@ def test_searches_and_plans_see_the_same_links() -> None:
 def test_what_settings_forbid_is_not_used(without: str) -> None:
     mesh = Mesh((2, 2, 2), ("a", "b", "c"))
     settings = Settings(**{without: False})
-    moves, free = Moves(settings), Moves(Settings())
+    moves, free = MovePrices(settings), MovePrices(Settings())
     name = {"exchange": "exchange", "gather": "all_gather", "scatter": "reduce_scatter"}[without]
     sources = every_layout(mesh, 2, partial=True)
     layouts = every_layout(mesh, 2)
@@ -121,7 +121,7 @@ def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: 
     found.save(tmp_path / "s.json")
     again = load_choice(tmp_path / "s.json", found.graph)
     assert again == found.choice
-    other = Found(again, found.settings, "loaded")
+    other = SearchResult(again, found.settings, "loaded")
     assert other.seconds == found.seconds and other.memory == found.memory
 
 
@@ -141,8 +141,8 @@ def test_tying_repeated_layers_changes_nothing() -> None:
     tied = search_mesh(graph, mesh, Settings(tie=True, partial=True))
     free = search_mesh(graph, mesh, Settings(partial=True))
     assert tied.seconds == pytest.approx(free.seconds, rel=1e-6)
-    assert len(Model(graph, mesh, Settings(tie=True)).problem) < 0.6 * len(
-        Model(graph, mesh, Settings()).problem
+    assert len(ChoiceModel(graph, mesh, Settings(tie=True)).problem) < 0.6 * len(
+        ChoiceModel(graph, mesh, Settings()).problem
     )
 
 

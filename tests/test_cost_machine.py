@@ -16,10 +16,10 @@ from spmdsim.core import Mesh, Rule, Strategy
 from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, save_machine
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
-from spmdsim.cost.published import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.cost.roofline import Work, forward_work, gradient_work, ridge
 from spmdsim.cost.volumes import COLLECTIVES, bus_factor, message_bytes, received_per_message
 from spmdsim.errors import InputError, RuleError
+from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 
 TOY = Machine("toy", alpha=1.0, beta=0.01, gamma=0.001, flops=1e9, beta_memory=0.5)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
@@ -32,7 +32,7 @@ def calls(mesh: Mesh) -> dict[str, tuple[Layout, Layout]]:
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_plan_search_and_prediction_price_a_call_alike(machine: Machine) -> None:
     chance, alone = random.Random(machine.name), 0
-    moves = Moves(Settings(machine=machine))
+    moves = MovePrices(Settings(machine=machine))
     for _ in range(150):
         n = chance.choice((2, 3, 4, 5, 6, 7, 8, 12, 16, 40))
         count = chance.randrange(1, 10 ** chance.randrange(1, 8))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.cli.collective.predict import growing_counts, growing_sizes
 from spmdsim.cli.main import main
@@ -189,7 +189,7 @@ def test_what_plans_count_is_shown(machine: Machine, ranks: int) -> None:
     shape = (ranks * ranks * 32, 48)
     nbytes = 4 * shape[0] * shape[1]
     split, whole = mesh("x", None), mesh(None, None)
-    moves = Moves(Settings(machine=machine))
+    moves = MovePrices(Settings(machine=machine))
     for collective, src, dst, size in (
         ("all_gather", split, whole, nbytes),
         ("reduce_scatter", mesh(None, None, partial="x"), split, nbytes),

@@ -18,8 +18,8 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.adders import balanced
-from spmdsim.redistribution.bound import lower_bound, lower_bound_elements
 from spmdsim.redistribution.every import every_layout, every_mesh
+from spmdsim.redistribution.lower_bound import lower_bound, lower_bound_elements
 from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep

@@ -12,9 +12,9 @@ import pytest
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.errors import PlanError
+from spmdsim.imitations.dtensor.graph_planner import in_mesh_order, ordered_steps, path_cost, short
+from spmdsim.imitations.dtensor.greedy_planner import DTensorPlan, greedy_steps
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.dtensor.orders import in_mesh_order, ordered_steps, path_cost, short
-from spmdsim.redistribution.dtensor.planner import DTensorPlan, greedy_steps
 from spmdsim.redistribution.every import every_layout
 
 PEERS = json.loads((Path(__file__).parent / "vectors/redistribution_peers.json").read_text())

@@ -16,16 +16,16 @@ from scripts.least_receptions import least_sent
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.bound import lower_bounds
-from spmdsim.redistribution.candidates import REDUCED, candidates, endpoints
 from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives, sends
-from spmdsim.redistribution.exchange.even import even_traffic
-from spmdsim.redistribution.exchange.few import FewTraffic
+from spmdsim.redistribution.exchange.even_pieces import even_volume
+from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
+from spmdsim.redistribution.exchange.few_ranks import FewVolume
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.exchange.shares import shares
-from spmdsim.redistribution.exchange.traffic import busiest, exchange_traffic
-from spmdsim.redistribution.exchange.transfers import Transfers
+from spmdsim.redistribution.exchange.transfer_columns import Transfers
+from spmdsim.redistribution.lower_bound import lower_bounds
+from spmdsim.redistribution.plan_candidates import REDUCED, candidates, endpoints
 from spmdsim.redistribution.price import (
     Prices,
     least_exchange,
@@ -136,7 +136,7 @@ def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
             got = sorted((t.peer, r, t.box) for r in range(8) for t in receives(src, dst, shape, r))
             given = sorted((r, t.peer, t.box) for r in range(8) for t in sends(src, dst, shape, r))
             assert got == given
-            traffic = exchange_traffic(src, dst, shape)
+            traffic = exchange_volume(src, dst, shape)
             for position, rank in enumerate(dst.mesh.rank_list):
                 mine = receives(src, dst, shape, rank)
                 others = [t for t in mine if t.peer != rank]
@@ -172,8 +172,8 @@ def test_few_ranks_are_counted_as_many_are() -> None:
         layouts = [layout for mesh in meshes for layout in every_layout(mesh, len(shape))]
         for _ in range(150):
             src, dst = choose.choice(layouts), choose.choice(layouts)
-            few = FewTraffic(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
-            many = exchange_traffic(src, dst, shape)
+            few = FewVolume(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+            many = exchange_volume(src, dst, shape)
             assert few.most_received == many.most_received, (src, dst, shape)
             assert few.most_sent == many.most_sent, (src, dst, shape)
             shared = shares(few_ends := Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
@@ -192,7 +192,7 @@ def test_equal_pieces_are_counted_in_closed_form_as_pair_by_pair() -> None:
         for _ in range(250):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             ends = Ends(mesh, src.dims, mesh, dst.dims, sizes)
-            even, few, shared = even_traffic(ends), FewTraffic(ends), shares(ends)
+            even, few, shared = even_volume(ends), FewVolume(ends), shares(ends)
             if even is None:
                 continue
             counts["even"] += 1

@@ -8,7 +8,7 @@ import pytest
 
 from spmdsim import Mesh, plan
 from spmdsim.core import Layout, Partial, Replicate, Shard
-from spmdsim.redistribution.bound import lower_bound, lower_bound_elements
+from spmdsim.redistribution.lower_bound import lower_bound, lower_bound_elements
 
 
 def share(indices: list[int], parts: int, place: int) -> list[int]:

@@ -14,7 +14,7 @@ from spmdsim.core import Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways import way
-from spmdsim.redistribution.ways.memory import step_memory
+from spmdsim.redistribution.ways.step_memory import step_memory
 from spmdsim.redistribution.ways.tuning import TABLE
 from spmdsim.worlds import LockStep, pool
 

@@ -14,13 +14,9 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import PlanError
-from spmdsim.redistribution import plan
-from spmdsim.redistribution.mindspore import MapLayout, NotExpandable, infer_operators, operators, unify
-from spmdsim.redistribution.mindspore.cost import operator_cost
-from spmdsim.redistribution.mindspore.operators import is_expandable, names, received_elements
-from spmdsim.redistribution.mindspore.optimizer_shards import optimizer_shard_layout
-from spmdsim.redistribution.mindspore.reorder import merged_concat, optimise
-from spmdsim.redistribution.mindspore.transform import (
+from spmdsim.imitations.mindspore.infer_operators import infer_operators
+from spmdsim.imitations.mindspore.map_operators import is_expandable, names, operators, received_elements
+from spmdsim.imitations.mindspore.offline_transform import (
     apply,
     needed_ranks,
     operator_map,
@@ -28,14 +24,21 @@ from spmdsim.redistribution.mindspore.transform import (
     reshard_map,
     stack,
 )
-from spmdsim.redistribution.mindspore.unify import (
+from spmdsim.imitations.mindspore.optimizer_shards import optimizer_shard_layout
+from spmdsim.imitations.mindspore.redistribution_cost import operator_cost
+from spmdsim.imitations.mindspore.reorder import merged_concat, optimise
+from spmdsim.imitations.mindspore.unify import (
+    MapLayout,
+    NotExpandable,
     drop_ones,
     expand_matrix,
     expand_shape,
     expand_tensor,
     expand_tuples,
+    unify,
     unify_matrix,
 )
+from spmdsim.redistribution import plan
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/redistribution_mindspore.json").read_text())
 

@@ -11,20 +11,18 @@ from test_redistribution_mindspore import box
 
 from spmdsim.core import Mesh
 from spmdsim.errors import PlanError
-from spmdsim.redistribution import plan
-from spmdsim.redistribution.mindspore import (
-    MapLayout,
+from spmdsim.imitations.mindspore.infer_operators import infer_operators
+from spmdsim.imitations.mindspore.map_operators import operators
+from spmdsim.imitations.mindspore.offline_transform import (
     apply,
-    expand_tuples,
-    infer_operators,
     needed_ranks,
     operator_map,
-    operators,
     reshard_map,
     stack,
-    unify,
+    written_slice,
 )
-from spmdsim.redistribution.mindspore.transform import written_slice
+from spmdsim.imitations.mindspore.unify import MapLayout, expand_tuples, unify
+from spmdsim.redistribution import plan
 
 
 @pytest.mark.parametrize(

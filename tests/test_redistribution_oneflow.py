@@ -13,10 +13,11 @@ import pytest
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.errors import PlanError
+from spmdsim.imitations import oneflow
+from spmdsim.imitations.oneflow.boxing_routes import subgroup
+from spmdsim.imitations.oneflow.sbp_rules import mesh_of
 from spmdsim.layout.refine import same_cuts
-from spmdsim.redistribution import oneflow, plan
-from spmdsim.redistribution.oneflow.boxing import subgroup
-from spmdsim.redistribution.oneflow.rules import mesh_of
+from spmdsim.redistribution import plan
 from spmdsim.worlds.lockstep import LockStep
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/redistribution_oneflow.json").read_text())

@@ -12,8 +12,10 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import PlanError
+from spmdsim.imitations.mindspore.offline_transform import same_devices
+from spmdsim.imitations.mindspore.optimizer_shards import optimizer_shard_layout
+from spmdsim.imitations.mindspore.unify import MapLayout, expand_tuples
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.mindspore import MapLayout, expand_tuples, optimizer_shard_layout, same_devices
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/redistribution_mindspore.json").read_text())
 

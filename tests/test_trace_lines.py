@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, ops, record
-from spmdsim.auto_parallel.programs.record import record_program
+from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.errors import InputError
 from spmdsim.simulation import simulate
 from spmdsim.trace.recorder import source_lines

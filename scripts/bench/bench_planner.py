@@ -19,11 +19,12 @@ import time
 from collections.abc import Callable
 from itertools import product
 
-from spmdsim.core import Layout, Mesh, refine
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
-from spmdsim.redistribution import adders, bound, candidates, plan, planner, price
+from spmdsim.layout import refine
+from spmdsim.redistribution import adders, lower_bound, plan, plan_candidates, planner, price
 from spmdsim.redistribution.every import every_layout, every_mesh
-from spmdsim.redistribution.exchange import direct, few, grid, summing, traffic
+from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_volume, few_ranks, grid
 from spmdsim.redistribution.reshape import flat
 
 Shape = tuple[int, ...]
@@ -64,17 +65,17 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     meshes: dict[int, Callable[[], None]] = {}
     modules = (
         adders,
-        bound,
-        candidates,
+        lower_bound,
+        plan_candidates,
         direct,
-        few,
+        few_ranks,
         flat,
         grid,
         planner,
         price,
         refine,
-        summing,
-        traffic,
+        direct_reduction,
+        exchange_volume,
     )
     for module in modules:
         for name, function in vars(module).items():

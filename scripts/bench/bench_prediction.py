@@ -27,11 +27,11 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, world
 from spmdsim.auto_parallel.baselines import complete
-from spmdsim.auto_parallel.carry_out import Applied, place
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.programs.record import record_program
+from spmdsim.auto_parallel.execute import Applied, place
+from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.proof import arguments
+from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.cli.collective.calibrate import measured_machine
 from spmdsim.cost import Machine, load_machine
 from spmdsim.nn.gradients import backward
@@ -83,7 +83,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] =
 }  # fmt: skip
 
 
-def drawn(name: str, ranks: int, machine: Machine, count: int, seed: int) -> list[Found]:
+def drawn(name: str, ranks: int, machine: Machine, count: int, seed: int) -> list[SearchResult]:
     """Strategies of a program, from the one predicted fastest to the one predicted slowest, evenly by rank."""
     program, inputs, parameters = PROGRAMS[name]
     mesh = Mesh((ranks,), ("p",))
@@ -91,17 +91,17 @@ def drawn(name: str, ranks: int, machine: Machine, count: int, seed: int) -> lis
     graph = record_program(program, ranks, inputs=inputs, parameters=parameters)
     rng = random.Random(seed)
     every = [[s for s in o.bound.strategies(mesh) if not s.passed] for o in graph.operators]
-    by_time: dict[float, Found] = {}
+    by_time: dict[float, SearchResult] = {}
     for _ in range(DRAWN):
         choice = complete(graph, mesh, tuple(map(rng.choice, every)), settings)
-        one = Found(choice, settings, "drawn")
+        one = SearchResult(choice, settings, "drawn")
         by_time.setdefault(round(one.seconds, 9), one)
     ordered = [by_time[seconds] for seconds in sorted(by_time)]
     count = min(count, len(ordered))
     return [ordered[round(k * (len(ordered) - 1) / (count - 1))] for k in range(count)]
 
 
-def step(name: str, found: Found, here: MPIWorld) -> Callable[[], None]:
+def step(name: str, found: SearchResult, here: MPIWorld) -> Callable[[], None]:
     """One forward and backward pass with these strategies, on tensors that are there already."""
     program, inputs, parameters = PROGRAMS[name]
     tensors = place(found, here, arguments({**inputs, **parameters}))

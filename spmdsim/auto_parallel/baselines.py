@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spmdsim.auto_parallel.batch import batch_factors
-from spmdsim.auto_parallel.candidates import configured_strategy, device_matrices
-from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.keeper import split_further
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.solvers.elimination import eliminate
+from spmdsim.auto_parallel.storage_layouts import split_further
+from spmdsim.auto_parallel.strategy_candidates import configured_strategy, device_matrices
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
 
 #: Largest tensor-parallel group that is tried: more is never configured by hand.
@@ -97,7 +97,7 @@ def complete(
     strategies: tuple[Strategy, ...],
     settings: Settings,
     stored: Callable[[int], Layout | None] | None = None,
-) -> Choice:
+) -> StrategyChoice:
     """Strategies as a whole choice: the tensors between them get the layouts that cost least.
 
     Args:
@@ -115,12 +115,12 @@ def complete(
     else:
         fixed = graph
     fixed = replace(fixed, operators=tuple(_given(o, strategies[o.index], mesh) for o in fixed.operators))
-    model = Model(fixed, mesh, replace(settings, tie=False), lambda o: (strategies[o.index],))
+    model = ChoiceModel(fixed, mesh, replace(settings, tie=False), lambda o: (strategies[o.index],))
     choice = model.choice(eliminate(model.problem).states)
     return replace(choice, graph=graph)
 
 
-def fully_sharded(graph: Graph, mesh: Mesh, settings: Settings) -> Choice:
+def fully_sharded(graph: Graph, mesh: Mesh, settings: Settings) -> StrategyChoice:
     """Data parallel, with every parameter stored in pieces: gathered for use, its gradient scattered."""
 
     def stored(index: int) -> Layout:
@@ -139,7 +139,7 @@ def _given(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
     return replace(operator, configured=None, out=operator.out if own else None)
 
 
-def in_pieces(choice: Choice, settings: Settings) -> Choice:
+def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
     """The same strategies with parameters, gradients and optimiser state in pieces (ZeRO).
 
     Every parameter is stored in as many pieces as there are ranks that its gradient is reduced over, where its sizes
@@ -157,7 +157,7 @@ def in_pieces(choice: Choice, settings: Settings) -> Choice:
     return complete(graph, choice.mesh, choice.strategies, settings, stored.get)
 
 
-def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, Choice]:
+def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, StrategyChoice]:
     """The three layouts by name, one Megatron-style layout per grid."""
     flat = _flat(graph, ranks)
     found = {

@@ -13,10 +13,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.costs.memory import peak_memory
+from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
 
@@ -63,7 +63,7 @@ class NamedDims:
     sizes: dict[str, int]
     whole: frozenset[str]
 
-    def choice(self, layout: Assignment, mesh: Mesh) -> Choice:
+    def choice(self, layout: Assignment, mesh: Mesh) -> StrategyChoice:
         """Strategies and layouts that follow from a layout of the dims."""
         strategies = tuple(
             Strategy.of(mesh, {factor: layout[name] for factor, name in names.items() if name in layout})
@@ -73,7 +73,7 @@ class NamedDims:
             Layout(mesh, [(layout[name],) if name in layout else () for name in names])
             for names in self.of_values
         )
-        return Choice(self.graph, mesh, strategies, layouts)
+        return StrategyChoice(self.graph, mesh, strategies, layouts)
 
     def peak(self, layout: Assignment, mesh: Mesh, settings: Settings | None = None) -> int:
         """Peak memory of the busiest rank, in bytes."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.auto_parallel.carry_out import Bytes, compare_bytes, run
-from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.programs.record import shape_and_dtype
-from spmdsim.auto_parallel.report import size_text, text_table
+from spmdsim.auto_parallel.execute import ByteCount, compare_bytes, run
+from spmdsim.auto_parallel.programs.record_program import shape_and_dtype
+from spmdsim.auto_parallel.search_report import size_text, text_table
+from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.errors import SpmdError
 from spmdsim.tensor.check import check
 from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
@@ -38,7 +38,7 @@ class Proof:
     """
 
     world: str
-    rows: tuple[Bytes, ...]
+    rows: tuple[ByteCount, ...]
     rank: int
     error: float
     tolerance: float
@@ -96,7 +96,7 @@ def arguments(shapes: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray]
     return found
 
 
-def prove(program: Callable[..., Any], found: Found, world: World, arrays: Mapping[str, Any]) -> Proof:
+def prove(program: Callable[..., Any], found: SearchResult, world: World, arrays: Mapping[str, Any]) -> Proof:
     """Run a program with its found strategies, and on one rank, and compare. All ranks call it.
 
     Args:
@@ -131,13 +131,13 @@ class Unconfigured(Watcher):
         return op, None
 
 
-def _scalar(found: Found) -> bool:
+def _scalar(found: SearchResult) -> bool:
     results = found.graph.results
     return found.graph.training and len(results) == 1 and found.graph.values[results[0]].shape == ()
 
 
 def _alone(
-    program: Callable[..., Any], found: Found, world: World, arrays: Mapping[str, Any]
+    program: Callable[..., Any], found: SearchResult, world: World, arrays: Mapping[str, Any]
 ) -> list[tuple[Any, list[Any]]]:
     """Per result and gradient what one rank has in a wider type (None if that cannot be had), and its own runs."""
     from spmdsim.worlds import LockStep
@@ -155,7 +155,7 @@ def _alone(
     return [(truth and truth[k], [values[k] for values in own]) for k in range(len(own[0]))]  # type: ignore[index,arg-type]
 
 
-def _once(program: Callable[..., Any], found: Found, world: World, arrays: Mapping[str, Any]) -> Any:
+def _once(program: Callable[..., Any], found: SearchResult, world: World, arrays: Mapping[str, Any]) -> Any:
     from spmdsim.core import Layout, Mesh
     from spmdsim.tensor import Tensor
 

@@ -7,16 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spmdsim.auto_parallel.candidates import binary_mesh, configured_strategy, device_matrices, searched_axes
-from spmdsim.auto_parallel.costs.memory import peak_memory
-from spmdsim.auto_parallel.costs.model import Model
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.found import Found
 from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.auto_parallel.solvers.choice_problem import Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.solvers.heuristics import by_propagation, by_recursion, expressing
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
-from spmdsim.auto_parallel.solvers.problem import Solution
+from spmdsim.auto_parallel.strategy_candidates import (
+    binary_mesh,
+    configured_strategy,
+    device_matrices,
+    searched_axes,
+)
 from spmdsim.core import Mesh, Strategy
 from spmdsim.core.mesh import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
@@ -51,7 +56,7 @@ def search(
     settings: Settings | None = None,
     axes: int | None = None,
     **sizes: Any,
-) -> Found:
+) -> SearchResult:
     """Find a strategy for every operator and a layout for every tensor of a program.
 
     Args:
@@ -109,7 +114,7 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
         if sizes:
             raise InputError(f"a graph takes no sizes, but got {', '.join(sizes)}")
         return program
-    from spmdsim.auto_parallel.programs.record import record_program
+    from spmdsim.auto_parallel.programs.record_program import record_program
 
     return record_program(program, _ranks(mesh_or_ranks), **sizes)
 
@@ -160,23 +165,25 @@ def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
     return Mesh(shape, [f"d{k}" for k in range(len(shape))])
 
 
-def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> Found:
+def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
     """The optimum on one mesh: by elimination, or as an integer programme where memory is limited."""
     model = _model(graph, mesh, settings)
     solution = solve(model, memory)
     choice = model.choice(solution.states)
-    return Found(choice, settings, solution.method, optimal=solution.optimal, limit=memory)
+    return SearchResult(choice, settings, solution.method, optimal=solution.optimal, limit=memory)
 
 
-def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> Found | None:
+def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> SearchResult | None:
     """The optimum on one mesh by elimination; None where its tables would be too large."""
     tie = settings.tie or len(graph.operators) > TIE_ABOVE
-    model = Model(graph, mesh, replace(settings, tie=tie))
+    model = ChoiceModel(graph, mesh, replace(settings, tie=tie))
     solution = _eliminate(model)
-    return None if solution is None else Found(model.choice(solution.states), settings, solution.method)
+    return (
+        None if solution is None else SearchResult(model.choice(solution.states), settings, solution.method)
+    )
 
 
-def solve(model: Model, memory: float | None = None) -> Solution:
+def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
     """The cheapest assignment of a model; with a limit, one whose peak memory stays below it."""
     free = _eliminate(model)
     if memory is None:
@@ -186,11 +193,11 @@ def solve(model: Model, memory: float | None = None) -> Solution:
     return _within(model, memory)
 
 
-def _peak(model: Model, solution: Solution) -> int:
+def _peak(model: ChoiceModel, solution: Solution) -> int:
     return peak_memory(model.choice(solution.states), model.settings).peak
 
 
-def _within(model: Model, memory: float) -> Solution:
+def _within(model: ChoiceModel, memory: float) -> Solution:
     """The cheapest assignment whose peak stays below a limit.
 
     The programme limits what lives throughout and what is kept for the backward pass. What is alive besides at the
@@ -215,39 +222,39 @@ def _within(model: Model, memory: float) -> Solution:
     return replace(least, optimal=False)
 
 
-def _lowest(model: Model) -> tuple[int, Solution]:
+def _lowest(model: ChoiceModel) -> tuple[int, Solution]:
     """The assignment with the lowest peak, of those that keep (nearly) least."""
     kept = smallest_memory(model.problem)
     found = [solve_integer(model.problem, slack * kept) for slack in (1.0, 1.1)]
     return min(((_peak(model, one), one) for one in found), key=lambda pair: pair[0])
 
 
-def _eliminate(model: Model) -> Solution | None:
+def _eliminate(model: ChoiceModel) -> Solution | None:
     try:
         return eliminate(model.problem)
     except TooWideError:
         return None
 
 
-def _model(graph: Graph, mesh: Mesh, settings: Settings) -> Model:
+def _model(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel:
     """The choices on a mesh; with uneven pieces where no operator has even ones.
 
     Raises:
         InputError: no operator can use the mesh.
     """
-    model = Model(graph, mesh, settings)
+    model = ChoiceModel(graph, mesh, settings)
     if settings.even and not _is_used(model):
-        model = Model(graph, mesh, replace(settings, even=False))
+        model = ChoiceModel(graph, mesh, replace(settings, even=False))
     _check_usable(model)
     return model
 
 
-def _is_used(model: Model) -> bool:
+def _is_used(model: ChoiceModel) -> bool:
     small = model.mesh.size == 1 or not model.graph.operators
     return small or any(strategy.splits for states in model.states for strategy in states.strategies)
 
 
-def _check_usable(model: Model) -> None:
+def _check_usable(model: ChoiceModel) -> None:
     """Refuse a mesh that no operator can use."""
     if _is_used(model):
         return
@@ -261,12 +268,14 @@ def _check_usable(model: Model) -> None:
     )
 
 
-def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None) -> Found:
+def _best_mesh(
+    graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None
+) -> SearchResult:
     """The optimum on the best of some meshes; with uneven pieces where none of them has even ones."""
     models = [_usable(graph, mesh, settings) for mesh in meshes]
-    if settings.even and not any(isinstance(model, Model) for model in models):
+    if settings.even and not any(isinstance(model, ChoiceModel) for model in models):
         models = [_usable(graph, mesh, replace(settings, even=False)) for mesh in meshes]
-    best: tuple[float, Model, Solution] | None = None
+    best: tuple[float, ChoiceModel, Solution] | None = None
     considered: list[tuple[str, float]] = []
     problem: SpmdError | None = None
     for mesh, model in zip(meshes, models):
@@ -289,13 +298,15 @@ def _best_mesh(graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory:
         raise problem or InputError("no mesh was given to search on")
     _, model, solution = best
     choice = model.choice(solution.states)
-    return Found(choice, settings, solution.method, (), solution.optimal, tuple(considered), limit=memory)
+    return SearchResult(
+        choice, settings, solution.method, (), solution.optimal, tuple(considered), limit=memory
+    )
 
 
-def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> Model | InputError:
+def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel | InputError:
     """The choices on a mesh, or why there are none."""
     try:
-        model = Model(graph, mesh, settings)
+        model = ChoiceModel(graph, mesh, settings)
         _check_usable(model)
     except InputError as error:
         return error

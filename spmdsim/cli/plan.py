@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError
+from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--machine", metavar="NAME|FILE", help="price plans on laptop, cluster, ... or a file"
     )
     parser.add_argument(
-        "--style", choices=("mindspore", "dtensor"), help="what another system would do, beside ours"
+        "--style", choices=tuple(IMITATIONS["plan"]), help="what another system would do, beside ours"
     )
     parser.add_argument("--draw", action="store_true", help="draw who sends which box to whom")
     parser.add_argument("--rank", type=int, metavar="R", help="list what this rank receives")

@@ -12,9 +12,9 @@ from spmdsim.launch.limits import add_limits, limited
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.found import Found
     from spmdsim.auto_parallel.matmul_grid import GridProduct
     from spmdsim.auto_parallel.proof import Proof
+    from spmdsim.auto_parallel.search_result import SearchResult
     from spmdsim.core import Mesh
 
 EXAMPLES = """\
@@ -123,9 +123,9 @@ def run(args: argparse.Namespace) -> int:
     if args.pareto:
         return _pareto(args, graph, where, settings)
     if args.load:
-        from spmdsim.auto_parallel.found import Found, load_choice
+        from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 
-        found = Found(load_choice(args.load, graph), settings, f"file {args.load}")
+        found = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
     else:
         found = search(
             graph,
@@ -145,9 +145,9 @@ def run(args: argparse.Namespace) -> int:
     return 0 if proof is None or proof.holds else 1
 
 
-def _carry_out(args: argparse.Namespace, found: Found) -> Proof:
+def _carry_out(args: argparse.Namespace, found: SearchResult) -> Proof:
     """Run the program file, on real ranks under an MPI launcher, else in lock step."""
-    from spmdsim.auto_parallel.programs.record import load_program
+    from spmdsim.auto_parallel.programs.record_program import load_program
     from spmdsim.auto_parallel.proof import arguments, prove
     from spmdsim.worlds import LockStep, world
 
@@ -160,7 +160,7 @@ def _carry_out(args: argparse.Namespace, found: Found) -> Proof:
     return prove(program, found, here, arguments({**inputs, **parameters}))
 
 
-def _print(args: argparse.Namespace, found: Found, proof: Proof | None) -> None:
+def _print(args: argparse.Namespace, found: SearchResult, proof: Proof | None) -> None:
     answers = [found.why(name, _literal(cuts)) for name, cuts in args.why]
     if args.json:
         value = found.to_dict()
@@ -195,7 +195,7 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
         return args.program, where, sizes
     if sizes:
         raise InputError(f"a program file has its own sizes; --{next(iter(sizes))} is for built-in programs")
-    from spmdsim.auto_parallel.programs.record import load_program
+    from spmdsim.auto_parallel.programs.record_program import load_program
 
     program, inputs, parameters = load_program(args.file)
     return program, where, {"inputs": inputs, "parameters": parameters}

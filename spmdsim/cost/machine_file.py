@@ -16,6 +16,7 @@ from typing import Any
 
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
 from spmdsim.errors import InputError
+from spmdsim.imitated import IMITATIONS, imitation
 from spmdsim.reading import parse_json, read_text, readable
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
@@ -50,11 +51,10 @@ def load_machine(name_or_file: str) -> Machine:
 
 
 def load_cost_model(name_or_file: str) -> CostModel:
-    """A machine, or one of the published cost models by its name (see ``spmdsim.cost.published``)."""
-    from spmdsim.cost.published import PUBLISHED
-
-    if name_or_file in PUBLISHED:
-        return PUBLISHED[name_or_file]()
+    """A machine, or the published cost model of another system by its name."""
+    if name_or_file in IMITATIONS["cost model"]:
+        model: CostModel = imitation("cost model", name_or_file)()
+        return model
     return load_machine(name_or_file)
 
 

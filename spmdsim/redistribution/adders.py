@@ -27,7 +27,7 @@ PATIENCE, MOST_PIVOTS = 60, 400
 TINY = 1e-9
 
 
-class Cell(NamedTuple):
+class SumCell(NamedTuple):
     """Elements that the same ranks hold and want.
 
     Attributes:
@@ -108,7 +108,7 @@ class Sums:
                 want[rank] = volume(box)
         #: Elements that each rank wants.
         self.want = np.array(list(want.values()))
-        groups: dict[tuple[int, ...], list[Cell]] = {}
+        groups: dict[tuple[int, ...], list[SumCell]] = {}
         for (problem, box), members in _pieces(src, shape, tuple(kept)).items():
             own = {rank: number[position] for rank, position in members}
             holders: list[list[int]] = [[] for _ in range(src.mesh.axis_size(*reduced))]
@@ -117,7 +117,7 @@ class Sums:
             for (other, target), wanting in targets.items():
                 if problem == other and (common := overlap(box, target)) is not None:
                     wanted = tuple([rank for rank, _ in wanting])
-                    cell = Cell(common, tuple(map(tuple, holders)), wanted, own)
+                    cell = SumCell(common, tuple(map(tuple, holders)), wanted, own)
                     groups.setdefault(cell.extras(self.ranks), []).append(cell)
         #: Cells that cost every adder the same, together.
         self.groups = [cells for _, cells in sorted(groups.items())]

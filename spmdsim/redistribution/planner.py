@@ -17,11 +17,12 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
+from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.sizes import integers
-from spmdsim.redistribution.bound import Bound, lower_bound
-from spmdsim.redistribution.candidates import Candidate, candidates, endpoints
-from spmdsim.redistribution.checks import check_layouts
+from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
+from spmdsim.redistribution.plan_candidates import Candidate, candidates, endpoints
+from spmdsim.redistribution.plan_checks import check_layouts
 from spmdsim.redistribution.price import (
     BYTES_ONLY,
     LISTED,
@@ -32,7 +33,7 @@ from spmdsim.redistribution.price import (
 )
 from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.memory import plan_peak
+from spmdsim.redistribution.ways.step_memory import plan_peak
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Plan:
     def lower_bound(self, rank: int) -> int:
         """Bytes that ``rank`` must receive; where values are reduced, its share: no algorithm keeps all ranks below.
 
-        See :mod:`spmdsim.redistribution.bound`.
+        See :mod:`spmdsim.redistribution.lower_bound`.
         """
         if rank not in self.dst.mesh:
             return 0
@@ -172,12 +173,12 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan in plain types, for JSON."""
-        from spmdsim.redistribution.table import plan_dict
+        from spmdsim.redistribution.plan_table import plan_dict
 
         return plan_dict(self)
 
     def __str__(self) -> str:
-        from spmdsim.redistribution.table import plan_table
+        from spmdsim.redistribution.plan_table import plan_table
 
         return plan_table(self)
 
@@ -186,7 +187,7 @@ class Plan:
         printer.text("..." if cycle else str(self))
 
     @cached_property
-    def _bound(self) -> Bound:
+    def _bound(self) -> ReceptionBound:
         if self.to_shape is not None:
             return reshape_bound(self.src, self.dst, self.shape, self.to_shape)
         return lower_bound(*endpoints(self.src, self.dst, self.shape))
@@ -225,8 +226,7 @@ def plan(
             shard, if that is faster.
 
     Returns:
-        A :class:`Plan`; with a style a :class:`~spmdsim.redistribution.mindspore.plan.MindSporePlan` or a
-        :class:`~spmdsim.redistribution.dtensor.planner.DTensorPlan`, whose ``ours`` is that plan.
+        A :class:`Plan`; with a style that system's plan, whose ``ours`` is that one.
 
     Raises:
         PlanError: the layouts are for other numbers of dims, or the target is pending.
@@ -280,15 +280,7 @@ def _plan(
     found = Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
     if style is None:
         return found
-    if style == "dtensor":
-        from spmdsim.redistribution.dtensor.planner import dtensor_plan
-
-        return dtensor_plan(src, dst, shape, itemsize, found)
-    if style != "mindspore":
-        raise PlanError(f"no plan is made in the style of {style!r}; there are 'mindspore' and 'dtensor'")
-    from spmdsim.redistribution.mindspore import mindspore_plan
-
-    return mindspore_plan(src, dst, shape, found.shape_after, itemsize, found)
+    return imitation("plan", style, PlanError)(found)
 
 
 @lru_cache(maxsize=8192)

@@ -22,12 +22,12 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.cost.textbook import textbook_seconds
 from spmdsim.cost.volumes import most_received as most_of_message
 from spmdsim.cost.volumes import reduction_elements
-from spmdsim.redistribution.exchange.even import EvenTraffic
-from spmdsim.redistribution.exchange.few import FewTraffic
+from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
+from spmdsim.redistribution.exchange.even_pieces import EvenVolume
+from spmdsim.redistribution.exchange.exchange_volume import ExchangeVolume, busiest, exchange_volume
+from spmdsim.redistribution.exchange.few_ranks import FewVolume
 from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import shares
-from spmdsim.redistribution.exchange.summing import most_messages, totals
-from spmdsim.redistribution.exchange.traffic import Traffic, busiest, exchange_traffic
 from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step
 
@@ -223,7 +223,7 @@ def most_received(step: Step) -> int:
     return _busiest(step).most_received
 
 
-def _busiest(step: Step) -> Traffic | FewTraffic | EvenTraffic:
+def _busiest(step: Step) -> ExchangeVolume | FewVolume | EvenVolume:
     return busiest(_ends(step))
 
 
@@ -287,7 +287,7 @@ def received_elements(step: Step) -> np.ndarray:
     if step.to_shape is not None:
         return flat_received(step.src, step.dst, step.shape, step.to_shape)[0]
     if step.collective == "exchange":
-        return exchange_traffic(step.src, step.dst, step.shape).received
+        return exchange_volume(step.src, step.dst, step.shape).received
     if step.collective == "reduce_exchange":  # and the other ranks that take part, by their number
         return np.array(totals(step.src, step.dst, step.shape)[0])
     mine = volumes(step.dst, step.shape)
@@ -296,7 +296,7 @@ def received_elements(step: Step) -> np.ndarray:
         return reduction_elements(step.collective, members, mine)
     if step.collective == "all_reduce":
         return reduction_elements(step.collective, members, mine, places(mesh, step.axes))
-    return mine - exchange_traffic(step.src, step.dst, step.shape).own
+    return mine - exchange_volume(step.src, step.dst, step.shape).own
 
 
 def places(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:

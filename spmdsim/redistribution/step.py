@@ -18,7 +18,7 @@ from spmdsim.cost.volumes import reduction_elements
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
-#: is pending: one rank adds an element up, and sends it on (:mod:`~spmdsim.redistribution.exchange.summing`).
+#: is pending: one rank adds an element up, and sends it on (:mod:`~spmdsim.redistribution.exchange.direct_reduction`).
 STEP_COLLECTIVES = (
     "slice",
     "fill",
@@ -168,7 +168,7 @@ class Step:
 
     def _summed(self, rank: int, side: int) -> int:
         """Elements that a rank receives (0) or sends (1) in a direct reduction."""
-        from spmdsim.redistribution.exchange.summing import totals
+        from spmdsim.redistribution.exchange.direct_reduction import totals
 
         counts = totals(self.src, self.dst, self.shape)[side]
         return counts[rank] if rank < len(counts) else 0

@@ -286,7 +286,7 @@ def _exchange(step: Step) -> Program:
 
 def _summing(step: Step, op: str) -> Program:
     """Every part added up where its adder does it, in the same order."""
-    from spmdsim.redistribution.exchange.summing import parts
+    from spmdsim.redistribution.exchange.direct_reduction import parts
 
     own = {rank: step.src.bounds(step.shape, rank) for rank in step.src.mesh.rank_list}
     target = {rank: step.dst.bounds(step.shape, rank) for rank in step.dst.mesh.rank_list}

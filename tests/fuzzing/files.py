@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim import LockStep, Mesh, Tensor
-from spmdsim.auto_parallel.found import load_choice
 from spmdsim.auto_parallel.programs.networks import chain
+from spmdsim.auto_parallel.search_result import load_choice
 from spmdsim.collectives import selection
 from spmdsim.collectives.formats.goal import goal_of, read_goal
 from spmdsim.collectives.schedule import schedule_of

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from spmdsim.auto_parallel.choice import Choice
-from spmdsim.auto_parallel.costs.messages import shared
-from spmdsim.auto_parallel.costs.moves import Moves, moved_itemsize
+from spmdsim.auto_parallel.costs.gradient_messages import shared
+from spmdsim.auto_parallel.costs.move_prices import MovePrices, moved_itemsize
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
@@ -50,12 +50,12 @@ class Move:
 
     @property
     def priced(self) -> tuple[Layout, Layout, tuple[int, ...], int, bool]:
-        """What its price depends on, as :class:`~spmdsim.auto_parallel.costs.moves.Moves` asks for it."""
+        """What its price depends on, as :class:`~spmdsim.auto_parallel.costs.move_prices.MovePrices` asks for it."""
         return self.src, self.dst, self.value.shape, self.value.itemsize, self.value.kind == "result"
 
 
 @dataclass(frozen=True)
-class Message:
+class GradientMessage:
     """Gradients of parameters that are reduced in one call.
 
     Attributes:
@@ -89,19 +89,19 @@ class Message:
         """Bytes that a rank receives."""
         return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
-    def seconds(self, prices: Moves) -> float:
+    def seconds(self, prices: MovePrices) -> float:
         """Modelled time."""
         if isinstance(self.machine, Machine):
             return sum(price_step(step, self.itemsize, self.machine)[1] for step in self.steps)
         return prices.together(self.merge, self.itemsize * sum(self.elements))
 
 
-def moves_of(choice: Choice, settings: Settings) -> tuple[Move, ...]:
+def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
     """All redistributions of one step, forward in program order, then backward in reverse."""
     return (*_forward(choice, settings), *(_backward(choice) if choice.graph.training else ()))
 
 
-def _forward(choice: Choice, settings: Settings) -> Iterator[Move]:
+def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
     graph = choice.graph
     for operator in graph.operators:
         strategy = choice.strategies[operator.index]
@@ -118,7 +118,7 @@ def _forward(choice: Choice, settings: Settings) -> Iterator[Move]:
                 )
 
 
-def _backward(choice: Choice) -> Iterator[Move]:
+def _backward(choice: StrategyChoice) -> Iterator[Move]:
     graph = choice.graph
     reached = graph.reached
     for operator in reversed(graph.operators):
@@ -144,7 +144,7 @@ def _arriving(graph: Graph, reached: frozenset[int]) -> list[Value]:
     return [graph.values[i] for i in found]
 
 
-def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[Message, ...]:
+def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[GradientMessage, ...]:
     """The messages that gradients share, each of two gradients at least."""
     arriving: dict[int, list[Move]] = {}
     for move in moves:
@@ -158,14 +158,14 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
             held = size * elements_held(alike[0].src, alike[0].value.shape)
             waiting.setdefault((merge, size), []).append((alike[0], held))
     return tuple(
-        Message(merge, tuple(bucket), settings.machine)
+        GradientMessage(merge, tuple(bucket), settings.machine)
         for (merge, _), group in waiting.items()
         for bucket in buckets(group)
         if len(bucket) > 1
     )
 
 
-def _gradients(choice: Choice, value: int, reached: frozenset[int]) -> list[Layout]:
+def _gradients(choice: StrategyChoice, value: int, reached: frozenset[int]) -> list[Layout]:
     """The distinct layouts in which the gradients of a tensor arrive from its readers."""
     graph = choice.graph
     if not graph.values[value].needs_gradient:
@@ -179,7 +179,7 @@ def _gradients(choice: Choice, value: int, reached: frozenset[int]) -> list[Layo
 
 
 @dataclass
-class OperatorCost:
+class OperatorSeconds:
     """Modelled seconds of one operator, one step."""
 
     compute: float = 0.0
@@ -203,9 +203,9 @@ class Evaluation:
         messages: which gradients share messages.
     """
 
-    operators: list[OperatorCost]
+    operators: list[OperatorSeconds]
     moves: list[tuple[Move, float]]
-    messages: tuple[Message, ...] = ()
+    messages: tuple[GradientMessage, ...] = ()
 
     @cached_property
     def alone(self) -> tuple[Move, ...]:
@@ -219,7 +219,7 @@ class Evaluation:
         return sum(cost.seconds for cost in self.operators)
 
 
-def evaluate(choice: Choice, settings: Settings, prices: Moves) -> Evaluation:
+def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
     """Seconds of every operator and redistribution."""
     graph = choice.graph
     machine = settings.machine
@@ -230,7 +230,7 @@ def evaluate(choice: Choice, settings: Settings, prices: Moves) -> Evaluation:
         sizes = [v.itemsize for v in inputs]
         strategy = choice.strategies[operator.index]
         seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
-        costs.append(OperatorCost(seconds))
+        costs.append(OperatorSeconds(seconds))
     moves = moves_of(choice, settings)
     messages = messages_of(moves, settings)
     parts: dict[int, float] = {}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.cost.published import AlpaModel
 from spmdsim.errors import InputError
 
 
@@ -56,17 +54,6 @@ class Settings:
     merge: bool | None = None
     gather: bool = True
     batch_axis: str | None = None
-
-    @classmethod
-    def alpa(cls, machine: AlpaModel, **options: Any) -> Settings:
-        """Alpa's assumptions: its cost terms, every product on all ranks, one axis per dim, all_reduce only.
-
-        On a mesh of two axes the first one splits the batch. Its options are written here: ``allow_all_gather`` is
-        ``gather``, ``allow_recompute_heavy_op`` is ``full=False``, ``prefer_reduce_scatter`` is ``scatter=True``.
-        """
-        usual = {"full": True, "partial": True, "nested": False, "scatter": False, "scatter_results": False}
-        batch = machine.axes[0] if len(machine.axes) > 1 else None
-        return cls(machine=machine, **{**usual, "batch_axis": batch, **options})
 
     @property
     def merges(self) -> bool:

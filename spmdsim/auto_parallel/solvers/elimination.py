@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE, Problem, Solution
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Solution
 from spmdsim.errors import SpmdError
 
 #: The largest table that is built: 8 bytes per entry.
@@ -33,13 +33,13 @@ class TooWideError(SpmdError):
     """The graph is too entangled for tables of a reasonable size."""
 
 
-def eliminate(problem: Problem, largest: int = LARGEST_TABLE) -> Solution:
+def eliminate(problem: ChoiceProblem, largest: int = LARGEST_TABLE) -> Solution:
     """The cheapest assignment.
 
     Raises:
         TooWideError: a table would be larger than ``largest`` entries.
 
-    >>> p = Problem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
+    >>> p = ChoiceProblem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
     >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
     >>> eliminate(p).states
     (0, 0)
@@ -51,9 +51,9 @@ def eliminate(problem: Problem, largest: int = LARGEST_TABLE) -> Solution:
     return Solution.of(problem, chosen, "elimination", True)
 
 
-def restrict(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
+def restrict(problem: ChoiceProblem, kept: Sequence[np.ndarray]) -> ChoiceProblem:
     """The problem with only some states of each variable."""
-    return Problem(
+    return ChoiceProblem(
         [row[k] for row, k in zip(problem.seconds, kept)],
         {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.pairs.items()},
         [row[k] for row, k in zip(problem.memory, kept)],
@@ -62,7 +62,7 @@ def restrict(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
     )
 
 
-def reduce_domains(problem: Problem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
+def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
     """The states that may be part of an optimum, per variable; of equally good ones the first is kept.
 
     Args:
@@ -73,7 +73,7 @@ def reduce_domains(problem: Problem, rounds: int = 4, *, memory: bool = False) -
     kept = [np.arange(n) for n in problem.sizes]
     measures = [(problem.seconds, problem.neighbours())]
     if memory:
-        bytes_of = Problem(problem.memory, problem.memory_pairs)
+        bytes_of = ChoiceProblem(problem.memory, problem.memory_pairs)
         measures.append((problem.memory, bytes_of.neighbours()))
     waiting = set(range(len(problem)))
     for _ in range(rounds):
@@ -138,7 +138,7 @@ class _Table:
 class _Elimination:
     """One run; the tables of removed variables are kept to read the optimum back."""
 
-    def __init__(self, problem: Problem, largest: int) -> None:
+    def __init__(self, problem: ChoiceProblem, largest: int) -> None:
         self.sizes = problem.sizes
         self.largest = largest
         self.tables: dict[int, _Table] = {}
@@ -228,7 +228,7 @@ def _spread(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
 class _Branches:
     """The optimum of a problem with hubs: for each way to decide them that may be best, one elimination."""
 
-    def __init__(self, problem: Problem, largest: int) -> None:
+    def __init__(self, problem: ChoiceProblem, largest: int) -> None:
         self.problem, self.largest = problem, largest
         self.hubs = problem.hubs
         self.others = [v for v in range(len(problem)) if v not in set(problem.hubs)]
@@ -271,7 +271,7 @@ class _Branches:
             fixed += float(own.min() if state is None else own[state])
             for v, prices in self.around[hub]:
                 rows[v] += prices.min(axis=1) if state is None else prices[:, state]
-        small = Problem(rows, self.pairs)
+        small = ChoiceProblem(rows, self.pairs)
         chosen = _Elimination(small, self.largest).run()
         states = [0] * len(self.problem)
         for v, state in zip(self.others, chosen):

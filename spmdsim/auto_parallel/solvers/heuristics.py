@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spmdsim.auto_parallel.baselines import complete
-from spmdsim.auto_parallel.candidates import (
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.auto_parallel.solvers.local_search import improve
+from spmdsim.auto_parallel.solvers.propagation import propagate
+from spmdsim.auto_parallel.strategy_candidates import (
     binary_mesh,
     configured_strategy,
     device_matrices,
     searched_axes,
 )
-from spmdsim.auto_parallel.costs.evaluate import evaluate
-from spmdsim.auto_parallel.costs.model import Model
-from spmdsim.auto_parallel.costs.moves import Moves
-from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.found import Found
-from spmdsim.auto_parallel.programs.graph import Graph, Operator
-from spmdsim.auto_parallel.solvers.double_recursion import double_recursion
-from spmdsim.auto_parallel.solvers.local_search import improve
-from spmdsim.auto_parallel.solvers.propagation import propagate
 from spmdsim.core import Mesh, Strategy
+from spmdsim.imitated import imitation
 
 #: Meshes of more axes have too many strategies to improve them.
 POLISH_AXES = 3
@@ -29,30 +29,31 @@ POLISH_AXES = 3
 MOST_OPERATORS = 2000
 
 
-def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, polish: bool) -> Found:
+def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, polish: bool) -> SearchResult:
     """The sharding propagation on each of some meshes; the best answer."""
     answers = []
     for mesh in meshes:
         found = propagate(graph, mesh, settings)
         start = complete(graph, mesh, found.strategies, settings)
-        answer = Found(start, settings, "sharding propagation", found.remarks, rivals=tuple(meshes))
+        answer = SearchResult(start, settings, "sharding propagation", found.remarks, rivals=tuple(meshes))
         answers.append((_seconds(answer), answer))
         if polish:
             answers.append(_improved(answer, mesh, found.strategies))
     return _best(answers)
 
 
-def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> Found:
+def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> SearchResult:
     """The double recursion.
 
     Its mesh has one axis per prime factor. The local search goes on from the same cuts on the device matrices that a
     search for the optimum would try.
     """
-    strategies = double_recursion(graph, ranks, version).strategies()
+    recursion = imitation("search", "double_recursion")
+    strategies = recursion(graph, ranks, version).strategies()
     mesh = binary_mesh(ranks)
     start = complete(graph, mesh, strategies, settings)
     rivals = expressing(graph, ranks, searched_axes(graph, ranks))
-    found = Found(start, settings, f"double recursion {version}", rivals=rivals)
+    found = SearchResult(start, settings, f"double recursion {version}", rivals=rivals)
     if not polish or _different(graph) > MOST_OPERATORS:
         return found
     if not rivals and len(mesh.axes) <= POLISH_AXES:
@@ -91,23 +92,23 @@ def _different(graph: Graph) -> int:
     return sum(o.layer is None or o.layer[1] == 0 for o in graph.operators)
 
 
-def _best(answers: Sequence[tuple[float, Found]]) -> Found:
+def _best(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:
     return min(answers, key=lambda pair: pair[0])[1]
 
 
-def _improved(found: Found, mesh: Mesh, strategies: Sequence[Strategy]) -> tuple[float, Found]:
+def _improved(found: SearchResult, mesh: Mesh, strategies: Sequence[Strategy]) -> tuple[float, SearchResult]:
     """What the local search makes of strategies on a mesh, after its seconds."""
     graph, settings = found.graph, found.settings
     tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
-    model = Model(graph, mesh, tied)
+    model = ChoiceModel(graph, mesh, tied)
     solution = improve(model.problem, model.states_of(strategies))
     method = f"{found.method}, then local search"
     return solution.seconds, replace(found, choice=model.choice(solution.states), method=method)
 
 
-def _seconds(found: Found) -> float:
+def _seconds(found: SearchResult) -> float:
     """Modelled time by the prices that searches use."""
-    return evaluate(found.choice, found.settings, Moves(found.settings)).seconds
+    return evaluate(found.choice, found.settings, MovePrices(found.settings)).seconds
 
 
 def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:

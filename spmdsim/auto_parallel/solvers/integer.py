@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.auto_parallel.solvers.problem import IMPOSSIBLE, Problem, Solution
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Solution
 from spmdsim.errors import InputError, SpmdError
 
 
@@ -36,7 +36,7 @@ class DoesNotFitError(SpmdError, ValueError):
 
 
 def solve_integer(
-    problem: Problem, limit: float | None = None, *, seconds_allowed: float = 60.0, gap: float = 1e-9
+    problem: ChoiceProblem, limit: float | None = None, *, seconds_allowed: float = 60.0, gap: float = 1e-9
 ) -> Solution:
     """The cheapest assignment with at most ``limit`` bytes of memory.
 
@@ -79,7 +79,9 @@ def _need_scipy() -> None:
         ) from None
 
 
-def _solve(problem: Problem, limit: float | None, seconds_allowed: float, gap: float) -> Solution | None:
+def _solve(
+    problem: ChoiceProblem, limit: float | None, seconds_allowed: float, gap: float
+) -> Solution | None:
     from scipy.optimize import LinearConstraint, milp
 
     model = _Model(problem)
@@ -103,14 +105,14 @@ def _solve(problem: Problem, limit: float | None, seconds_allowed: float, gap: f
     return Solution.of(problem, states, "integer programme", answer.status == 0)
 
 
-def _too_small(problem: Problem, limit: float | None) -> DoesNotFitError:
+def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
     least = smallest_memory(problem)
     if limit is not None and least > limit:
         return DoesNotFitError.below(limit, least)
     return DoesNotFitError("no assignment was found in the time allowed, or none is possible")
 
 
-def smallest_memory(problem: Problem) -> float:
+def smallest_memory(problem: ChoiceProblem) -> float:
     """Bytes of the assignment that takes least memory."""
     from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 
@@ -126,7 +128,7 @@ def smallest_memory(problem: Problem) -> float:
 class _Model:
     """The columns and rows of the programme."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ChoiceProblem) -> None:
         ends = list(itertools.accumulate(problem.sizes))
         self.spans = [(end - size, end) for end, size in zip(ends, problem.sizes)]
         self.rows: list[Any] = []
@@ -173,7 +175,7 @@ class _Model:
         return csr_matrix((np.concatenate(self.factors), where), shape=self.shape)
 
 
-def brute_force(problem: Problem, limit: float | None = None, most: int = 5_000_000) -> Solution:
+def brute_force(problem: ChoiceProblem, limit: float | None = None, most: int = 5_000_000) -> Solution:
     """The cheapest assignment by trying all of them: the reference of the tests.
 
     Raises:
@@ -207,7 +209,7 @@ def brute_force(problem: Problem, limit: float | None = None, most: int = 5_000_
     return Solution.of(problem, problem.with_best_hubs([int(k) for k in best]), "brute force", True)
 
 
-def _with_hub(problem: Problem, hub: int, state: int) -> np.ndarray:
+def _with_hub(problem: ChoiceProblem, hub: int, state: int) -> np.ndarray:
     """What a hub in one state costs, for every combination of the others."""
     count = len(problem)
     total = np.full((1,) * count, problem.seconds[hub][state])

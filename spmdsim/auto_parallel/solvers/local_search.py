@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem, Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains, restrict
-from spmdsim.auto_parallel.solvers.problem import Problem, Solution
 
 
 def improve(
-    problem: Problem, states: Sequence[int], *, windows: Sequence[int] = (64,), rounds: int = 3
+    problem: ChoiceProblem, states: Sequence[int], *, windows: Sequence[int] = (64,), rounds: int = 3
 ) -> Solution:
     """A solution that is at least as good as ``states``.
 
@@ -44,7 +44,7 @@ def improve(
     return Solution.of(problem, best, "local search", False)
 
 
-def _rounds(problem: Problem, states: list[int], window: int, rounds: int) -> list[int]:
+def _rounds(problem: ChoiceProblem, states: list[int], window: int, rounds: int) -> list[int]:
     """Decide all windows anew until nothing improves."""
     now, price = states, problem.price(states)
     around, hubs = problem.neighbours(), set(problem.hubs)
@@ -75,12 +75,14 @@ def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int, 
 
 
 def _decide(
-    problem: Problem, around: list[list[tuple[int, np.ndarray]]], now: list[int], chosen: list[int]
+    problem: ChoiceProblem, around: list[list[tuple[int, np.ndarray]]], now: list[int], chosen: list[int]
 ) -> list[int]:
     """Decide the chosen variables anew, and all hubs with them."""
     every = sorted({*chosen, *problem.hubs})
     place = {v: k for k, v in enumerate(every)}
-    small = Problem([problem.seconds[v].copy() for v in every], hubs=[place[hub] for hub in problem.hubs])
+    small = ChoiceProblem(
+        [problem.seconds[v].copy() for v in every], hubs=[place[hub] for hub in problem.hubs]
+    )
     for v in every:
         for u, prices in around[v]:
             if u not in place:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from spmdsim.auto_parallel.candidates import configured_result, configured_strategy
-from spmdsim.auto_parallel.choice import States, states_of
-from spmdsim.auto_parallel.costs.model import candidates
-from spmdsim.auto_parallel.costs.moves import Moves
+from spmdsim.auto_parallel.costs.choice_model import candidates
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
+from spmdsim.auto_parallel.strategy_candidates import configured_result, configured_strategy
+from spmdsim.auto_parallel.strategy_choice import States, states_of
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
 
@@ -62,7 +62,7 @@ def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Pro
 class _Spread:
     def __init__(self, graph: Graph, mesh: Mesh, settings: Settings) -> None:
         self.graph, self.mesh, self.settings = graph, mesh, settings
-        self.moves = Moves(settings)
+        self.moves = MovePrices(settings)
         self.chosen: dict[int, tuple[States, int]] = {}
         self.order: list[int] = []
         self.remarks: list[str] = []

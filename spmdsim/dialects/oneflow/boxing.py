@@ -1,6 +1,6 @@
 """What OneFlow does between two sbp, in OneFlow's words: routes, costs, order of axes, and what it moves.
 
-The rules are those of :mod:`spmdsim.redistribution.oneflow`; here sbp are written in any of OneFlow's ways: ``"S(0)"``,
+The rules are those of ``spmdsim/imitations/oneflow``; here sbp are written in any of OneFlow's ways: ``"S(0)"``,
 ``"(B, S(0))"``, ``["B", "S0"]``, ``flow.sbp.split(0)`` or a tuple of these.
 
 >>> zero_comm("(S(0), B)", "(S(0), S(0))"), zero_comm("(B, S(0))", "(S(0), S(0))")
@@ -19,10 +19,11 @@ from typing import NamedTuple
 from spmdsim.core import Mesh, Placement
 from spmdsim.dialects.oneflow.sbp import Sbp, as_tuple, from_placement
 from spmdsim.errors import LayoutError
-from spmdsim.redistribution import oneflow as rules
+from spmdsim.imitated import imitation
 
 SbpLike = Sbp | str | Sequence[Sbp | str]
 NdSbp = tuple[Sbp, ...]
+rules = imitation("boxing", "oneflow")
 
 
 class Transition(NamedTuple):

@@ -16,9 +16,9 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.imitated import imitation
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
-from spmdsim.redistribution.oneflow.reshape import broadcast_only
 from spmdsim.tensor.operator import Op
 
 Shape = tuple[int, ...]
@@ -176,7 +176,7 @@ def table() -> dict[str, Row]:
         _op(ops.reshape),
         params=lambda s, a: {"shape": full_shape(s[0], a["shape"])},
         even=True,
-        unsplit=lambda s, _a: broadcast_only(s[0]),
+        unsplit=lambda s, _a: imitation("boxing", "oneflow").broadcast_only(s[0]),
     )
     rows["expand"] = Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])})
     rows["concat"] = Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0))

@@ -13,8 +13,9 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.cost.machine import CostModel
-from spmdsim.redistribution.bound import Bound, contributions, lower_bound
-from spmdsim.redistribution.candidates import (
+from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound
+from spmdsim.redistribution.path_search import search, steps_of
+from spmdsim.redistribution.plan_candidates import (
     DIRECT,
     REDUCED,
     Candidate,
@@ -26,7 +27,6 @@ from spmdsim.redistribution.candidates import (
 from spmdsim.redistribution.price import Prices, volumes
 from spmdsim.redistribution.reshape.factor import factor
 from spmdsim.redistribution.reshape.flat import flat_received
-from spmdsim.redistribution.search import search, steps_of
 from spmdsim.redistribution.step import Step
 
 Shape = tuple[int, ...]
@@ -53,19 +53,19 @@ def reshape_candidates(
     return tuple(sorted(out, key=lambda one: one.order))
 
 
-def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> Bound:
+def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> ReceptionBound:
     """The least that must be received; with cuts that do not divide one another, every element of a sum once."""
     found = factor(src, dst, shape, to_shape)
     if found is not None:
         return lower_bound(*endpoints(found.src, found.dst, found.shape))
     if not src.partial:
-        return Bound.of_each(flat_received(src, dst.reduced, shape, to_shape)[0])
+        return ReceptionBound.of_each(flat_received(src, dst.reduced, shape, to_shape)[0])
     if dst.partial:
-        return Bound.of_each(np.zeros(dst.mesh.size, np.int64))
+        return ReceptionBound.of_each(np.zeros(dst.mesh.size, np.int64))
     terms, wanting = contributions(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
     total = math.prod(shape) * (terms + wanting - 2)
     taking_part = len({*src.mesh.rank_list, *dst.mesh.rank_list})
-    return Bound.of_each(np.maximum(volumes(dst, to_shape), -(-total // taking_part)), total)
+    return ReceptionBound.of_each(np.maximum(volumes(dst, to_shape), -(-total // taking_part)), total)
 
 
 def _between(

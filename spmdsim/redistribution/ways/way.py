@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spmdsim.layout.element_type import accumulator, is_float, is_half
-from spmdsim.redistribution.exchange.summing import scratch
+from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,

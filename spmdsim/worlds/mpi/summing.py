@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from spmdsim.core import Bounds
-from spmdsim.redistribution.exchange.summing import Part, parts, rounds
+from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.rank_transfers import within
 from spmdsim.worlds.mpi.counted import Counted
@@ -26,7 +26,7 @@ class _Round:
 
     Args:
         found: all parts.
-        hops: all messages, as :func:`~spmdsim.redistribution.exchange.summing.rounds` says.
+        hops: all messages, as :func:`~spmdsim.redistribution.exchange.direct_reduction.rounds` says.
         members: the ranks of the communicator.
         me: this rank.
     """

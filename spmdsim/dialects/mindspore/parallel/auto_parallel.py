@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spmdsim.auto_parallel.carry_out import Parallelised
+from spmdsim.auto_parallel.execute import Parallelised
 from spmdsim.dialects.host import host
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor

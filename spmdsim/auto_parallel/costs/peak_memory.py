@@ -1,0 +1,154 @@
+"""Peak memory of one rank: what is alive when, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.work import saves
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice
+from spmdsim.redistribution.price import largest
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of the busiest rank.
+
+    Attributes:
+        parameters: the parameters themselves.
+        gradients: their gradients.
+        optimizer: the optimiser's state.
+        activations: what the forward pass keeps for the backward pass, when all of it is kept.
+        transient: what is alive besides at the peak.
+        where: the operator during which the peak is reached; "" for a program without operators.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    transient: int
+    where: str
+
+    @property
+    def peak(self) -> int:
+        """All of it."""
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.transient
+
+
+def peak_memory(choice: StrategyChoice, settings: Settings) -> Memory:
+    """The peak over one step.
+
+    Parameters, gradients and optimiser state live throughout. Forward, a result lives until its last reader is
+    done, and as long as the backward pass if somebody keeps it; a redistributed copy belongs to its reader.
+    Backward, operators release what they kept, and hold the gradients of their operands and results.
+    """
+    graph = choice.graph
+    weights = sum(_bytes(choice, value.index) for value in graph.parameters)
+    states = (
+        _bytes(choice, v.index) * settings.state_bytes(v.itemsize) / v.itemsize for v in graph.parameters
+    )
+    optimizer = int(sum(states)) if graph.training else 0
+    kept = _kept(choice, settings)
+    peak, where = _forward_peak(choice, kept)
+    total = sum(kept.values())
+    if graph.training:
+        backward, there = _backward_peak(choice, kept)
+        if backward > peak:
+            peak, where = backward, there
+    gradients = weights if graph.training else 0
+    return Memory(weights, gradients, optimizer, total, max(0, peak - total), where)
+
+
+#: What is kept: a tensor as it is handed on (reader None), or a reader's redistributed copy of it.
+Kept = dict[tuple[int, int | None], int]
+
+
+def _bytes(choice: StrategyChoice, value: int) -> int:
+    found = choice.graph.values[value]
+    return found.itemsize * largest(choice.layouts[value], found.shape)
+
+
+def _kept(choice: StrategyChoice, settings: Settings) -> Kept:
+    graph, kept = choice.graph, {}
+    for operator in graph.operators:
+        wanted = operator.bound.input_layouts(choice.strategies[operator.index])
+        for operand, layout in zip(operator.inputs, wanted):
+            value = graph.values[operand]
+            same = layout.canonical == choice.layouts[operand].canonical
+            copied_parameter = value.kind == "parameter" and not same and graph.training
+            copied_parameter = copied_parameter and not settings.recompute
+            if copied_parameter or saves(graph, operator, value, settings.recompute):
+                key = (operand, None if same else operator.index)
+                kept[key] = value.itemsize * largest(layout, value.shape)
+    return kept
+
+
+def _last_readers(graph: Graph) -> dict[int, int]:
+    return {
+        value.index: max((r for r, _ in graph.consumers[value.index]), default=-1) for value in graph.values
+    }
+
+
+def _working_set(choice: StrategyChoice, operator: Operator) -> int:
+    """Redistributed operands and results as computed: alive while the operator runs."""
+    strategy = choice.strategies[operator.index]
+    total = 0
+    for operand, layout in zip(operator.inputs, operator.bound.input_layouts(strategy)):
+        if layout.canonical != choice.layouts[operand].canonical:
+            value = choice.graph.values[operand]
+            total += value.itemsize * largest(layout, value.shape)
+    for result, layout in zip(operator.outputs, operator.bound.output_layouts(strategy)):
+        if layout.canonical != choice.layouts[result].canonical:
+            value = choice.graph.values[result]
+            total += value.itemsize * largest(layout, value.shape)
+    return total
+
+
+def _forward_peak(choice: StrategyChoice, kept: Kept) -> tuple[int, str]:
+    graph = choice.graph
+    last = _last_readers(graph)
+    held = 0
+    living = sum(_bytes(choice, value.index) for value in graph.values if value.kind == "input")
+    best, where = 0, ""
+    for operator in graph.operators:
+        living += sum(_bytes(choice, result) for result in operator.outputs)
+        copies = sum(n for (_, reader), n in kept.items() if reader == operator.index) if kept else 0
+        now = living + held + max(_working_set(choice, operator), copies)
+        if now > best:
+            best, where = now, operator.name
+        held += copies
+        for operand in dict.fromkeys(operator.inputs):
+            value = graph.values[operand]
+            if last[operand] == operator.index and value.kind != "parameter":
+                living -= _bytes(choice, operand)
+                held += kept.get((operand, None), 0)
+    return best, where
+
+
+def _backward_peak(choice: StrategyChoice, kept: Kept) -> tuple[int, str]:
+    graph = choice.graph
+    held = sum(kept.values())
+    pending: dict[int, int] = {}
+    best, where = 0, ""
+    released: set[tuple[int, int | None]] = set()
+    first = {
+        value.index: min((r for r, _ in graph.consumers[value.index]), default=-1) for value in graph.values
+    }
+    for operator in reversed(graph.operators):
+        arriving = sum(pending.pop(result, 0) for result in operator.outputs)
+        for operand in operator.inputs:
+            value = graph.values[operand]
+            if value.needs_gradient and value.kind != "parameter":
+                pending[operand] = _bytes(choice, operand)
+        now = held + arriving + sum(pending.values()) + _working_set(choice, operator)
+        if now > best:
+            best, where = now, operator.name
+        for operand in operator.inputs:
+            for key in ((operand, operator.index), (operand, None)):
+                done = key[1] is not None or first[operand] == operator.index
+                if key in kept and done and key not in released:
+                    released.add(key)
+                    held -= kept[key]
+    return best, where

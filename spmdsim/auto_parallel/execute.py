@@ -1,0 +1,243 @@
+"""Running a program with the strategies a search found, and comparing the bytes it moves with the prediction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.auto_parallel.costs.evaluate import Move
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.record_program import record_call
+from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.core import Layout
+from spmdsim.errors import InputError
+from spmdsim.nn.gradients import backward as backward_pass
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operator import Op, ShardedOp
+from spmdsim.tensor.watch import Watcher, watching
+
+if TYPE_CHECKING:
+    from spmdsim.trace import Trace
+    from spmdsim.worlds.base import World
+
+#: How traces call a redistribution outside of any operator, such as that of a parameter's gradient.
+OUTSIDE = "to"
+#: How they call a message that gradients of several parameters share.
+TOGETHER = "gradients"
+
+
+class Applied(Watcher):
+    """Gives every operator of a program, in order, the strategy that was found for it, and its name.
+
+    Args:
+        found: the strategies.
+    """
+
+    def __init__(self, found: SearchResult) -> None:
+        self.found = found
+        self.position = 0
+        self._ops: dict[tuple[int, Op], tuple[Op, ShardedOp]] = {}
+
+    def before(
+        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+    ) -> tuple[Op, ShardedOp | None]:
+        """The operator under its own name, with its strategy."""
+        graph = self.found.graph
+        if self.position >= len(graph.operators):
+            raise InputError(
+                f"the program has more operators than {graph.name}, which has {len(graph.operators)}"
+            )
+        operator = graph.operators[self.position]
+        shapes = tuple(tensor.shape for tensor in tensors)
+        if operator.kind != op.name or operator.bound.shapes != shapes:
+            raise InputError(
+                f"operator {self.position} of the program is {op.name} on {shapes}, but the strategies are for "
+                f"{operator.kind} on {operator.bound.shapes}"
+            )
+        key = (self.position, op)
+        if key not in self._ops:
+            named = replace(op, name=operator.name)
+            strategy = self.found.choice.strategies[self.position]
+            self._ops[key] = (named, ShardedOp(named, strategy, handed_on(self.found, operator.index)))
+        self.position += 1
+        return self._ops[key]
+
+
+def handed_on(found: SearchResult, operator: int) -> Layout | None:
+    """The layout an operator hands its result on in: for a single reader, as that reader wants it.
+
+    So the redistribution is part of the operator, and functions made of several operators meet the layouts they
+    were recorded with. The bytes are those of the reader's own redistribution.
+    """
+    graph, choice = found.graph, found.choice
+    outputs = graph.operators[operator].outputs
+    if len(outputs) > 1:
+        return None
+    readers = graph.consumers[outputs[0]]
+    if len(readers) != 1 or graph.operators[operator].out is not None:
+        return choice.layouts[outputs[0]]
+    reader, operand = readers[0]
+    return graph.operators[reader].bound.input_layouts(choice.strategies[reader])[operand]
+
+
+def place(found: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Inputs and parameters as tensors, laid out as the search wants them.
+
+    Raises:
+        InputError: an array that the program does not take.
+    """
+    tensors = {}
+    named = {value.name: value for value in found.graph.sources}
+    for name, array in arrays.items():
+        if name not in named:
+            raise InputError(f"the program has no argument {name!r}; it takes {', '.join(named)}")
+        value = named[name]
+        tensors[name] = Tensor.from_global(
+            array,
+            found.choice.layouts[value.index],
+            world,
+            requires_grad=value.kind == "parameter" and value.needs_gradient,
+            name=name,
+        )
+    return tensors
+
+
+def run(
+    program: Callable[..., Any],
+    found: SearchResult,
+    world: World,
+    arrays: Mapping[str, Any],
+    *,
+    backward: bool = True,
+) -> tuple[Any, dict[str, Tensor]]:
+    """Run a program once with the strategies found for it.
+
+    Args:
+        program: the function that was searched.
+        found: its strategies.
+        world: any world with as many ranks.
+        arrays: one global array (or anything a tensor is made from) per input and parameter.
+        backward: also compute the gradients of the result, which has one element.
+
+    Returns:
+        What the program returns, and its inputs and parameters (with their ``grad``).
+    """
+    if found.settings.recompute:
+        raise InputError(
+            "a run keeps its activations: strategies that were found with recompute can only be priced"
+        )
+    if world.size != found.mesh.size:
+        raise InputError(f"the strategies are for {found.mesh.size} ranks, but {world} has {world.size}")
+    before, world.machine = world.machine, found.settings.machine
+    try:
+        tensors = place(found, world, arrays)
+        with watching(Applied(found)):
+            result = program(**tensors)
+        if backward and found.graph.training:
+            loss = result[0] if isinstance(result, tuple | list) else result
+            backward_pass(loss, merge=found.settings.merges)
+        return result, tensors
+    finally:
+        world.machine = before
+
+
+class Parallelised:
+    """A function of global tensors that finds its own strategies.
+
+    The first call with new shapes runs as it is, is recorded and searched; later calls run with what was found.
+
+    Args:
+        function: a function of tensors, such as a network's forward pass.
+        method: the search, as in :func:`spmdsim.auto_parallel.search.search`.
+        settings: its assumptions.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], method: str = "auto", settings: Settings | None = None
+    ) -> None:
+        self.function, self.method, self.settings = function, method, settings
+        self._found: dict[tuple[Any, ...], SearchResult] = {}
+
+    def found(self, *arguments: Any) -> SearchResult | None:
+        """What was found for arguments of these shapes, if they were seen."""
+        return self._found.get(_key(arguments))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        known = self._found.get(_key(arguments))
+        if known is not None:
+            with watching(Applied(known)):
+                return self.function(*arguments)
+        from spmdsim.auto_parallel.search import search
+
+        result, graph, ranks = record_call(self.function, *arguments)
+        self._found[_key(arguments)] = search(graph, ranks, method=self.method, settings=self.settings)
+        return result
+
+
+def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    arrays = (hasattr(a, "shape") and hasattr(a, "dtype") for a in arguments)
+    return tuple((tuple(a.shape), str(a.dtype)) if array else repr(a) for a, array in zip(arguments, arrays))
+
+
+@dataclass(frozen=True)
+class ByteCount:
+    """Predicted and counted bytes of one operator, forward or backward, on one rank.
+
+    Attributes:
+        operator: its name; ``name.backward`` for its backward pass, ``gradients`` for parameters' gradients that
+            share messages, ``to`` for those that do not.
+        predicted: bytes by the search.
+        counted: bytes by the trace.
+        other_way: bytes by which steps that went another way than planned differ by that way.
+    """
+
+    operator: str
+    predicted: int
+    counted: int
+    other_way: int = 0
+
+    @property
+    def agree(self) -> bool:
+        """Whether what was predicted was moved, whichever way the steps took."""
+        return self.predicted + self.other_way == self.counted
+
+
+def predicted_bytes(found: SearchResult, rank: int) -> Counter[str]:
+    """Bytes that a rank receives, by operator."""
+    total: Counter[str] = Counter()
+    for move in found.evaluation.alone:
+        total[_owner(found, move)] += move.times * found.moves.plan(*move.priced).nbytes(rank)
+    for message in found.evaluation.messages:
+        total[TOGETHER] += message.nbytes(rank)
+    return total
+
+
+def _owner(found: SearchResult, move: Move) -> str:
+    if move.phase == "gradient":
+        return OUTSIDE
+    graph = found.graph
+    if move.phase == "backward":
+        return f"{graph.operators[move.operator or 0].name}.backward"
+    value = move.value
+    alone = value.producer is not None and len(graph.consumers[value.index]) == 1
+    producer = graph.operators[value.producer or 0]
+    single = alone and len(producer.outputs) == 1 and producer.out is None
+    return graph.operators[(value.producer if single else move.operator) or 0].name
+
+
+def compare_bytes(found: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
+    """Predicted and counted bytes of every operator that moves any, in program order."""
+    predicted, counted, other_way = predicted_bytes(found, rank), Counter[str](), Counter[str]()
+    for event in trace.collectives:
+        if rank in event.ranks:
+            place = event.ranks.index(rank)
+            counted[event.operator] += event.nbytes[place]
+            other_way[event.operator] += event.due[place] - event.planned[place]
+    names = [o.name for o in found.graph.operators]
+    order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
+    rest = [name for name in counted if name not in set(order)]
+    rows = [ByteCount(name, predicted[name], counted[name], other_way[name]) for name in (*order, *rest)]
+    return [row for row in rows if row.predicted or row.counted]

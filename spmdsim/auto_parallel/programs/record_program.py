@@ -1,0 +1,295 @@
+"""From a program of global tensors to a graph: run once, on shapes only, while a watcher takes notes."""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.repeated_layers import mark_layers
+from spmdsim.core import BoundRule, Layout, Mesh
+from spmdsim.errors import InputError, SpmdError, WorldError
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operator import Mapping_, Op, ShardedOp
+from spmdsim.tensor.watch import Watcher, watching
+from spmdsim.trace import recorder
+from spmdsim.trace.source_lines import in_words
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Program = Callable[..., Any]
+#: Shapes of a program's arguments: a shape, or a pair of a shape and an element type.
+Shapes = Mapping[str, Any]
+
+
+class _Notes(Watcher):
+    """Takes an operator into the graph when its results are there."""
+
+    def __init__(self, build: GraphBuilder) -> None:
+        self.build = build
+        self.ranks = 0
+        self._values: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def know(self, tensor: Tensor, value: int) -> None:
+        """The tensor is this value of the graph; tensors that share shards are one value."""
+        self._values[id(tensor.held)] = value
+        self._alive.append(tensor.held)
+
+    def value(self, tensor: Tensor) -> int:
+        """The value of a tensor; one that was not seen before is a parameter or a constant of the program."""
+        found = self._values.get(id(tensor.held))
+        if found is None:
+            size = tensor.dtype.itemsize
+            if tensor.requires_grad:
+                name = self.build.unique(tensor.name or "parameter")
+                found = self.build.parameter(name, tensor.shape, size)
+            else:
+                name = self.build.unique(tensor.name or "constant")
+                fixed = tensor.layout if tensor.size > 1 else None
+                found = self.build.input(name, tensor.shape, size, fixed)
+            self.know(tensor, found)
+        return found
+
+    def before(
+        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+    ) -> tuple[Op, ShardedOp | None]:
+        """Run replicated: the notes keep what the user configured."""
+        return op, None
+
+    def after(
+        self,
+        op: Op,
+        tensors: Sequence[Tensor],
+        params: dict[str, Any],
+        sharding: ShardedOp | None,
+        results: Sequence[Tensor],
+    ) -> None:
+        """Take the operator into the graph."""
+        self.ranks = tensors[0].world.size
+        inputs = [self.value(tensor) for tensor in tensors]
+        bound = op.bind([tensor.shape for tensor in tensors], params, [tensor.dtype for tensor in tensors])
+        outputs = self.build.add(
+            bound,
+            inputs,
+            self.build.unique(self._name(op, tensors)),
+            op.name,
+            _configured(sharding, bound, self.ranks),
+            recorder.source_line() or "",
+            results[0].dtype.itemsize,
+            differentiable=results[0].requires_grad,
+            out=None if sharding is None else sharding.out_strategy,
+        )
+        for result, value in zip(results, outputs):
+            self.know(result, value)
+
+    def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
+        """The operator's name, with that of a parameter it reads: ``matmul.w1``."""
+        trained = [
+            tensor.name for tensor in tensors if tensor.requires_grad and tensor.node is None and tensor.name
+        ]
+        return f"{op.name}.{trained[0]}" if trained else op.name
+
+    def moved(self, tensor: Tensor, result: Tensor) -> None:
+        """A redistribution is the same tensor."""
+        if id(tensor.held) in self._values:
+            self.know(result, self._values[id(tensor.held)])
+
+
+def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
+    given = None if sharding is None else sharding.in_strategy
+    if sharding is not None and sharding.repeat != "right" and not isinstance(given, Mapping_):
+        return sharding.strategy(bound, ranks)
+    return dict(given) if isinstance(given, Mapping_) else given
+
+
+def record_program(
+    program: Program,
+    ranks: int | Mesh,
+    inputs: Shapes | None = None,
+    parameters: Shapes | None = None,
+    *,
+    training: bool = True,
+    name: str = "",
+) -> Graph:
+    """The graph of a function of global tensors.
+
+    Args:
+        program: called once with a tensor per input and parameter, by keyword; its result (or tuple of results) is
+            what it computes. Tensors that it makes itself are parameters if they require gradients, else
+            constants.
+        ranks: how many ranks there will be.
+        inputs: shapes of what is fed in, such as ``{"x": (32, 784), "labels": ((32,), "int64")}``.
+        parameters: shapes of what is trained.
+        training: gradients of the parameters are computed.
+        name: the program's name.
+
+    Raises:
+        InputError: the program looks at values of tensors, or computes nothing; with the source line.
+
+    >>> from spmdsim import ops
+    >>> graph = record_program(lambda x, w: ops.relu(x @ w), 8, {"x": (32, 784)}, {"w": (784, 512)})
+    >>> print(graph)
+    <lambda>: 2 operators, 1 parameters with 401,408 elements
+    """
+    from spmdsim.worlds import ShapeOnly
+
+    mesh = ranks if isinstance(ranks, Mesh) else Mesh((ranks,), ("x",))
+    world = ShapeOnly(mesh.size)
+    build = GraphBuilder(name or getattr(program, "__name__", "program"), training=training)
+    notes = _Notes(build)
+    arguments: dict[str, Tensor] = {}
+    for group, trained in ((inputs or {}, False), (parameters or {}, training)):
+        for key, entry in group.items():
+            shape, dtype = shape_and_dtype(key, entry)
+            add = build.parameter if group is parameters else build.input
+            layout = Layout.replicated(mesh, len(shape))
+            arguments[key] = _shape_tensor(world, layout, shape, dtype, trained, key)
+            notes.know(arguments[key], add(key, shape, dtype.itemsize))
+    with watching(notes):
+        results = _call(program, arguments)
+    found = results if isinstance(results, tuple | list) else (results,)
+    values = [notes.value(result) for result in found if isinstance(result, Tensor)]
+    graph = build.graph(*values)
+    if not graph.operators:
+        raise InputError(f"the program {graph.name} computes nothing: no operator was applied to its inputs")
+    return replace(mark_layers(graph), recorded=True)
+
+
+def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
+    """Call a function on tensors that exist, and take notes: its result, its graph, and the number of ranks.
+
+    The call runs as it would otherwise, except that configured strategies are only noted. What the function reads
+    besides the tensors among its arguments are parameters where they require gradients, else constants, which
+    stay in their layouts.
+
+    Args:
+        function: a function of global tensors.
+        *arguments: its arguments.
+
+    Raises:
+        InputError: nothing is computed.
+    """
+    build = GraphBuilder(getattr(function, "__name__", type(function).__name__))
+    notes = _Notes(build)
+    for k, tensor in enumerate(arguments):
+        if isinstance(tensor, Tensor) and not tensor.requires_grad:
+            name = build.unique(tensor.name or f"argument{k}")
+            notes.know(tensor, build.input(name, tensor.shape, tensor.dtype.itemsize))
+    with watching(notes):
+        result = function(*arguments)
+    found = result if isinstance(result, tuple | list) else (result,)
+    graph = build.graph(*[notes.value(one) for one in found if isinstance(one, Tensor)])
+    if not graph.operators:
+        raise InputError(f"{graph.name} computes nothing: no operator was applied to its arguments")
+    return result, replace(mark_layers(graph), recorded=True), notes.ranks
+
+
+def _shape_tensor(
+    world: Any, layout: Layout, shape: tuple[int, ...], dtype: np.dtype, trained: bool, name: str
+) -> Tensor:
+    from spmdsim.tensor.meta import Meta
+
+    shards = [world.empty(layout.local_shape(shape, rank), dtype) for rank in world.ranks]
+    return Tensor(world, Meta.of(layout, shape, dtype), shards, trained, name)
+
+
+def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
+    try:
+        return program(**arguments)
+    except Exception as error:
+        if _in_numpy(error):
+            raise _without_rule(error) from None
+        if isinstance(error, SpmdError):
+            # The truth of a tensor without dims asks for its length.
+            asks = ("no data", "has no length") if isinstance(error, WorldError) else ("has no length",)
+            if any(words in str(error) for words in asks):
+                raise _depends_on_data(error) from None
+            error.facts.setdefault("at", _user_line(error))
+        elif isinstance(error, AttributeError | TypeError) and "ShapeArray" in str(error):
+            raise _depends_on_data(error) from None
+        raise
+
+
+def _user_frames(error: Exception) -> list[traceback.FrameSummary]:
+    """The frames that are neither ours nor numpy's."""
+    ours = (recorder.PACKAGE, _numpy_folder())
+    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+
+
+def _user_line(error: Exception) -> str:
+    """``file:line`` of the last frame of the user's."""
+    frames = _user_frames(error)
+    return in_words(frames[-1].filename, frames[-1].lineno, folder=True) if frames else "an unknown line"
+
+
+def _numpy_folder() -> str:
+    import numpy as np
+
+    return str(Path(np.__file__).parent)
+
+
+def _in_numpy(error: Exception) -> bool:
+    """Whether numpy was called on a tensor."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = any(f.filename.startswith(_numpy_folder()) for f in frames)
+    return inside or (isinstance(error, TypeError) and "__array_ufunc__" in str(error))
+
+
+def _without_rule(error: Exception) -> SpmdError:
+    frames = _user_frames(error)
+    line = f"{frames[-1].line!r} at " if frames and frames[-1].line else ""
+    return InputError(
+        f"the program calls numpy on a tensor, {line}{_user_line(error)}: that is no operator with a rule, so nothing "
+        "says how it can be split; use one of spmdsim.ops"
+    )
+
+
+def _depends_on_data(error: Exception) -> SpmdError:
+    return InputError(
+        f"the program looks at the values of a tensor at {_user_line(error)}, but a search sees shapes only; leave that "
+        "out of the program that is searched"
+    )
+
+
+def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """The shape and element type of an argument, as users write it (float32 where left out).
+
+    >>> shape_and_dtype("x", (2, 3)), shape_and_dtype("i", ((4,), "int64"))
+    (((2, 3), dtype('float32')), ((4,), dtype('int64')))
+    """
+    import numpy as np
+
+    if hasattr(entry, "shape") and hasattr(entry, "dtype"):
+        return tuple(entry.shape), np.dtype(entry.dtype)
+    try:
+        if len(entry) == 2 and isinstance(entry[0], tuple | list):
+            return tuple(int(n) for n in entry[0]), np.dtype(entry[1])
+        return tuple(int(n) for n in entry), np.dtype("float32")
+    except (TypeError, ValueError):
+        raise InputError(
+            f"argument {name!r} is given as a shape such as (32, 784), or with its type as ((32, 784), 'int64'), "
+            f"but got {entry!r}"
+        ) from None
+
+
+def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
+    """The function ``program`` of a file, and its ``inputs`` and ``parameters``.
+
+    Raises:
+        InputError: no such file, or one that lacks them.
+    """
+    if not Path(path).is_file():
+        raise InputError(f"there is no program file {path}")
+    found = runpy.run_path(path)
+    if not callable(found.get("program")) or not isinstance(found.get("inputs"), dict):
+        raise InputError(
+            f"{path} has to define program(...), a function of global tensors, and inputs, a dict of shapes "
+            "(and parameters, one of what is trained)"
+        )
+    return found["program"], found["inputs"], found.get("parameters") or {}

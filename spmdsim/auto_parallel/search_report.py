@@ -1,0 +1,281 @@
+"""The tables of a search: operators, redistributions, totals, comparison, why not another strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.auto_parallel.programs.graph import Operator
+from spmdsim.cost.machine import Machine
+from spmdsim.redistribution.price import largest
+
+if TYPE_CHECKING:
+    from spmdsim.auto_parallel.costs.evaluate import Move
+    from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
+
+#: Operators and redistributions shown before the rest is summed up.
+MOST_ROWS = 60
+
+
+def report(found: SearchResult) -> str:
+    """Everything about a search's result, as text."""
+    parts = [_head(found), _operators(found), _redistributions(found), _totals(found), _comparison(found)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def operator_rows(found: SearchResult) -> list[dict[str, Any]]:
+    """Per operator its strategy, layouts and modelled seconds, in plain types."""
+    rows = []
+    for operator, cost in zip(found.graph.operators, found.evaluation.operators):
+        strategy = found.choice.strategies[operator.index]
+        inputs = operator.bound.input_layouts(strategy)
+        rows.append(
+            {
+                "name": operator.name,
+                "kind": operator.kind,
+                "strategy": str(strategy),
+                "cuts": [list(layout.parts) for layout in inputs],
+                "inputs": [layout.short() for layout in inputs],
+                "output": found.choice.layouts[operator.outputs[0]].short(),
+                "compute": cost.compute,
+                "forward": cost.forward,
+                "backward": cost.backward,
+                "gradient": cost.gradient,
+                "seconds": cost.seconds,
+                "result_nbytes": _result_bytes(found, operator),
+                "source": operator.where,
+            }
+        )
+    return rows
+
+
+def _result_bytes(found: SearchResult, operator: Operator) -> int:
+    values = [found.graph.values[result] for result in operator.outputs]
+    layouts = found.choice.layouts
+    return sum(value.itemsize * largest(layouts[value.index], value.shape) for value in values)
+
+
+def _head(found: SearchResult) -> str:
+    optimal = ", optimal under the model on this mesh"
+    if not found.optimal:
+        among = "on the meshes searched" if len(found.rivals) > 1 else "on this mesh"
+        optimal = "" if found.gap is None else f", {found.gap:+.2%} from the optimum {among}"
+    lines = [
+        str(found.graph),
+        f"{found.mesh.size} ranks as {found.mesh}, machine {found.settings.machine.name}, found by {found.method}{optimal}",
+        *([found.settings.machine.certainty] if isinstance(found.settings.machine, Machine) else []),
+        *(f"remark: {remark}" for remark in found.remarks),
+    ]
+    return "\n".join(lines)
+
+
+def _operators(found: SearchResult) -> str:
+    unit, scale = _unit(found)
+    shown, counts = _shown(found)
+    rows = []
+    for operator in shown:
+        cost = found.evaluation.operators[operator.index]
+        strategy = found.choice.strategies[operator.index]
+        inputs = " ".join(layout.short() or "-" for layout in operator.bound.input_layouts(strategy))
+        output = found.choice.layouts[operator.outputs[0]].short() or "-"
+        seconds = (cost.compute, cost.forward, cost.backward, cost.gradient, cost.seconds)
+        times = f"x{counts[operator.index]}" if counts[operator.index] > 1 else ""
+        rows.append(
+            [
+                operator.name + (f" {times}" if times else ""),
+                str(strategy),
+                f"{inputs} -> {output}",
+                *(_number(s * scale) for s in seconds),
+                size_text(_result_bytes(found, operator)),
+            ]
+        )
+    if len(rows) > MOST_ROWS:
+        rows = [*rows[:MOST_ROWS], [f"... {len(rows) - MOST_ROWS} more", "", "", "", "", "", "", "", ""]]
+    heads = [
+        "operator",
+        "strategy",
+        "layouts",
+        "compute",
+        "forward",
+        "backward",
+        "gradient",
+        "total",
+        "result",
+    ]
+    return f"operators ({unit} of one step; result: bytes of a rank's piece)\n" + text_table(
+        heads, rows, right=range(3, 9)
+    )
+
+
+def _shown(found: SearchResult) -> tuple[list[Operator], dict[int, int]]:
+    """One operator for each place of a repeated layer, where all repeats have the same strategy."""
+    shown: list[Operator] = []
+    counts: dict[int, int] = {}
+    first: dict[tuple[object, ...], int] = {}
+    place: dict[tuple[str, int], int] = {}
+    for operator in found.graph.operators:
+        key: tuple[object, ...] = (operator.index,)
+        if operator.layer is not None:
+            position = place[operator.layer] = place.get(operator.layer, -1) + 1
+            cost = found.evaluation.operators[operator.index]
+            text = f"{cost.seconds:.6e}"
+            key = (operator.layer[0], position, operator.bound, found.choice.strategies[operator.index], text)
+        if key in first:
+            counts[first[key]] += 1
+        else:
+            first[key] = operator.index
+            counts[operator.index] = 1
+            shown.append(operator)
+    return shown, counts
+
+
+def _redistributions(found: SearchResult) -> str:
+    unit, scale = _unit(found)
+    merged: dict[tuple[object, ...], list[float]] = {}
+    alone = {id(move) for move in found.evaluation.alone}
+    for move, seconds in found.evaluation.moves:
+        what = ", ".join(found.collectives_of(move)) or "local copy"
+        what += "" if id(move) in alone else ", shared"
+        where = _generic_name(found, move)
+        shorts = f"{move.src.short() or '-'} -> {move.dst.short() or '-'}"
+        entry = merged.setdefault((move.phase, where, shorts, what), [0, 0, 0.0])
+        entry[0] += move.times
+        entry[1] += move.times * found.moves.plan(*move.priced).nbytes(found.mesh.rank_at(0))
+        entry[2] += seconds
+    rows = [
+        [*map(str, key), str(count), size_text(nbytes), _number(seconds * scale)]
+        for key, (count, nbytes, seconds) in merged.items()
+    ]
+    if not rows:
+        return "redistributions: none"
+    if len(rows) > MOST_ROWS:
+        rows = [*rows[:MOST_ROWS], [f"... {len(rows) - MOST_ROWS} more", "", "", "", "", "", ""]]
+    heads = ["when", "tensor", "from -> to", "collectives", "times", "bytes/rank", unit]
+    return "redistributions\n" + text_table(heads, rows, right=range(4, 7))
+
+
+def _generic_name(found: SearchResult, move: Move) -> str:
+    """The tensor's name, the same for all repeats of a layer."""
+    value = move.value
+    owner = value.producer
+    if owner is None:
+        readers = found.graph.consumers[value.index]
+        owner = readers[0][0] if readers else None
+    layer = found.graph.operators[owner].layer if owner is not None else None
+    if layer is None:
+        return value.name
+    return value.name.replace(f"l{layer[1]}.", "l*.", 1)
+
+
+def _totals(found: SearchResult) -> str:
+    unit, scale = _unit(found)
+    costs = found.evaluation.operators
+    memory = found.memory
+    sums = {
+        name: sum(getattr(cost, name) for cost in costs)
+        for name in ("compute", "forward", "backward", "gradient")
+    }
+    parts = ", ".join(f"{name} {_number(value * scale)}" for name, value in sums.items())
+    collectives = ", ".join(f"{count} {name}" for name, count in found.collectives.items()) or "none"
+    together = found.evaluation.messages
+    if together:
+        gradients = sum(len(message.moves) for message in together)
+        collectives += f" ({gradients} gradients of parameters share {len(together)} of them)"
+    overlap = found.settings.overlap
+    assumed = "nothing overlaps" if not overlap else f"{overlap:.0%} of the gradients' reductions overlap"
+    return "\n".join(
+        [
+            f"one step: {_number(found.seconds * scale)} {unit} ({parts}; {assumed})",
+            f"communication: {size_text(found.nbytes)} received per rank; {collectives}",
+            f"peak memory per rank: {size_text(memory.peak)} (parameters {size_text(memory.parameters)}, gradients "
+            f"{size_text(memory.gradients)}, optimiser {size_text(memory.optimizer)}, activations "
+            f"{size_text(memory.activations)}, transient {size_text(memory.transient)} at {memory.where})",
+        ]
+    )
+
+
+def _comparison(found: SearchResult) -> str:
+    unit, scale = _unit(found)
+    rows = []
+    for name, other in {"found": found, **found.comparison}.items():
+        ratio = other.seconds / found.seconds if found.seconds else 1.0
+        seconds = _number(other.seconds * scale)
+        rows.append([name, seconds, f"{ratio:.2f}", size_text(other.nbytes), size_text(other.memory.peak)])
+    heads = ["layout", unit, "ratio", "bytes/rank", "peak memory"]
+    return "comparison\n" + text_table(heads, rows, right=range(1, 5))
+
+
+def why_report(answer: WhyNot) -> str:
+    """What a given strategy costs more, and where the difference comes from."""
+    best, other = answer.best, answer.other
+    unit, scale = _unit(best)
+    strategy = other.choice.strategies[answer.operator.index]
+    lines = [
+        f"{answer.operator.name} with {strategy} instead of {best.choice.strategies[answer.operator.index]}, "
+        "all others chosen anew:",
+        f"one step takes {_number(other.seconds * scale)} {unit} instead of {_number(best.seconds * scale)} "
+        f"({answer.difference * scale:+.4g} {unit})",
+    ]
+    rows = []
+    for operator, old, new in zip(
+        best.graph.operators, best.evaluation.operators, other.evaluation.operators
+    ):
+        before, after = (f.choice.strategies[operator.index] for f in (best, other))
+        if abs(new.seconds - old.seconds) > 1e-12 * best.seconds or before != after:
+            kinds = ("compute", "forward", "backward", "gradient")
+            parts = [_signed((getattr(new, kind) - getattr(old, kind)) * scale) for kind in kinds]
+            change = "" if before == after else f"{before} => {after}"
+            rows.append([operator.name, change, *parts, _signed((new.seconds - old.seconds) * scale)])
+    if rows:
+        heads = ["operator", "strategy", "compute", "forward", "backward", "gradient", "total"]
+        lines.append(text_table(heads, rows[:MOST_ROWS], right=range(2, 7)))
+    return "\n".join(lines)
+
+
+def _unit(found: SearchResult) -> tuple[str, float]:
+    if not isinstance(found.settings.machine, Machine):
+        return "cost", 1.0
+    total = found.seconds
+    if total >= 1.0:
+        return "s", 1.0
+    return ("ms", 1e3) if total >= 1e-3 else ("us", 1e6)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if value else "-"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}" if abs(value) > 1e-9 else "-"
+
+
+def size_text(nbytes: float) -> str:
+    """Bytes with a unit.
+
+    >>> size_text(512), size_text(1536), size_text(3 * 2**30)
+    ('512 B', '1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} GiB"
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A plain table.
+
+    >>> print(text_table(["name", "n"], [["a", "1"], ["bc", "23"]], right=[1]))
+    name   n
+    a      1
+    bc    23
+    """
+    cells = [list(heads), *[list(row) for row in rows]]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(heads))]
+    lines = []
+    for row in cells:
+        padded = [
+            cell.rjust(w) if k in right else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)

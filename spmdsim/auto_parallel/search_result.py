@@ -1,0 +1,305 @@
+"""What a search returns: the strategies, what they cost, and the ways to look at them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from spmdsim.auto_parallel.baselines import baselines
+from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
+from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice
+from spmdsim.core import Layout, Mesh, Strategy
+from spmdsim.cost.machine import Machine
+from spmdsim.errors import InputError
+from spmdsim.reading import read_json, readable
+from spmdsim.redistribution.step import LOCAL_STEPS
+
+FORMAT = "spmdsim strategy 1"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A program's strategies and their costs.
+
+    Attributes:
+        choice: strategies per operator, layouts per tensor.
+        settings: what was assumed.
+        method: how they were found.
+        remarks: what the user should know.
+        optimal: whether they are the optimum under the model, on this mesh.
+        considered: seconds of the best solution per mesh that was tried.
+        rivals: the meshes on which a heuristic's answer is compared with the optimum; its own one if left out.
+        limit: the bytes that a rank may use, if they were limited.
+    """
+
+    choice: StrategyChoice
+    settings: Settings
+    method: str
+    remarks: tuple[str, ...] = ()
+    optimal: bool = False
+    considered: tuple[tuple[str, float], ...] = ()
+    rivals: tuple[Mesh, ...] = ()
+    limit: float | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The program."""
+        return self.choice.graph
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh the strategies are on."""
+        return self.choice.mesh
+
+    @cached_property
+    def moves(self) -> MovePrices:
+        """Prices of redistributions, and their plans."""
+        return MovePrices(self.settings)
+
+    def collectives_of(self, move: Move) -> tuple[str, ...]:
+        """The names of a redistribution's collectives that communicate, in order."""
+        steps = self.moves.plan(*move.priced).steps
+        return tuple(step.collective for step in steps if step.collective not in LOCAL_STEPS)
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """Seconds of every operator and redistribution, by their plans."""
+        return evaluate(self.choice, self.settings, self.moves)
+
+    @property
+    def seconds(self) -> float:
+        """Modelled seconds of one step."""
+        return self.evaluation.seconds
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Peak memory of the busiest rank."""
+        return peak_memory(self.choice, self.settings)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes the first rank receives in one step."""
+        rank = self.mesh.rank_at(0)
+        together = sum(m.nbytes(rank) for m in self.evaluation.messages)
+        return together + sum(
+            move.times * self.moves.plan(*move.priced).nbytes(rank) for move in self.evaluation.alone
+        )
+
+    @cached_property
+    def collectives(self) -> dict[str, int]:
+        """How many collectives of each kind one step runs; gradients that share a message count once."""
+        found: dict[str, int] = {}
+        for move in self.evaluation.alone:
+            for name in self.collectives_of(move):
+                found[name] = found.get(name, 0) + move.times
+        for message in self.evaluation.messages:
+            for step in message.steps:
+                if step.collective not in LOCAL_STEPS:
+                    found[step.collective] = found.get(step.collective, 0) + 1
+        return found
+
+    @cached_property
+    def merged_collectives(self) -> dict[str, int]:
+        """How many there would be if all parameters went together that can.
+
+        These are gathered, or their gradients are reduced, along the same axes and over the same dim: what
+        compilers combine.
+        """
+        found: dict[str, int] = {}
+        seen: set[tuple[object, ...]] = set()
+        for move, _ in self.evaluation.moves:
+            pending = move.src.partial_axes
+            moving = frozenset(pending or set(move.src.split_axes) - set(move.dst.split_axes))
+            dims = (move.dst if pending else move.src).dims
+            where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))
+            for name in self.collectives_of(move):
+                key = (name, moving, where)
+                if move.value.kind != "parameter" or key not in seen:
+                    found[name] = found.get(name, 0) + move.times
+                if move.value.kind == "parameter":
+                    seen.add(key)
+        return found
+
+    def strategy(self, operator: str) -> Strategy:
+        """The strategy of an operator, by name."""
+        return self.choice.strategies[self.graph.operator(operator).index]
+
+    def layout(self, name: str) -> Layout:
+        """The layout of an input, parameter or result, by name.
+
+        Raises:
+            InputError: there is no such tensor.
+        """
+        for value in self.graph.values:
+            if value.name == name:
+                return self.choice.layouts[value.index]
+        raise InputError(f"no tensor is called {name!r} in {self.graph.name}")
+
+    @cached_property
+    def comparison(self) -> dict[str, SearchResult]:
+        """The layouts people configure by hand, for the same program and ranks; the best Megatron-style grid."""
+        found = {
+            name: replace(self, choice=choice, method=name, remarks=(), optimal=False)
+            for name, choice in baselines(self.graph, self.mesh.size, self.settings).items()
+        }
+        grids = {name: one for name, one in found.items() if name.startswith("Megatron")}
+        best = min(grids, key=lambda name: grids[name].seconds, default=None)
+        return {name: one for name, one in found.items() if name not in grids or name == best}
+
+    @cached_property
+    def gap(self) -> float | None:
+        """How far a heuristic's answer is from the optimum, 0.02 for 2 %; None where that is unknown.
+
+        The optimum is the best one on the meshes that a search of it would try, and on this one. Both are priced by
+        their plans.
+        """
+        from spmdsim.auto_parallel.search import optimum
+
+        if self.optimal:
+            return 0.0
+        if len(self.graph.operators) > 2000 or self.limit is not None:
+            return None
+        meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
+        found = [optimum(self.graph, mesh, self.settings) for mesh in meshes]
+        best = min((one.seconds for one in found if one is not None), default=None)
+        return None if best is None else self.seconds / best - 1.0 if best else 0.0
+
+    def why(self, operator: str, given: Any) -> WhyNot:
+        """What the total would be with another strategy for one operator, all others chosen anew.
+
+        Args:
+            operator: its name.
+            given: cuts such as ``((2, 4), (4, 1))``, or a mapping of factors to axes.
+        """
+        from spmdsim.auto_parallel.search import search_mesh
+
+        graph = self.graph.configure(**{operator: given})
+        other = search_mesh(graph, self.mesh, replace(self.settings, tie=False))
+        return WhyNot(self.graph.operator(operator), self, replace(other, method=f"with {operator} given"))
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types."""
+        from spmdsim.auto_parallel.search_report import operator_rows
+
+        machine = self.settings.machine
+        return {
+            "format": FORMAT,
+            "program": self.graph.name,
+            "mesh": {"shape": list(self.mesh.shape), "axes": list(self.mesh.axes)},
+            "method": self.method,
+            "machine": self.settings.machine.name,
+            "optimal": self.optimal,
+            "seconds": self.seconds,
+            "interval": machine.between(self.seconds) if isinstance(machine, Machine) else None,
+            "nbytes": self.nbytes,
+            "collectives": self.collectives,
+            "peak_memory": self.memory.peak,
+            "remarks": list(self.remarks),
+            "operators": operator_rows(self),
+            "strategies": [
+                _strategy_dict(o, s) for o, s in zip(self.graph.operators, self.choice.strategies)
+            ],
+            "layouts": [
+                {"name": v.name, **_layout_dict(layout)}
+                for v, layout in zip(self.graph.values, self.choice.layouts)
+            ],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the strategies to a JSON file that :func:`load_choice` reads."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        from spmdsim.auto_parallel.search_report import report
+
+        return report(self)
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """Two solutions that differ by one given strategy.
+
+    Attributes:
+        operator: the operator it was given for.
+        best: the solution without it.
+        other: the solution with it.
+    """
+
+    operator: Operator
+    best: SearchResult
+    other: SearchResult
+
+    @property
+    def difference(self) -> float:
+        """Seconds that the given strategy costs more."""
+        return self.other.seconds - self.best.seconds
+
+    def __str__(self) -> str:
+        from spmdsim.auto_parallel.search_report import why_report
+
+        return why_report(self)
+
+
+def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
+    return {
+        "operator": operator.name,
+        "splits": {factor: list(axes) for factor, axes in strategy.splits},
+        "passed": [[axis, sorted(operands), op] for axis, operands, op in strategy.passed],
+        "mesh": {"shape": list(strategy.mesh.shape), "axes": list(strategy.mesh.axes)},
+    }
+
+
+def _layout_dict(layout: Layout) -> dict[str, Any]:
+    return {
+        "dims": [list(entry) for entry in layout.dims],
+        "partial": dict(layout.partial),
+        "mesh": {"shape": list(layout.mesh.shape), "axes": list(layout.mesh.axes)},
+    }
+
+
+def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
+    """The strategies of a file written by :meth:`SearchResult.save`, for the same program.
+
+    Raises:
+        InputError: no such file, another format, or a file for another program.
+    """
+    data = read_json(path, "strategies")
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InputError(f"{path} is not a file of strategies (its format is not {FORMAT!r})")
+    with readable(path, "strategies"):
+        return _choice(data, graph, path)
+
+
+def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
+    names = [entry["operator"] for entry in data["strategies"]]
+    if names != [o.name for o in graph.operators] or len(data["layouts"]) != len(graph.values):
+        raise InputError(
+            f"{path} holds strategies of {data['program']!r}, whose operators are not those of {graph.name}"
+        )
+    strategies = tuple(
+        Strategy.of(
+            _mesh(entry["mesh"]),
+            entry["splits"],
+            [(axis, frozenset(operands), op) for axis, operands, op in entry["passed"]],
+        )
+        for entry in data["strategies"]
+    )
+    for operator, strategy in zip(graph.operators, strategies):
+        operator.bound.check(strategy)
+    layouts = tuple(
+        Layout(_mesh(e["mesh"]), [tuple(d) for d in e["dims"]], e["partial"]) for e in data["layouts"]
+    )
+    return StrategyChoice(graph, _mesh(data["mesh"]), strategies, layouts)
+
+
+def _mesh(entry: dict[str, Any]) -> Mesh:
+    return Mesh(tuple(entry["shape"]), tuple(entry["axes"]))

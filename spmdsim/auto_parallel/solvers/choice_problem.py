@@ -1,0 +1,175 @@
+"""The choice problem every exact search solves: one state per variable, a price per state and per pair of states.
+
+Prices are seconds and, beside them, bytes of memory. A variable is an operator's strategy or a tensor's layout; a
+pair is a tensor that goes from one to the other. Nothing in here knows about tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spmdsim.errors import InputError
+
+#: The price of what is impossible: finite, so that differences of prices stay numbers.
+IMPOSSIBLE = 1e30
+
+Pair = tuple[int, int]
+
+
+@dataclass
+class ChoiceProblem:
+    """Variables with finite domains and prices.
+
+    Attributes:
+        seconds: per variable the price of each state.
+        pairs: per pair ``(i, j)``, ``i < j``, the price of each combination, ``[state of i, state of j]``.
+        memory: per variable the bytes of each state; zeros if left out.
+        memory_pairs: per pair the bytes of each combination; pairs that are missing take none.
+        hubs: variables that very many others pair with, such as a message that many gradients may share; never
+            with one another.
+
+    >>> p = ChoiceProblem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
+    >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
+    >>> p.price((0, 0)), p.price((1, 1))
+    (1.6, 3.0)
+    """
+
+    seconds: list[np.ndarray] = field(default_factory=list)
+    pairs: dict[Pair, np.ndarray] = field(default_factory=dict)
+    memory: list[np.ndarray] = field(default_factory=list)
+    memory_pairs: dict[Pair, np.ndarray] = field(default_factory=dict)
+    hubs: list[int] = field(default_factory=list)
+    _by_variable: tuple[int, dict[int, list[Pair]]] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.memory = self.memory or [np.zeros(len(row)) for row in self.seconds]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of states per variable."""
+        return tuple(len(row) for row in self.seconds)
+
+    def add_variable(
+        self, seconds: np.ndarray, memory: np.ndarray | None = None, *, hub: bool = False
+    ) -> int:
+        """A variable; returns its number.
+
+        Raises:
+            InputError: it has no state.
+        """
+        if len(seconds) == 0:
+            raise InputError("a variable needs at least one state to choose")
+        self.seconds.append(np.asarray(seconds, dtype=float))
+        self.memory.append(np.zeros(len(seconds)) if memory is None else np.asarray(memory, dtype=float))
+        if hub:
+            self.hubs.append(len(self.seconds) - 1)
+        return len(self.seconds) - 1
+
+    def add_pair(self, i: int, j: int, seconds: np.ndarray, memory: np.ndarray | None = None) -> None:
+        """Add to the price of a pair; a pair of a variable with itself adds to the variable."""
+        if i == j:
+            self.seconds[i] = self.seconds[i] + np.diagonal(seconds)
+            if memory is not None:
+                self.memory[i] = self.memory[i] + np.diagonal(memory)
+            return
+        if i > j:
+            i, j, seconds = j, i, seconds.T
+            memory = None if memory is None else memory.T
+        self.pairs[i, j] = self.pairs[i, j] + seconds if (i, j) in self.pairs else np.array(seconds, float)
+        if memory is not None and memory.any():
+            old = self.memory_pairs.get((i, j))
+            self.memory_pairs[i, j] = np.array(memory, float) if old is None else old + memory
+
+    def price(self, states: Sequence[int]) -> float:
+        """Seconds of an assignment."""
+        total = sum(float(row[s]) for row, s in zip(self.seconds, states))
+        return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.pairs.items())
+
+    def price_around(self, states: Sequence[int], variables: Sequence[int]) -> float:
+        """The part of the price that depends on some variables."""
+        touched = set(variables)
+        total = sum(float(self.seconds[v][states[v]]) for v in touched)
+        for (i, j), m in self._touching(touched):
+            total += float(m[states[i], states[j]])
+        return total
+
+    def price_of_states(self, states: Sequence[int], variable: int, state: int) -> float:
+        """The part of the price that depends on one variable, were it in another state."""
+        changed = list(states)
+        changed[variable] = state
+        return self.price_around(changed, [variable])
+
+    def with_best_hubs(self, states: Sequence[int]) -> list[int]:
+        """The assignment with every hub in the state that suits the others best."""
+        found = list(states)
+        prices = {hub: self.seconds[hub].copy() for hub in self.hubs}
+        for (i, j), m in self._touching(set(self.hubs)):
+            if i in prices:
+                prices[i] += m[:, found[j]]
+            else:
+                prices[j] += m[found[i]]
+        for hub, row in prices.items():
+            found[hub] = int(row.argmin())
+        return found
+
+    def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
+        if self._by_variable is None or self._by_variable[0] != len(self.pairs):
+            index: dict[int, list[Pair]] = {}
+            for i, j in self.pairs:
+                index.setdefault(i, []).append((i, j))
+                index.setdefault(j, []).append((i, j))
+            self._by_variable = (len(self.pairs), index)
+        keys = {key for v in variables for key in self._by_variable[1].get(v, ())}
+        return [(key, self.pairs[key]) for key in sorted(keys)]
+
+    def bytes_of(self, states: Sequence[int]) -> float:
+        """Memory of an assignment."""
+        total = sum(float(row[s]) for row, s in zip(self.memory, states))
+        return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.memory_pairs.items())
+
+    def weighted(self, per_byte: float, per_second: float = 1.0) -> ChoiceProblem:
+        """The problem whose price is ``per_second * seconds + per_byte * bytes``."""
+        pairs = {key: per_second * m for key, m in self.pairs.items()}
+        for key, m in self.memory_pairs.items():
+            pairs[key] = pairs[key] + per_byte * m if key in pairs else per_byte * m
+        rows = [per_second * s + per_byte * m for s, m in zip(self.seconds, self.memory)]
+        return ChoiceProblem(rows, pairs, self.memory, self.memory_pairs, self.hubs)
+
+    def neighbours(self) -> list[list[tuple[int, np.ndarray]]]:
+        """Per variable its neighbours with the pair's prices, own state first."""
+        found: list[list[tuple[int, np.ndarray]]] = [[] for _ in self.seconds]
+        for (i, j), m in self.pairs.items():
+            found[i].append((j, m))
+            found[j].append((i, m.T))
+        return found
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An assignment and its price.
+
+    Attributes:
+        states: one state per variable.
+        seconds: its price.
+        memory: its bytes.
+        method: how it was found.
+        optimal: whether nothing is cheaper.
+    """
+
+    states: tuple[int, ...]
+    seconds: float
+    memory: float
+    method: str
+    optimal: bool
+
+    @classmethod
+    def of(cls, problem: ChoiceProblem, states: Sequence[int], method: str, optimal: bool) -> Solution:
+        """The solution with these states."""
+        chosen = tuple(int(s) for s in states)
+        return cls(chosen, problem.price(chosen), problem.bytes_of(chosen), method, optimal)

@@ -1,0 +1,370 @@
+"""The double-recursive search: cut everything in two, again and again, by a symbolic cost.
+
+The outer recursion goes over the devices: each step splits every group of ranks along one more mesh axis (a prime
+factor, so 2 nearly always). The inner one goes over the operators: each is cut along one of its factors, the one with
+the least communication, counted in elements and not in seconds. A step looks at an operator and at those neighbours
+that have been decided in the same step, so the search takes (operators) x (log2 of the ranks) such looks, and equal
+looks are answered from a table.
+
+Both published variants are here. ``"r1.0"`` prices a cut by the elements of the operands or results that lack the
+cut factor, halved; takes the heaviest operator first; and charges a quarter of a tensor where the two sides' cuts
+differ in two dims or more. ``"2.x"`` makes cuts of rows ten times cheaper (which pushes towards data parallelism),
+never cuts both the reduced and the column factor of one product, may leave an operator uncut, goes from the last
+operator to the first, and charges sixteen tensors for any difference.
+
+Source: "Efficient and Systematic Partitioning of Large and Deep Neural Networks for Parallelization", Euro-Par
+2021; the constants are those of the implementation in MindSpore (``rec_cost``, ``rec_partition``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.strategy_candidates import binary_mesh, configured_strategy, prime_factors
+from spmdsim.core import BoundRule, Strategy
+from spmdsim.errors import InputError
+
+#: Price of a cut of the rows in 2.x (``rp_matmul_mem_coef``).
+ROW_COEFFICIENT = 0.1
+#: What leaves an operator uncut in 2.x: the square of its cheapest cut over this number.
+UNCUT_DIVISOR = 25.0
+#: Charge for differing cuts: elements of the tensor times this.
+REDISTRIBUTION = {"r1.0": 0.25, "2.x": 16.0}
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """What the double recursion found.
+
+    Attributes:
+        graph: the program.
+        ranks: number of ranks.
+        version: which variant.
+        cuts: per operator the factor cut in each step; None where it was left uncut.
+    """
+
+    graph: Graph
+    ranks: int
+    version: str
+    cuts: tuple[tuple[str | None, ...], ...]
+
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The same as strategies on the mesh with one axis per step."""
+        mesh = binary_mesh(self.ranks)
+        found: dict[tuple[str | None, ...], Strategy] = {}
+        for cuts in self.cuts:
+            if cuts not in found:
+                splits: dict[str, tuple[str, ...]] = {}
+                for axis, factor in zip(mesh.axes, cuts):
+                    if factor is not None:
+                        splits[factor] = (*splits.get(factor, ()), axis)
+                found[cuts] = Strategy.of(mesh, splits)
+        return tuple(found[cuts] for cuts in self.cuts)
+
+    def parts(self, operator: int) -> tuple[tuple[int, ...], ...]:
+        """The cuts of an operator's operands, as ``.shard`` takes them."""
+        bound = self.graph.operators[operator].bound
+        pieces = dict.fromkeys(bound.sizes, 1)
+        for size, factor in zip(prime_factors(self.ranks), self.cuts[operator]):
+            if factor is not None:
+                pieces[factor] *= size
+        return tuple(tuple(math.prod(pieces[f] for f in dim) for dim in term) for term in bound.inputs)
+
+
+def double_recursion(
+    graph: Graph,
+    ranks: int,
+    version: str = "2.x",
+    *,
+    order: str | None = None,
+    memory: float | None = None,
+) -> Recursion:
+    """Find strategies by the double recursion.
+
+    Args:
+        graph: the program; operators that are configured by ``.shard`` keep their strategy.
+        ranks: number of ranks; each of its prime factors is one step.
+        version: ``"r1.0"`` or ``"2.x"``.
+        order: ``"weight"`` (heaviest operator first) or ``"topological"`` (last operator first); by default
+            what the version does.
+        memory: bytes of one rank; all tensors, evenly spread, must fit.
+
+    Raises:
+        InputError: no ranks, an unknown version or order, too little memory.
+
+    >>> from spmdsim.auto_parallel.programs.networks import chain
+    >>> found = double_recursion(chain((1000, 4000), batch=3000), 8, "r1.0")
+    >>> found.cuts[0], found.parts(0)
+    (('n', '.0', 'n'), ((2, 1), (1, 4)))
+    """
+    if ranks < 1:
+        raise InputError(f"{ranks} ranks cannot be divided; there has to be at least 1")
+    if version not in REDISTRIBUTION:
+        raise InputError(
+            f"no version {version!r} of the double recursion; there are {', '.join(REDISTRIBUTION)}"
+        )
+    if order not in (None, "weight", "topological"):
+        raise InputError(f"order is 'weight' or 'topological', but got {order!r}")
+    total = sum(value.nbytes for value in graph.values)
+    if memory is not None and total / ranks > memory:
+        raise InputError(
+            f"the tensors of {graph.name} take {total:,} bytes, {total / ranks:,.0f} on each of {ranks} ranks, but a "
+            f"rank has {memory:,.0f}"
+        )
+    return _Search(graph, ranks, version, order).run()
+
+
+def step_costs(
+    operator: Operator, done: dict[str, int], pieces: int, version: str
+) -> dict[str, float | None]:
+    """Symbolic costs of the next cut of one operator; None for a factor that cannot be cut.
+
+    Args:
+        operator: the operator.
+        done: pieces per factor so far.
+        pieces: into how many pieces the step cuts.
+        version: which variant.
+    """
+    kind = _Kind(operator.bound, operator.bound.contraction, version)
+    state = tuple(done.get(f, 1) for f in kind.factors)
+    costs = kind.costs(state, pieces)
+    return {factor: costs[k] for k, factor in enumerate(kind.factors)}
+
+
+class _Kind:
+    """What all operators with the same rule and sizes share: costs of cuts, by pieces per factor so far."""
+
+    def __init__(self, bound: BoundRule, contraction: bool, version: str) -> None:
+        self.factors = tuple(bound.sizes)
+        self.sizes = tuple(bound.sizes.values())
+        self.version, self.contraction = version, contraction
+        number = {factor: k for k, factor in enumerate(self.factors)}
+        self.inputs = len(bound.inputs)
+        self.terms = [
+            [tuple(number[f] for f in dim) for dim in term] for term in (*bound.inputs, *bound.outputs)
+        ]
+        self.members = [{k for dim in term for k in dim} for term in self.terms]
+        self.whole = {number[f] for f in bound.rule.whole if f in number}
+        dims = [dim for term in self.terms for dim in term if len(dim) > 1]
+        self.majors = [
+            {m for dim in dims if k in dim for m in dim[: dim.index(k)]} for k in range(len(self.factors))
+        ]
+        self.rows = {k for k in range(len(self.factors)) if self._is_row(k)}
+        # Equal costs: the rows first, then the columns, then what is summed.
+        results = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
+        self.preference = tuple(dict.fromkeys([*results, *range(len(self.factors))]))
+        self.exclusive = {
+            k for k in range(len(self.factors)) if k not in self.members[0] or self._is_reduced(k)
+        }
+        self._memory: dict[tuple[tuple[int, ...], int], list[float | None]] = {}
+        self._sizes: dict[tuple[int, ...], list[float]] = {}
+
+    def _is_row(self, k: int) -> bool:
+        inside = [k in members for members in self.members[: self.inputs]]
+        return self.contraction and inside[0] and not all(inside) and k in self.members[self.inputs]
+
+    def _is_reduced(self, k: int) -> bool:
+        return all(k not in members for members in self.members[self.inputs :])
+
+    def costs(self, state: tuple[int, ...], pieces: int) -> list[float | None]:
+        """Cost of cutting each factor once more."""
+        found = self._memory.get((state, pieces))
+        if found is None:
+            found = self._memory[state, pieces] = [
+                self._cost(k, state, pieces) for k in range(len(self.factors))
+            ]
+        return found
+
+    def _cost(self, k: int, state: tuple[int, ...], pieces: int) -> float | None:
+        if k in self.whole or (self.sizes[k] // state[k]) % pieces or self.sizes[k] % state[k]:
+            return None
+        if self.sizes[k] // state[k] < pieces or any(state[m] != self.sizes[m] for m in self.majors[k]):
+            return None
+        if not self.contraction:
+            return 0.0
+        if self.version == "2.x" and k in self.exclusive:
+            others = (m for m in self.exclusive if m != k and self._is_reduced(m) != self._is_reduced(k))
+            if any(state[m] > 1 for m in others):
+                return None
+        lacking = [t for t, members in enumerate(self.members) if k not in members]
+        cost = sum(self.elements(state)[t] for t in lacking) * (pieces - 1) / pieces
+        return cost * ROW_COEFFICIENT if self.version == "2.x" and k in self.rows else cost
+
+    def elements(self, state: tuple[int, ...]) -> list[float]:
+        """Elements of every operand's and result's piece."""
+        found = self._sizes.get(state)
+        if found is None:
+            edges = [size / cut for size, cut in zip(self.sizes, state)]
+            found = self._sizes[state] = [math.prod(edges[k] for k in members) for members in self.members]
+        return found
+
+    def views(self, state: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Into how many pieces each dim of each operand and result is cut."""
+        return [tuple(math.prod(state[k] for k in dim) for dim in term) for term in self.terms]
+
+
+class _Search:
+    """One run. States, and the cuts of tensors that follow from them, are numbered once and compared as numbers."""
+
+    def __init__(self, graph: Graph, ranks: int, version: str, order: str | None) -> None:
+        self.graph, self.ranks, self.version = graph, ranks, version
+        self.steps = prime_factors(ranks)
+        kinds: dict[tuple[BoundRule, bool], int] = {}
+        identities: dict[int, int] = {}
+        self.kinds: list[_Kind] = []
+        self.kind_of: list[int] = []
+        for operator in graph.operators:
+            number = identities.get(id(operator.bound))
+            if number is None:
+                key = (operator.bound, operator.bound.contraction)
+                if key not in kinds:
+                    kinds[key] = len(self.kinds)
+                    self.kinds.append(_Kind(operator.bound, operator.bound.contraction, version))
+                number = identities[id(operator.bound)] = kinds[key]
+            self.kind_of.append(number)
+        self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.states: list[tuple[int, tuple[int, ...]]] = []
+        self.view_numbers: dict[tuple[int, ...], int] = {}
+        self.view_values: list[tuple[int, ...]] = []
+        self.views: list[tuple[int, ...]] = []
+        self.links = [self._links(operator) for operator in graph.operators]
+        self.order = self._order(order or self._default_order())
+        self.fixed = self._configured()
+
+    def _links(self, operator: Operator) -> list[tuple[int, int, int]]:
+        """(own operand or result, neighbour, its operand or result) for every tensor shared with another operator."""
+        graph, found = self.graph, []
+        for slot, value in enumerate(operator.inputs):
+            producer = graph.values[value].producer
+            if producer is not None:
+                found.append(
+                    (slot, producer, len(graph.operators[producer].inputs) + graph.values[value].output)
+                )
+        for k, value in enumerate(operator.outputs):
+            for reader, operand in graph.consumers[value][:16]:
+                found.append((len(operator.inputs) + k, reader, operand))
+        return found
+
+    def _default_order(self) -> str:
+        if self.version == "r1.0":
+            return "weight"
+        batch = min(
+            (value.shape[0] for value in self.graph.values if value.kind == "input" and value.shape),
+            default=8,
+        )
+        return "weight" if self.ranks > 32 and batch < 8 else "topological"
+
+    def _order(self, order: str) -> list[int]:
+        count = len(self.graph.operators)
+        if order == "topological":
+            return list(reversed(range(count)))
+        pick = min if self.version == "r1.0" else max
+        weights: dict[int, float] = {}
+        for number, kind in enumerate(self.kinds):
+            costs = [c for c in kind.costs((1,) * len(kind.factors), 2) if c is not None]
+            weights[number] = pick(costs) if costs and kind.contraction else 0.0
+        return sorted(range(count), key=lambda i: -weights[self.kind_of[i]])
+
+    def _configured(self) -> dict[int, list[int | None]]:
+        """For configured operators, the factor (by number) that each step cuts."""
+        found: dict[int, list[int | None]] = {}
+        for operator in self.graph.operators:
+            if operator.configured is None:
+                continue
+            strategy = configured_strategy(operator, binary_mesh(self.ranks))
+            names = self.kinds[self.kind_of[operator.index]].factors
+            left = {factor: strategy.parts(factor) for factor in names}
+            cuts: list[int | None] = []
+            for size in self.steps:
+                k = next((k for k, f in enumerate(names) if left[f] % size == 0), None)
+                if k is not None:
+                    left[names[k]] //= size
+                cuts.append(k)
+            found[operator.index] = cuts
+        return found
+
+    def _number(self, kind: int, state: tuple[int, ...]) -> int:
+        found = self.numbers.get((kind, state))
+        if found is None:
+            found = self.numbers[kind, state] = len(self.states)
+            self.states.append((kind, state))
+            self.views.append(tuple(map(self._view, self.kinds[kind].views(state))))
+        return found
+
+    def _view(self, view: tuple[int, ...]) -> int:
+        found = self.view_numbers.get(view)
+        if found is None:
+            found = self.view_numbers[view] = len(self.view_values)
+            self.view_values.append(view)
+        return found
+
+    def run(self) -> Recursion:
+        """All steps over all operators."""
+        state = [self._number(k, (1,) * len(self.kinds[k].factors)) for k in self.kind_of]
+        cuts: list[list[str | None]] = [[] for _ in state]
+        links = [[(u, slot) for _, u, slot in entry] for entry in self.links]
+        # Tuples of equal content are made one object, so that a look into the table compares them by identity.
+        same: dict[tuple[int, ...], tuple[int, ...]] = {}
+        owns = (tuple(own for own, _, _ in entry) for entry in self.links)
+        slots = [same.setdefault(own, own) for own in owns]
+        views, fixed = self.views, self.fixed
+        for step, pieces in enumerate(self.steps):
+            done = [False] * len(state)
+            known: dict[tuple[object, ...], tuple[str | None, int]] = {}
+            for i in self.order:
+                around = tuple([views[state[u]][slot] if done[u] else -1 for u, slot in links[i]])
+                if i in fixed:
+                    answer = self._cut(state[i], fixed[i][step], pieces)
+                else:
+                    key = (state[i], slots[i], around)
+                    found = known.get(key)
+                    answer = known[key] = found or self._decide(state[i], i, around, pieces)
+                done[i] = True
+                cuts[i].append(answer[0])
+                state[i] = answer[1]
+        return Recursion(self.graph, self.ranks, self.version, tuple(map(tuple, cuts)))
+
+    def _cut(self, number: int, factor: int | None, pieces: int) -> tuple[str | None, int]:
+        if factor is None:
+            return None, number
+        kind, state = self.states[number]
+        cut = (*state[:factor], state[factor] * pieces, *state[factor + 1 :])
+        return self.kinds[kind].factors[factor], self._number(kind, cut)
+
+    def _decide(self, number: int, i: int, around: tuple[int, ...], pieces: int) -> tuple[str | None, int]:
+        kind_number, state = self.states[number]
+        kind = self.kinds[kind_number]
+        costs = kind.costs(state, pieces)
+        possible = [c for c in costs if c is not None]
+        options: list[tuple[float, int | None]] = []
+        for k in kind.preference:
+            cost = costs[k]
+            if cost is not None:
+                options.append((cost, k))
+        if not options or (self.version == "2.x" and kind.contraction):
+            options.append((min(possible) ** 2 / UNCUT_DIVISOR if possible else 0.0, None))
+        best: tuple[float, tuple[str | None, int]] | None = None
+        sizes = kind.elements(state)
+        for price, factor in options:
+            answer = self._cut(number, factor, pieces)
+            total = price + self._redistribution(self.views[answer[1]], i, around, sizes)
+            if best is None or total < best[0]:
+                best = (total, answer)
+        assert best is not None
+        return best[1]
+
+    def _redistribution(
+        self, own: tuple[int, ...], i: int, around: tuple[int, ...], sizes: list[float]
+    ) -> float:
+        """Charge for every neighbour decided in this step that cuts the shared tensor differently."""
+        least = 2 if self.version == "r1.0" else 1
+        total = 0.0
+        for (slot, _, _), theirs in zip(self.links[i], around):
+            if theirs < 0 or theirs == own[slot]:
+                continue
+            pairs = zip(self.view_values[own[slot]], self.view_values[theirs])
+            if sum(a != b for a, b in pairs) >= least:
+                total += REDISTRIBUTION[self.version] * sizes[slot]
+        return total

@@ -1,0 +1,366 @@
+"""The direct reduction: elements are added up where that leaves the busiest rank as little as possible to receive.
+
+The counterpart of the direct exchange for pending sums. A layout in between would give every rank one piece of equal size;
+the least often needs others. Which rank adds up how much says :mod:`~spmdsim.redistribution.adders`; here it becomes
+boxes, and messages that all ranks derive alike. What does not come out in whole elements is shared: several ranks add up
+a part of an element's contributions each and pass the sum on, so that receptions are dealt out one by one.
+Of several ranks with the same contribution, the one sends that has sent the least so far.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.core import Bounds, Layout
+from spmdsim.redistribution.adders import TINY, SumCell, Sums, sums, volume
+from spmdsim.redistribution.exchange.grid import ranks_of
+from spmdsim.redistribution.lower_bound import kept_axes, reduced_axes
+
+#: How many elements more of every share are dealt out one by one, until the busiest rank has no more than the least.
+LOOSE = (0, 1, 3)
+
+Hops = list[tuple[int, int]]
+
+
+class Part(NamedTuple):
+    """A box that is added up in one place after the other.
+
+    Attributes:
+        box: where it lies in the global tensor.
+        adders: the ranks that add something, in order, each with the ranks whose contributions it adds. It passes the
+            sum on to the next one; the last one has the result.
+        wanting: the ranks that hold the result in the end.
+    """
+
+    box: Bounds
+    adders: tuple[tuple[int, tuple[int, ...]], ...]
+    wanting: tuple[int, ...]
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """Number of elements."""
+        return volume(self.box)
+
+    @property
+    def last(self) -> int:
+        """The rank that has the result first."""
+        return self.adders[-1][0]
+
+    @property
+    def terms(self) -> int:
+        """How many contributions there are."""
+        return sum(len(ranks) for _, ranks in self.adders)
+
+    @property
+    def contributions(self) -> Hops:
+        """Who sends the box as it is to whom."""
+        return [(rank, adder) for adder, ranks in self.adders for rank in ranks if rank != adder]
+
+    @property
+    def passed(self) -> Hops:
+        """Who passes a sum on to whom, one after the other."""
+        return [(one, other) for (one, _), (other, _) in pairwise(self.adders)]
+
+    @property
+    def results(self) -> Hops:
+        """Who sends the result to whom."""
+        return [(self.last, rank) for rank in self.wanting if rank != self.last]
+
+
+@lru_cache(maxsize=512)
+def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
+    """Who adds up what on the way from a pending layout to another one, on any mesh.
+
+    >>> from spmdsim.core import Mesh
+    >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
+    >>> for part in parts(one(None, partial="a"), other("b"), (4,)):
+    ...     print(part.box, part.contributions, part.results)
+    ((0, 2),) [(1, 0)] [(0, 2)]
+    ((2, 4),) [(0, 1)] [(1, 3)]
+    """
+    problem = sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst))
+    sent = dict.fromkeys(problem.ranks, 0)
+    begun = []
+    for cell, box, receptions in _dealt(problem):
+        order = _order(cell, receptions, sent)
+        begun.append((cell, order, box, receptions))
+        for giver in order[:-1]:
+            sent[giver] += volume(box)
+        sent[order[-1]] += volume(box) * sum(rank != order[-1] for rank in cell.wanting)
+    begun.sort(key=lambda item: max(map(len, item[0].holders)))  # those that have no choice first
+    return tuple([_part(*item, sent) for item in begun])
+
+
+def rounds(found: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
+    """The messages, round by round: ``(from, to, number of the part)``."""
+    longest = max([len(part.adders) for part in found], default=1) - 1
+    made: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
+    for number, part in enumerate(found):
+        made[0] += [(*hop, number) for hop in part.contributions]
+        for place, hop in enumerate(part.passed):
+            made[1 + place].append((*hop, number))
+        made[-1] += [(*hop, number) for hop in part.results]
+    return made
+
+
+@lru_cache(maxsize=1024)
+def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Elements that every rank receives and sends in a direct reduction."""
+    size = 1 + max(int(ranks_of(one.mesh).rank.max()) for one in (src, dst))
+    received, sent = [0] * size, [0] * size
+    for part in parts(src, dst, shape):
+        count = part.count
+        for giver, taker in (*part.contributions, *part.passed, *part.results):
+            received[taker] += count
+            sent[giver] += count
+    return received, sent
+
+
+def most_messages(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
+    """Messages that the rank receives which gets most, one per peer and round."""
+    hops = {
+        (k, giver, taker) for k, some in enumerate(rounds(parts(src, dst, shape))) for giver, taker, _ in some
+    }
+    return max(Counter(taker for _, _, taker in hops).values(), default=0)
+
+
+def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
+    """The ranks that one receives from in a direct reduction, and how many elements."""
+    counts: Counter[int] = Counter()
+    found = parts(src, dst, shape)
+    for some in rounds(found):
+        for giver, taker, number in some:
+            if taker == rank:
+                counts[giver] += found[number].count
+    return sorted(counts.items())
+
+
+def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
+    """Elements that a rank holds at most besides its shards: packed, landed and added up, round by round.
+
+    The shard after it is there only when the last round has landed.
+    """
+    found = parts(src, dst, shape)
+    added = sum(part.count for part in found for adder, _ in part.adders if rank == adder)
+    packed, landed = (
+        [sum(found[hop[2]].count for hop in some if hop[side] == rank) for some in rounds(found)]
+        for side in (0, 1)
+    )
+    after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
+    later = max(map(sum, zip(packed[1:], landed[1:])))
+    return max(landed[0] + max(packed[0], added) - after, added + later - after, added + landed[-1])
+
+
+# -- whole elements -----------------------------------------------------------------------------------------
+
+
+def _dealt(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
+    """Boxes with their adders, and the receptions of each besides the one that it has if it wants the result."""
+    whole, rest = _in_whole(problem)
+    for cells, counts, extras, singles in zip(problem.groups, whole, problem.extras.tolist(), rest):
+        stops = list(accumulate(counts))
+        before = 0
+        for cell in cells:
+            after = before + volume(cell.box)
+            for rank, stop, count, extra in zip(problem.ranks, stops, counts, extras):
+                first, last = max(before, stop - count), min(after, stop)
+                for box in _boxes(cell.box, first - before, last - before):
+                    yield cell, box, {rank: extra}
+            for place in range(max(before, stops[-1]), after):
+                for box in _boxes(cell.box, place - before, place - before + 1):
+                    yield cell, box, singles[place - stops[-1]]
+            before = after
+
+
+class Single(NamedTuple):
+    """One element that is not in the whole shares.
+
+    Attributes:
+        cell: where it lies.
+        inside: the ranks that can add up a part of it without a reception more in all.
+        receptions: how many each of them has, but for the one that a rank which wants the result has anyway.
+    """
+
+    cell: SumCell
+    inside: tuple[int, ...]
+    receptions: dict[int, int]
+
+    def open_to(self, rank: int, gone: int | None = None) -> bool:
+        """Whether a rank can have another reception, perhaps instead of another rank's."""
+        left = [one for one, count in self.receptions.items() if count > (one == gone)]
+        return rank in left or self.cell.joins(rank, left)
+
+    def more(self, rank: int, count: int) -> None:
+        """Give a rank so many receptions more."""
+        self.receptions[rank] = self.receptions.get(rank, 0) + count
+        if not self.receptions[rank]:
+            del self.receptions[rank]
+
+    def deal(self, load: dict[int, int], count: int) -> None:
+        """Deal out receptions, each to the rank that has the least."""
+        for _ in range(count):
+            rank = min(
+                [one for one in self.inside if self.open_to(one)],
+                key=lambda one: (load[one], one not in self.receptions, one),
+            )
+            self.more(rank, 1)
+            load[rank] += 1
+
+    def take_back(self, load: dict[int, int]) -> None:
+        """Take all receptions back."""
+        for rank, count in self.receptions.items():
+            load[rank] -= count
+        self.receptions.clear()
+
+
+def _in_whole(problem: Sums) -> tuple[list[list[int]], list[list[dict[int, int]]]]:
+    """The ranks' shares in whole elements, and what is left over, element by element."""
+    extras = problem.extras
+    limit = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
+    best: tuple[int, list[list[int]], list[list[Single]]] | None = None
+    for loose in LOOSE:
+        whole = np.maximum(np.floor(problem.shares + TINY).astype(np.int64) - loose, 0)
+        load = dict(zip(problem.ranks, (problem.want + (whole * extras).sum(axis=0)).tolist()))
+        left = (problem.volumes - whole.sum(axis=1)).tolist()
+        singles = [_singles(cells, count, problem.ranks) for cells, count in zip(problem.groups, left)]
+        for single in sorted([one for some in singles for one in some], key=lambda one: len(one.inside)):
+            single.deal(load, single.cell.fewest)
+        every = [single for some in singles for single in some]
+        while max(load.values()) > limit and (
+            _relieve(every, load, limit) or any(_put_outside(single, load, limit) for single in every)
+        ):
+            pass
+        if best is None or max(load.values()) < best[0]:
+            best = max(load.values()), whole.tolist(), singles
+        if best[0] <= limit:
+            break
+    assert best is not None  # for the type checker
+    return best[1], [[one.receptions or {one.inside[0]: 0} for one in some] for some in best[2]]
+
+
+def _singles(cells: list[SumCell], count: int, ranks: list[int]) -> list[Single]:
+    """The last elements of some cells."""
+    found: list[Single] = []
+    for cell in reversed(cells):
+        some = min(count - len(found), volume(cell.box))
+        if some:
+            inside = tuple([r for r, extra in zip(ranks, cell.extras(ranks)) if extra == cell.fewest])
+            found += [Single(cell, inside, {}) for _ in range(some)]
+    return found[::-1]
+
+
+def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
+    """Relieve busy ranks: another one takes part, although that takes a reception more in all; whether it helps."""
+    if not any(load[rank] > limit for rank in single.receptions) or {*single.receptions} - {*single.inside}:
+        return False
+    before, first = dict(load), dict(single.receptions)
+    single.take_back(load)
+    for rank in sorted(load, key=lambda one: (load[one], one)):
+        count = min(limit - load[rank], single.cell.fewest + 1)
+        if rank in single.inside or count < min(2, single.cell.fewest + 1):
+            continue
+        single.more(rank, count)
+        load[rank] += count
+        single.deal(load, single.cell.fewest + 1 - count)
+        if _excess(load, limit) < _excess(before, limit):
+            return True
+        single.take_back(load)
+    load.update(before)
+    single.receptions.update(first)
+    return False
+
+
+def _excess(load: dict[int, int], limit: int) -> int:
+    return sum(max(0, count - limit) for count in load.values())
+
+
+def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
+    """Pass a reception on from the busiest rank, from rank to rank until one has room; whether there is such a chain."""
+    busiest = max(load, key=lambda rank: load[rank])
+    chains: dict[int, list[tuple[int, Single, int]]] = {busiest: []}
+    queue = [busiest]
+    for rank in queue:
+        used = [id(single) for _, single, _ in chains[rank]]
+        for single in singles:
+            if rank not in single.receptions or rank not in single.inside or id(single) in used:
+                continue
+            for other in single.inside:
+                if other in chains or not single.open_to(other, rank):
+                    continue
+                chains[other] = [*chains[rank], (rank, single, other)]
+                queue.append(other)
+                if load[other] < limit:
+                    for giver, passed, taker in chains[other]:
+                        passed.more(giver, -1)
+                        passed.more(taker, 1)
+                    load[busiest] -= 1
+                    load[other] += 1
+                    return True
+    return False
+
+
+def _order(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
+    """The adders in order: one that can finish comes last, else one that wants the result follows if it holds a part."""
+    order = sorted(
+        receptions, key=lambda rank: (rank in cell.wanting, rank in cell.wanting and rank in cell.own, rank)
+    )
+    if len(order) == 1 and not receptions[order[0]] and order[0] in cell.own:
+        order = []  # it has nothing to add but its own
+    finishers = cell.finishers(receptions)
+    if finishers:
+        order.append(min(finishers, key=lambda rank: (sent[rank], rank)))
+    return order or list(receptions)
+
+
+def _part(
+    cell: SumCell, order: list[int], box: Bounds, receptions: dict[int, int], sent: dict[int, int]
+) -> Part:
+    """A part with the contributions that each adder is sent, from ranks that have sent the least so far."""
+    own = {cell.own[rank]: rank for rank in reversed(order) if rank in cell.own}
+    left = [term for term in range(len(cell.holders)) if term not in own]
+    adders = []
+    for number, rank in enumerate(order):
+        count = len(left)
+        if number < len(order) - 1:
+            finishes = number == len(order) - 2 and receptions.get(order[-1]) is None
+            count = len(left) if finishes else receptions[rank] - (number > 0)
+        terms = [] if own.get(cell.own.get(rank, -1)) != rank else [(cell.own[rank], rank)]
+        for term in left[:count]:
+            giver = min(cell.holders[term], key=lambda one: (sent[one], one))
+            sent[giver] += volume(box)
+            terms.append((term, giver))
+        del left[:count]
+        adders.append((rank, tuple([giver for _, giver in sorted(terms)])))
+    return Part(box, tuple(adders), cell.wanting)
+
+
+def _boxes(box: Bounds, first: int, last: int) -> list[Bounds]:
+    """The elements ``first`` to ``last`` of a box in row-major order, as boxes.
+
+    >>> _boxes(((0, 3), (0, 4)), 2, 8)
+    [((0, 1), (2, 4)), ((1, 2), (0, 4))]
+    """
+    if first >= last:
+        return []
+    start, rest = box[0][0], box[1:]
+    row = volume(rest)
+    top, bottom = -(-first // row), last // row
+    if top > bottom:  # within one row
+        inner = _boxes(rest, first - bottom * row, last - bottom * row)
+        return [((start + bottom, start + bottom + 1), *one) for one in inner]
+    found = []
+    if first < top * row:
+        inner = _boxes(rest, first - (top - 1) * row, row)
+        found += [((start + top - 1, start + top), *one) for one in inner]
+    if top < bottom:
+        found.append(((start + top, start + bottom), *rest))
+    if bottom * row < last:
+        inner = _boxes(rest, 0, last - bottom * row)
+        found += [((start + bottom, start + bottom + 1), *one) for one in inner]
+    return found

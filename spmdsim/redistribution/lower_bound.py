@@ -1,0 +1,175 @@
+"""The least that ranks have to receive, whatever the algorithm, with its proof.
+
+**What is counted.** A *reception* is one element that arrives at a rank from another one: a contribution, or any
+combination of contributions that its sender knows. Only the ranks of the two meshes take part, ``P`` of them.
+A rank *knows* what it holds and what it received. Look at one element. Its ``n`` contributions lie in ``n`` classes of
+ranks (copies along other axes are in one class; with nothing to reduce ``n = 1``), ``H`` is all of them together, and
+``W`` are the ``N`` ranks that want the result.
+
+**Values only move** (``n = 1``). A rank of ``W`` that is not in ``H`` receives the element, nobody else has to:
+``|target - source|`` on every rank, and the direct exchange receives no more.
+
+**Values are reduced** (``n > 1``). *At least* ``(n - 1) + (N - 1)`` *receptions, and one more if no rank is in both*
+``H`` *and* ``W``. Proof. Call a rank complete when all ``n`` contributions have gone into what it knows, and let ``x``
+be a rank that becomes complete before any rank that it heard from, directly or through others. Take the classes, each
+as one node, and every rank outside of ``H`` as a node of its own, and join two nodes whenever one receives from the
+other. What ``x`` heard joined the ``n`` classes and ``x``: that takes ``n - 1`` receptions, ``n`` if ``x`` is not in
+``H``, and none of them made another rank complete. Every rank of ``W`` but ``x`` becomes complete by a reception of its
+own, so there are ``N - 1`` more, or ``N`` if ``x`` is not in ``W``. Both are least if ``x`` can be in ``H`` and ``W``; if
+no rank is, one of the two is one more. A chain through the classes that ends in ``W``, and from there to the others of
+``W``, reaches it. Copies along other axes are in ``N`` and in the classes: they are helpers, not problems of their own.
+
+**The busiest rank.** A rank of ``W`` knows less than all at first, so it receives each element of its target at least
+once; and some rank receives at least the average: ``max(largest target, ceil(total / P))``.
+
+**Weighted ranks.** Not all ranks can help equally well. Let ``e`` be what one element takes besides the ``N`` receptions of
+``W``: ``n - 2`` if some rank is in both ``H`` and ``W``, else ``n - 1``. Call a rank *inside* if it is in both; or in ``H``,
+unless it is the only class that has a rank in both; or, if no rank is in both, in ``W``. *If a rank that is not inside has
+any of these receptions, there are at least* ``e + 1``. For with ``e`` of them the proof above has no reception to spare:
+each either joins two of its nodes or completes a rank of ``W``. A rank outside of ``H`` that hears of the element before
+it is complete is one node more to be joined (if no rank is in both, ``x`` itself may be that node, in ``H`` or in ``W``);
+and one of the class of all ranks that are in both can pass what it heard only to a rank of its own class, or to one that
+is then complete without being in both, and neither joins or completes what it should. So for weights of the ranks that add
+up to 1, some rank receives at least ``sum of weight * target``, and for each element ``min(e * least weight inside, (e + 1)
+* least weight)``. :mod:`~spmdsim.redistribution.adders` has the weights that make the most of this, the dual of a linear
+programme; any weights make a bound, so it does not depend on how well they were found.
+
+**Axes that stay pending** with the same reduction: each of their coordinates is a problem of its own, with ``N``
+counted inside of it. All ranks may still help, so the average is over all.
+
+**Pending targets.** Along a newly pending axis the ranks of a line together hold the result, in parts of their choice.
+Take each line as one rank in all of the above: ``N`` counts lines, and a line shares what it has to receive among its
+ranks. From another mesh a line may hold several classes; there only what none of its ranks holds is counted.
+
+The bound is tight per element, in all, and, on up to :data:`MOST_RANKS` ranks, for the busiest rank in fractions of
+elements; beyond, ranks are not weighted. Tables print the ratio where a plan does not reach it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.core import Layout
+from spmdsim.redistribution.adders import sums
+from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
+
+#: Up to so many ranks per mesh the ranks are weighed.
+MOST_RANKS = 16
+
+
+class ReceptionBound(NamedTuple):
+    """What must be received, in elements.
+
+    Attributes:
+        busiest: by at least one rank.
+        total: by all ranks together.
+        ranks: per position of the target's mesh: exactly what its rank must receive where values only move; where
+            they are reduced, the larger of its target and the average, and no algorithm keeps every rank below that.
+    """
+
+    busiest: int
+    total: int
+    ranks: np.ndarray
+
+    @classmethod
+    def of_each(cls, ranks: np.ndarray, total: int | None = None) -> ReceptionBound:
+        """A bound from the ranks' own, and the total if it is not their sum."""
+        return cls(int(ranks.max(initial=0)), int(ranks.sum()) if total is None else total, ranks)
+
+
+def kept_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
+    """The axes whose values stay pending with the same reduction, in mesh order."""
+    if not src.partial or not dst.partial or src.mesh != dst.mesh:
+        return ()
+    return tuple(axis for axis, op in src.partial if (axis, op) in dst.partial)
+
+
+def reduced_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
+    """The axes whose pending values have to be reduced, in mesh order."""
+    kept = kept_axes(src, dst)
+    return tuple(axis for axis in src.partial_axes if axis not in kept)
+
+
+def contributions(src: Layout, dst: Layout) -> int:
+    """How many contributions are combined into one element (1: values only move)."""
+    return src.mesh.axis_size(*reduced_axes(src, dst)) if src.partial else 1
+
+
+def lower_bound_elements(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> int:
+    """Elements that ``rank`` must receive at least to get from ``src`` to ``dst``, as :attr:`ReceptionBound.ranks` says.
+
+    Args:
+        src: the layout before, on any mesh.
+        dst: the layout after.
+        shape: global shape.
+        rank: the rank; one outside the target's mesh receives nothing.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((4,), ("x",))
+    >>> lower_bound_elements(mesh("x", None), mesh(None, "x"), (8, 8), 0)
+    12
+    >>> lower_bound_elements(mesh(None, None, partial="x"), mesh(None, None), (8, 8), 0)
+    96
+    """
+    if rank not in dst.mesh:
+        return 0
+    return int(lower_bound(src, dst, tuple(shape)).ranks[dst.mesh.position(rank)])
+
+
+@lru_cache(maxsize=1024)
+def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
+    """The least that any algorithm receives to get from ``src`` to ``dst``.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2, 4), ("a", "b"))
+    >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
+    (64, 512)
+    """
+    found, kept, reduced = least_on_average(src, dst, shape), kept_axes(src, dst), reduced_axes(src, dst)
+    new = len(dst.partial) > len(kept)
+    if not reduced or new or not found.total or not shape or max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
+        return found
+    least = sums(src, dst, shape, kept, reduced).least
+    return ReceptionBound(max(found.busiest, least), found.total, np.maximum(found.ranks, least))
+
+
+@lru_cache(maxsize=1024)
+def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
+    """The same without weights of ranks, told quickly."""
+    mesh, kept = dst.mesh, kept_axes(src, dst)
+    terms = contributions(src, dst)
+    new = tuple(axis for axis in dst.partial_axes if axis not in kept)
+    here = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
+    want, have = dst.all_bounds(shape), src.all_bounds(shape)[here]
+    own = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
+    held = np.where(here < 0, 0, np.maximum(own, 0).prod(axis=1))
+    wanted = (want[..., 1] - want[..., 0]).prod(axis=1)
+    lines = mesh.axis_size(*new)
+    source = np.where(here < 0, -1, piece_numbers(src.mesh, src.split_axes)[here]) + 1
+    if terms == 1 or (new and src.mesh != mesh):
+        line = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in new))
+        missing = wanted - _distinct(line, source, held)[line] if new else wanted - held
+        return ReceptionBound.of_each(-(-missing // lines), int(missing.sum()) // lines)
+    # Overlaps of different source or target pieces share no element, so they add up to those held where wanted.
+    covered = int(_distinct(piece_numbers(mesh, (*dst.split_axes, *kept)), source, held).sum())
+    elements = math.prod(shape) * mesh.axis_size(*kept)
+    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept, *new)
+    total = elements * (terms + wanting - 1) - covered
+    least = -(-total // (mesh.size + src.mesh.size - int((here >= 0).sum())))
+    return ReceptionBound.of_each(np.maximum(-(-wanted // lines), least), total)
+
+
+def lower_bounds(src: Layout, dst: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    """:func:`lower_bound_elements` for every position of the target's mesh, as one int64 array."""
+    return lower_bound(src, dst, shape).ranks
+
+
+def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """Per group the elements of its distinct pieces."""
+    _, first = np.unique(group * (piece.max(initial=0) + 1) + piece, return_index=True)
+    return np.bincount(group[first], weights=elements[first], minlength=len(group)).astype(np.int64)

@@ -1,0 +1,308 @@
+"""The plans that compete for a redistribution.
+
+* collective steps alone, by :mod:`~spmdsim.redistribution.path_search`;
+* the direct exchange, after the reduction of what is pending;
+* by bytes alone, where those leave the busiest rank more than it has to receive: other layouts in between, or
+  the direct reduction;
+* between meshes, an exchange that spreads a replicated target over its ranks, then an all_gather there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from spmdsim.core import Layout
+from spmdsim.cost.machine import CostModel
+from spmdsim.layout.refine import refine
+from spmdsim.redistribution.exchange.direct_reduction import totals
+from spmdsim.redistribution.exchange.exchange_volume import busiest
+from spmdsim.redistribution.exchange.grid import Ends
+from spmdsim.redistribution.lower_bound import (
+    MOST_RANKS,
+    kept_axes,
+    least_on_average,
+    lower_bound,
+    reduced_axes,
+)
+from spmdsim.redistribution.path_search import STEP_PENALTY, Paths, PathState, search, steps_of
+from spmdsim.redistribution.price import (
+    BYTES_ONLY,
+    Prices,
+    busiest_received,
+    largest,
+    largest_sizes,
+    least_exchange,
+    price_exchange,
+    price_step,
+)
+from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step
+
+#: The kinds of plan.
+LOCAL = "local"
+COLLECTIVES = "collectives"
+DIRECT = "direct exchange"
+REDUCED = "reduction, then exchange"
+SPREAD = "exchange, then all_gather"
+SUMMED = "direct reduction"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it.
+
+    Attributes:
+        kind: its kind, as in :class:`~spmdsim.redistribution.planner.Plan`.
+        steps: its steps.
+        seconds: modelled time.
+        allowed: False if it needs more memory than the larger of source and target: shown, but not taken.
+    """
+
+    kind: str
+    steps: tuple[Step, ...]
+    seconds: float
+    allowed: bool = True
+
+    @cached_property
+    def received(self) -> int:
+        """Elements the busiest rank receives over all steps."""
+        return busiest_received(self.steps)
+
+    @cached_property
+    def held(self) -> int:
+        """The most elements a rank holds after a step."""
+        return max((largest(step.dst, step.shape_after) for step in self.steps), default=0)
+
+    @cached_property
+    def order(self) -> tuple[bool, float, int, bool]:
+        """What decides: the time, then the number of steps, then regular collectives before an exchange."""
+        irregular = any(step.collective in EXCHANGES for step in self.steps)
+        return (not self.allowed, float(f"{self.seconds:.9e}"), len(self.steps), irregular)
+
+
+@lru_cache(maxsize=4096)
+def endpoints(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Layout, Layout, tuple[int, ...]]:
+    """The two layouts on one mesh where there is one, without axes of size 1."""
+    if src.mesh == dst.mesh:
+        return src.canonical, dst.canonical, shape
+    return (*(refine(src, dst, shape) or (src.canonical, dst.canonical)), shape)
+
+
+def candidates(
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    itemsize: int,
+    machine: CostModel | None,
+    all_of_them: bool = False,
+) -> tuple[Candidate, ...]:
+    """The plans from ``src`` to ``dst``, best first.
+
+    Args:
+        src: the layout before, canonical.
+        dst: the layout after, canonical.
+        shape: global shape.
+        itemsize: bytes per element.
+        machine: the cost model, or None for bytes only.
+        all_of_them: also build those that are known to lose, to be shown.
+    """
+    base = before_fill(src, dst, shape)
+    finder = _Finder(src, base, shape, itemsize, machine, all_of_them)
+    found = finder.one_mesh() if src.mesh == base.mesh else finder.two_meshes()
+    if base != dst:
+        axes = tuple(axis for axis in dst.partial_axes if axis not in base.partial_axes)
+        fill = Step("fill", axes, base, dst, shape, dst.reduce_op)
+        found = [priced((*candidate.steps, fill), candidate.kind, itemsize, machine) for candidate in found]
+    return tuple(sorted(found, key=lambda candidate: candidate.order))
+
+
+def priced(
+    steps: tuple[Step, ...], kind: str, itemsize: int, machine: CostModel | None, allowed: bool = True
+) -> Candidate:
+    """Steps with their price; a plan that sends nothing is local, whatever found it."""
+    if machine is None:
+        seconds = busiest_received(steps) * itemsize * BYTES_ONLY.beta
+    else:
+        seconds = sum([price_step(step, itemsize, machine)[1] for step in steps])
+    local = all(step.collective in LOCAL_STEPS for step in steps)
+    return Candidate(LOCAL if local else kind, steps, seconds, allowed)
+
+
+def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
+    """The layout from which a target with new pending values is made without communication.
+
+    Along a new pending axis the values stay as the source has them (split or copied), as far as they can. Those that come
+    from another mesh, or come at all along an axis that copied them, are split over it, because that moves the least.
+    """
+    same = src.mesh == dst.mesh
+    new = [(axis, op) for axis, op in dst.partial if not (same and (axis, op) in src.partial)]
+    if not new:
+        return dst
+    dims = [list(entry) for entry in dst.dims]
+    for axis, _ in new:
+        if not same and dims:
+            sizes = largest_sizes(dst.mesh, dims, shape)
+            dims[sizes.index(max(sizes))].append(axis)
+        for dim, entry in enumerate(src.dims if same else ()):
+            if axis in entry:
+                dims[dim].append(axis)
+    left = [item for item in dst.partial if item not in new]
+    base = Layout(dst.mesh, dims, left)
+    copied = [axis for axis, _ in new if same and axis in src.replicated_axes]
+    if copied and dims:
+        sizes = largest_sizes(dst.mesh, base.dims, shape)
+        dims[sizes.index(max(sizes))] += copied
+        spread = Layout(dst.mesh, dims, left)
+        if lower_bound(src, spread, shape).busiest < lower_bound(src, base, shape).busiest:
+            return spread
+    return base
+
+
+class Arrival(NamedTuple):
+    """A layout that an exchange leads to, and the steps from there to the target."""
+
+    layout: Layout
+    rest: tuple[Step, ...]
+
+
+class _Finder:
+    """Builds the candidates between two canonical layouts; the target keeps pending only what the source has."""
+
+    def __init__(
+        self,
+        src: Layout,
+        dst: Layout,
+        shape: tuple[int, ...],
+        itemsize: int,
+        machine: CostModel | None,
+        everything: bool,
+    ) -> None:
+        self.src, self.dst, self.shape = src, dst, shape
+        self.itemsize, self.machine, self.everything = itemsize, machine, everything
+        self.prices = Prices(machine, src.mesh, dst.mesh)
+        self.limit = max(largest(src, shape), largest(dst, shape))
+        self.kept = tuple(item for item in src.partial if item[0] in kept_axes(src, dst))
+
+    def one_mesh(self) -> list[Candidate]:
+        """Collective steps, and the direct exchange where nothing is pending or once it is reduced."""
+        src, dst = self.src, self.dst
+        if src == dst:
+            return [self._candidate((), LOCAL)]
+        found = [] if reduced_axes(src, dst) else self._exchanged((), src, self._arrivals)
+        if found and found[0].kind == LOCAL and not self.everything:
+            return found
+        bound = _least(found) * (1 + 1e-9) + 1e-12
+        paths = self._search(dst, float("inf") if self.everything else bound)
+        found += self._collectives(paths, True)
+        found += self._reduced(paths, found)
+        found += self._summed(found)
+        if self.everything and paths.target is None:
+            found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
+        return found
+
+    def two_meshes(self) -> list[Candidate]:
+        """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
+        if not self.src.partial:
+            return self._exchanged((), self.src, self._arrivals)
+        found = self._reduced(self._search(self.src.reduced, float("inf")), [])
+        return found + self._summed(found)
+
+    def _summed(self, others: list[Candidate]) -> list[Candidate]:
+        """By bytes alone: the direct reduction, if all others receive more than it and than they must."""
+        src, dst = self.src, self.dst
+        reduced = reduced_axes(src, dst)
+        if not self.prices.bytes_only or not reduced or 0 in self.shape or not self.shape:
+            return []
+        if max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
+            return []
+        best = min(one.received for one in others)
+        if (
+            best <= least_on_average(src, dst, self.shape).busiest
+            or max(totals(src, dst, self.shape)[0]) >= best
+        ):
+            return []
+        return [self._candidate((Step("reduce_exchange", (), src, dst, self.shape, src.reduce_op),), SUMMED)]
+
+    def _candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
+        return priced(steps, kind, self.itemsize, self.machine, allowed)
+
+    def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
+        limit = math.prod(self.shape) if unlimited else self.limit
+        return search(self.src, dst, self.shape, self.itemsize, self.prices, limit, bound)
+
+    def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
+        if paths.target is None:
+            return []
+        steps = steps_of(paths.target, self.src, self.shape, self.kept)
+        return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
+
+    # -- exchanges ----------------------------------------------------------------------------------
+
+    def _reduced(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
+        """The exchanges from reduced states that may beat the others and one another."""
+        found: list[Candidate] = []
+        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
+            best = None if self.everything else min(others + found, key=lambda one: one.order, default=None)
+            if best is not None and _without_penalty(mid) > best.seconds * (1 + 1e-9):
+                break
+            arrivals = [there for there in self._arrivals if self._may_win(mid, there, best)]
+            if arrivals:
+                steps = steps_of(mid, self.src, self.shape, self.kept)
+                found += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
+        return found
+
+    def _may_win(self, mid: PathState, there: Arrival, best: Candidate | None) -> bool:
+        """Whether an exchange from a reduced state is needed and may beat the best: told before it is built."""
+        src, dst, dims = self.src, there.layout, mid.state.dims
+        if src.mesh == dst.mesh and dims == dst.dims:
+            return False
+        if best is None:
+            return True
+        steps = len(mid.moves)
+        ahead = _without_penalty(mid) + self.prices.copying(mid.copied * self.itemsize)
+        ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)
+        for quick_or_exact in (least_exchange, price_exchange):
+            seconds = quick_or_exact(ends, self.itemsize, self.prices)
+            loses_ties = (steps + 1 + len(there.rest), seconds > 0) >= best.order[2:]
+            if ahead + seconds > best.seconds * (1 - 1e-9 if loses_ties else 1 + 1e-9):
+                return False
+        return True
+
+    def _exchanged(self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]) -> list[Candidate]:
+        """Some steps, the exchange to each of some layouts, and what follows there."""
+        kind = REDUCED if steps else DIRECT
+        return [
+            self._candidate((*steps, self._direct(src, there), *rest), SPREAD if rest else kind)
+            for there, rest in arrivals
+        ]
+
+    def _direct(self, src: Layout, dst: Layout) -> Step:
+        """The exchange; a slice where every rank holds its target already."""
+        one_mesh = src.mesh == dst.mesh
+        ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
+        kind = "slice" if one_mesh and not busiest(ends).most_received else "exchange"
+        return Step(kind, (), src, dst, self.shape)
+
+    @cached_property
+    def _arrivals(self) -> list[Arrival]:
+        """The layouts an exchange may lead to: the target, or it spread over its ranks and gathered there."""
+        dst, free = self.dst, self.dst.replicated_axes
+        found = [Arrival(dst, ())]
+        one_mesh = self.src.mesh == dst.mesh
+        if one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
+            return found
+        sizes = largest_sizes(dst.mesh, dst.dims, self.shape)
+        most = sizes.index(max(sizes))
+        spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
+        return [*found, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]
+
+
+def _least(found: list[Candidate]) -> float:
+    return min([one.seconds for one in found], default=float("inf"))
+
+
+def _without_penalty(mid: PathState) -> float:
+    """The seconds of a state as a candidate counts them: steps decide only between equal times."""
+    return mid.seconds - len(mid.moves) * STEP_PENALTY

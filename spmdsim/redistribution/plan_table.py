@@ -1,0 +1,234 @@
+"""A plan in print and in plain types: its steps, the lower bound, and what was considered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.core import Layout
+from spmdsim.cost.machine import Machine
+from spmdsim.layout.element_type import element_type
+from spmdsim.redistribution.plan_candidates import Candidate
+from spmdsim.redistribution.price import largest, most_sent, received_elements, step_messages
+from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.ways.step_memory import step_buffer
+
+if TYPE_CHECKING:
+    from spmdsim.redistribution.planner import Plan
+
+_HEAD = (
+    "step",
+    "collective",
+    "over",
+    "local shape",
+    "received",
+    "sent",
+    "in all",
+    "messages",
+    "seconds",
+    "buffer",
+)
+
+
+def bytes_text(nbytes: float) -> str:
+    """A byte count for people.
+
+    >>> bytes_text(1536), bytes_text(100), bytes_text(3 * 2**20), bytes_text(2**30)
+    ('1.5 KiB', '100 B', '3 MiB', '1 GiB')
+    """
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.4g} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> seconds_text(0.00025), seconds_text(0)
+    ('250 us', '0 s')
+    """
+    if seconds == 0:
+        return "0 s"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def largest_shape(layout: Layout, shape: Sequence[int]) -> tuple[int, ...]:
+    """The local shape of the largest piece."""
+    return tuple(largest(Layout(layout.mesh, (entry,)), (size,)) for size, entry in zip(shape, layout.dims))
+
+
+def plan_table(plan: Plan) -> str:
+    """The plan as lines of text."""
+    shape = "x".join(map(str, plan.shape)) or "scalar"
+    to = "" if plan.to_shape is None else f" to {'x'.join(map(str, plan.to_shape)) or 'scalar'}"
+    lines = [f"{plan.dtype}[{shape}]{to}: {plan.src} -> {plan.dst}", f"  {plan.trace}"]
+    if plan.itemsize != element_type(plan.dtype).itemsize:
+        lines.append(
+            f"  sums of {plan.dtype} travel as float32, 4 bytes per element, and are rounded once, in the end"
+        )
+    if plan.steps:
+        lines += _columns([_HEAD, *(_row(plan, number) for number in range(len(plan.steps)))])
+    else:
+        lines.append("  nothing to do: every rank holds its shard already")
+    lines.append(_verdict(plan))
+    if isinstance(plan.machine, Machine):
+        lines.append(plan.machine.certainty)
+    considered = best_of_each_kind(plan.alternatives)
+    if len(considered) > 1:
+        lines.append(f"considered{_model(plan)}:")
+        lines += [f"  {_candidate_text(plan, one)}" for one in considered]
+    return "\n".join(lines)
+
+
+def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The best candidate of every kind, best first."""
+    found: dict[str, Candidate] = {}
+    for one in candidates:
+        found.setdefault(one.kind, one)
+    return list(found.values())
+
+
+def plan_dict(plan: Plan) -> dict[str, Any]:
+    """The plan in plain types."""
+    return {
+        "shape": [int(size) for size in plan.shape],
+        "to_shape": None if plan.to_shape is None else [int(size) for size in plan.to_shape],
+        "dtype": plan.dtype,
+        "itemsize": plan.itemsize,
+        "src": _layout_dict(plan.src),
+        "dst": _layout_dict(plan.dst),
+        "kind": plan.kind,
+        "trace": plan.trace,
+        "steps": [_step_dict(plan, number) for number in range(len(plan.steps))],
+        "max_nbytes": plan.max_nbytes,
+        "max_sent_nbytes": plan.max_sent_nbytes,
+        "total_nbytes": plan.total_nbytes,
+        "peak_nbytes": plan.peak_nbytes,
+        "max_lower_bound": plan.max_lower_bound,
+        "total_lower_bound": plan.total_lower_bound,
+        "ratio": plan.ratio,
+        "seconds": plan.seconds,
+        "interval": plan.machine.between(plan.seconds) if isinstance(plan.machine, Machine) else None,
+        "machine": None if plan.machine is None else plan.machine.name,
+        "alternatives": [
+            {
+                "kind": one.kind,
+                "steps": [step.collective for step in one.steps],
+                "max_nbytes": one.received * plan.itemsize,
+                "seconds": one.seconds,
+                "allowed": one.allowed,
+            }
+            for one in best_of_each_kind(plan.alternatives)
+        ],
+    }
+
+
+def _row(plan: Plan, number: int) -> tuple[str, ...]:
+    step = plan.steps[number]
+    received, seconds = plan.prices[number]
+    before, after = largest_shape(step.src, step.shape), largest_shape(step.dst, step.shape_after)
+    total = int(received_elements(step).sum())
+    return (
+        str(number + 1),
+        step.collective,
+        _over(step),
+        f"{_x(before)} -> {_x(after)}",
+        bytes_text(received * plan.itemsize),
+        bytes_text(most_sent(step) * plan.itemsize),
+        bytes_text(total * plan.itemsize),
+        str(step_messages(step)),
+        seconds_text(seconds),
+        bytes_text(step_buffer(step, plan.held)),
+    )
+
+
+def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
+    step = plan.steps[number]
+    received, seconds = plan.prices[number]
+    return {
+        "collective": step.collective,
+        "axes": list(step.axes),
+        "group_size": step.src.mesh.axis_size(*step.axes) if step.axes else None,
+        "src": step.src.short(),
+        "dst": step.dst.short(),
+        "op": step.op,
+        "local_shape": [
+            list(largest_shape(step.src, step.shape)),
+            list(largest_shape(step.dst, step.shape_after)),
+        ],
+        "max_nbytes": received * plan.itemsize,
+        "max_sent_nbytes": most_sent(step) * plan.itemsize,
+        "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,
+        "messages": step_messages(step),
+        "seconds": seconds,
+        "buffer_nbytes": step_buffer(step, plan.held),
+    }
+
+
+def _layout_dict(layout: Layout) -> dict[str, Any]:
+    mesh = layout.mesh
+    return {
+        "mesh": dict(zip(mesh.axes, mesh.shape)),
+        "ranks": None if mesh.ranks is None else list(mesh.ranks),
+        "dims": [list(entry) for entry in layout.dims],
+        "partial": dict(layout.partial),
+        "short": layout.short(),
+    }
+
+
+def _verdict(plan: Plan) -> str:
+    busiest, bound = plan.max_nbytes, plan.max_lower_bound
+    total = f"in all {bytes_text(plan.total_nbytes)}, at least {bytes_text(plan.total_lower_bound)}"
+    if plan.max_nbytes:
+        total += f"; busiest sender: {bytes_text(plan.max_sent_nbytes)}"
+    if busiest == bound:
+        least = "nothing is received" if not busiest else f"{bytes_text(busiest)} = the lower bound"
+        return f"busiest rank: {least}; {total}; {seconds_text(plan.seconds)}{_model(plan)}"
+    ratio = f", ratio {max(plan.ratio, 1.001):.4g}" if bound else ""  # never "ratio 1" above the bound
+    return (
+        f"busiest rank: {bytes_text(busiest)}, lower bound {bytes_text(bound)}{ratio}; {total}; "
+        f"{seconds_text(plan.seconds)}{_model(plan)}"
+    )
+
+
+def _model(plan: Plan) -> str:
+    return " by bytes alone" if plan.machine is None else f" on {plan.machine.name}"
+
+
+def _candidate_text(plan: Plan, one: Candidate) -> str:
+    nbytes = one.received * plan.itemsize
+    count = f"{len(one.steps)} step{'s' if len(one.steps) != 1 else ''}"
+    names = " + ".join(step.collective for step in one.steps)
+    memory = "" if one.allowed else f"; not taken: it holds {bytes_text(one.held * plan.itemsize)} in between"
+    bound = " = bound" if nbytes == plan.max_lower_bound else ""
+    taken = "; taken" if one.steps == plan.steps else ""
+    return f"{one.kind}, {count} ({names}): {bytes_text(nbytes)}{bound}, {seconds_text(one.seconds)}{memory}{taken}"
+
+
+def _over(step: Step) -> str:
+    if not step.axes:
+        return "-"
+    size = step.src.mesh.axis_size(*step.axes)
+    groups = step.src.mesh.size // size
+    return f"{','.join(step.axes)} ({groups} x {size} ranks)"
+
+
+def _x(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    left = {1, 2, 3}
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
