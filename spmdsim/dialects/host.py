@@ -1,7 +1,4 @@
-"""Arrays as dialects' programs hold them: whole, the same on every rank, before an operator takes its piece.
-
-Also the words that programs use for "the whole tensor as an array" on global tensors.
-"""
+"""Arrays as dialects' programs hold them: whole, the same on every rank, before an operator takes its piece."""
 
 from __future__ import annotations
 
@@ -80,14 +77,3 @@ def whole(data: Any, world: World) -> np.ndarray:
             f"has {found[other]}; seed random numbers alike on all ranks"
         )
     return array
-
-
-def install() -> None:
-    """Give global tensors the same two words; both gather the tensor, so all ranks must call them."""
-    for word in ("asnumpy", "numpy"):
-        setattr(CoreTensor, word, _whole)
-
-
-def _whole(tensor: CoreTensor) -> np.ndarray:
-    """The whole tensor as one array, on every process."""
-    return tensor.full()

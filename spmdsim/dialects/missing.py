@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from spmdsim.errors import SpmdError
 
@@ -43,6 +44,17 @@ def not_covered(
     hint = f"nearest: {hint}" if hint else f"nothing is near it, dir({where}) lists what there is"
     text = f"{where}.{name} is not covered by this dialect; {hint}"
     return NotCoveredImport(text) if _asked_by_import() else NotCovered(text)
+
+
+def refusal(
+    module: str, there: Collection[str], nearest: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module that has these names and no others."""
+
+    def __getattr__(name: str) -> Any:
+        raise not_covered(module, name, there, nearest)
+
+    return __getattr__
 
 
 def _asked_by_import() -> bool:

@@ -8,10 +8,10 @@ from spmdsim.nn.layers import (
     Embedding,
     LayerNorm,
     Linear,
-    Sequential,
     TransformerBlock,
 )
-from spmdsim.nn.module import Module, Normal, Parameter, Uniform, ones, zeros
+from spmdsim.nn.losses import l1_loss, mse_loss
+from spmdsim.nn.module import Module, ModuleList, Normal, Parameter, Sequential, Uniform, ones, zeros
 from spmdsim.nn.optimisers import SGD, Adam, Optimiser, sharded_over
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Module",
+    "ModuleList",
     "Normal",
     "Optimiser",
     "Parameter",
@@ -33,6 +34,8 @@ __all__ = [
     "backward",
     "clip",
     "global_norm",
+    "l1_loss",
+    "mse_loss",
     "ones",
     "sharded_over",
     "zeros",

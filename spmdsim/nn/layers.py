@@ -109,19 +109,6 @@ class LayerNorm(Module):
         return ops.layer_norm(x, self.scale.value, self.shift.value, self.epsilon)
 
 
-class Sequential(Module):
-    """Modules (or functions of a tensor) one after the other."""
-
-    def __init__(self, *steps: Module | Callable[[Tensor], Tensor]) -> None:
-        self.steps = list(steps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The last step's result."""
-        for step in self.steps:
-            x = step(x)
-        return x
-
-
 class MLP(Module):
     """Column-parallel, a function, row-parallel: one reduction forward, one backward.
 

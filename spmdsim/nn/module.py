@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -179,3 +179,49 @@ class Module:
         """Forget all gradients."""
         for parameter in self.parameters():
             parameter.value.grad = None
+
+
+class ModuleList(Module):
+    """A list of modules (or functions of a tensor) whose parameters are found."""
+
+    #: The attribute that holds them, with which their parameters' paths begin.
+    attribute = "steps"
+
+    def __init__(self, modules: Iterable[Any] = ()) -> None:
+        setattr(self, self.attribute, list(modules))
+
+    def _modules(self) -> list[Any]:
+        held: list[Any] = getattr(self, self.attribute)
+        return held
+
+    def append(self, module: Any) -> ModuleList:
+        """One more at the end."""
+        self._modules().append(module)
+        return self
+
+    def extend(self, modules: Iterable[Any]) -> ModuleList:
+        """Several more at the end."""
+        self._modules().extend(modules)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._modules())
+
+    def __getitem__(self, index: int) -> Any:
+        return self._modules()[index]
+
+    def __len__(self) -> int:
+        return len(self._modules())
+
+
+class Sequential(ModuleList):
+    """Modules (or functions of a tensor) one after the other."""
+
+    def __init__(self, *modules: Any) -> None:
+        super().__init__(modules)
+
+    def forward(self, x: Any) -> Any:
+        """The last one's result."""
+        for module in self:
+            x = module(x)
+        return x

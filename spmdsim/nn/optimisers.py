@@ -82,6 +82,12 @@ class Optimiser:
         for number, ((parameter, _), (value, _)) in enumerate(zip(trained, updated)):
             parameter.assign(gathered.get(number, value))
 
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters:
+            if parameter.tensor is not None:
+                parameter.tensor.grad = None
+
     def _updated(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """The parameter's next value, in the layout of its state."""
         layout = self.state_layout(parameter)
@@ -176,7 +182,17 @@ class SGD(Optimiser):
 
 
 class Adam(Optimiser):
-    """Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+    """Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    Args:
+        parameters: what is trained.
+        rate: learning rate.
+        betas: shares of both moments that are kept.
+        epsilon: added to the root of the second moment.
+        weight_decay: what the value loses per step, times the rate.
+        state_layout: where the moments live.
+        decoupled: whether the decay acts on the value itself; else it is added to the gradient.
+    """
 
     slots = 2
 
@@ -188,15 +204,20 @@ class Adam(Optimiser):
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
         state_layout: StateLayout | None = None,
+        *,
+        decoupled: bool = True,
     ) -> None:
         super().__init__(parameters, rate, state_layout)
         if not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"Adam's betas are at least 0 and less than 1, not {betas}")
-        self.betas, self.epsilon, self.weight_decay = betas, epsilon, weight_decay
+        self.betas, self.epsilon = betas, epsilon
+        self.weight_decay, self.decoupled = weight_decay, decoupled
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """One step with bias-corrected moments."""
         kind = value.dtype.type
+        if self.weight_decay and not self.decoupled:
+            gradient = gradient + kind(self.weight_decay) * value
         b1, b2 = (kind(b) for b in self.betas)
         first = np.multiply(state[0], b1, out=empty(value.shape, value.dtype))
         first += (1 - b1) * gradient
@@ -206,6 +227,6 @@ class Adam(Optimiser):
         corrected1 = first / kind(1 - self.betas[0] ** self.count)
         corrected2 = second / kind(1 - self.betas[1] ** self.count)
         update = corrected1 / (np.sqrt(corrected2) + kind(self.epsilon))
-        if self.weight_decay:
+        if self.weight_decay and self.decoupled:
             update += kind(self.weight_decay) * value
         return np.asarray(value - kind(self.rate) * update)

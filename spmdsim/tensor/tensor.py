@@ -272,6 +272,9 @@ class Tensor:
         everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
         return np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
 
+    #: The words of torch, OneFlow and Paddle, and of MindSpore.
+    numpy = asnumpy = full
+
     def item(self) -> Any:
         """The only element of a tensor of size one, as a Python number, on every process."""
         if self.size != 1:

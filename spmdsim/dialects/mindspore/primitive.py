@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.dialects.host import host, install, whole
+from spmdsim.dialects.host import host, whole
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
@@ -25,8 +25,6 @@ from spmdsim.layout.cuts import strategy_from_cuts
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operator import ShardedOp
 from spmdsim.tensor.watch import watchers
-
-install()
 
 
 @cache

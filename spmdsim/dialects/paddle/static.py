@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.host import HostTensor, host, install, whole
+from spmdsim.dialects.host import HostTensor, host, whole
 from spmdsim.dialects.session import current_world
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import has_gradient
 
-install()
 _seed = [0]
 _layers: Counter[str] = Counter()
 _dynamic = [False]

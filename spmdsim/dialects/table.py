@@ -1,0 +1,93 @@
+"""How a dialect is a table: from rows of functions, modules and optimisers of ours, those of another system are made.
+
+A row names the function that takes the original's parameters: operands have no default, options have one.
+Functions, methods and layers all come from it, so a new operator is one line:
+
+>>> import spmdsim.ops as core
+>>> table = {"amax": Row(lambda x, dim=None, keepdim=False: core.max(x, dim, keepdim), layer="Max")}
+>>> made = layers(table, Module, lambda function: function)["Max"](dim=1)
+>>> made.dim, made.keepdim, type(made).__name__
+(1, False, 'Max')
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spmdsim.nn import Module
+from spmdsim.nn.losses import check_reduction
+
+#: Makes of our function one that takes another system's tensors.
+Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator of another system.
+
+    Attributes:
+        call: the function, with the original's parameters.
+        layer: the module that applies it, if there is one; the options are its constructor's arguments.
+        options: the module's own defaults of options.
+    """
+
+    call: Callable[..., Any]
+    layer: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def same(module: Any, names: str) -> dict[str, Row]:
+    """Rows of operators that differ from ours in their names at most: ``"exp mul=multiply"``."""
+    pairs = [(theirs, ours or theirs) for theirs, _, ours in (word.partition("=") for word in names.split())]
+    return {theirs: Row(getattr(module, ours)) for theirs, ours in pairs}
+
+
+def layers(table: Mapping[str, Row], base: type[Module], lift: Lift) -> dict[str, Any]:
+    """The modules of the rows that have one."""
+    return {row.layer: _layer(row, base, lift(row.call)) for row in table.values() if row.layer}
+
+
+def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
+    parameters = inspect.signature(row.call).parameters.values()
+    options = inspect.Signature(
+        [
+            p.replace(default=row.options.get(p.name, p.default))
+            for p in parameters
+            if p.default is not p.empty
+        ]
+    )
+
+    def __init__(self: Module, *given: Any, **named: Any) -> None:
+        base.__init__(self)
+        chosen = options.bind(*given, **named)
+        chosen.apply_defaults()
+        check_reduction(chosen.arguments.get("reduction", "none"))
+        vars(self).update(chosen.arguments)
+
+    def forward(self: Module, *operands: Any) -> Any:
+        return function(*operands, **{name: getattr(self, name) for name in options.parameters})
+
+    about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
+    return type(row.layer, (base,), {"__init__": __init__, "forward": forward, "__doc__": about})
+
+
+def renamed(
+    name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
+) -> Any:
+    """A class of ours that is made with another system's arguments.
+
+    Args:
+        name: the other system's name of it.
+        ours: the class.
+        arguments: from the original's arguments to ours.
+        *bases: what it inherits first.
+        **members: the original's further words.
+    """
+
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        ours.__init__(self, **arguments(*given, **named))
+
+    return type(name, (*bases, ours), {"__init__": __init__, "__doc__": ours.__doc__, **members})

@@ -1,0 +1,42 @@
+"""Losses of two tensors: their mean, their sum or one per element."""
+
+from __future__ import annotations
+
+import spmdsim.ops as ops
+from spmdsim.errors import InputError
+from spmdsim.tensor import Tensor
+
+#: What may become of the elements' losses.
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_reduction(reduction: str) -> None:
+    """Refuse a word that is none of :data:`REDUCTIONS`.
+
+    Raises:
+        InputError: naming those there are.
+    """
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
+
+
+def reduced(losses: Tensor, reduction: str = "mean") -> Tensor:
+    """The elements' losses as they are, or one number.
+
+    Raises:
+        InputError: an unknown reduction.
+    """
+    check_reduction(reduction)
+    if reduction == "none":
+        return losses
+    return ops.mean(losses) if reduction == "mean" else ops.sum(losses)
+
+
+def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """Squared differences of two tensors of one shape."""
+    return reduced(ops.squared_difference(x, y), reduction)
+
+
+def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """Absolute differences of two tensors of one shape."""
+    return reduced(ops.absolute(ops.subtract(x, y)), reduction)
