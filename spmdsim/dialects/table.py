@@ -39,10 +39,14 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def same(module: Any, names: str) -> dict[str, Row]:
-    """Rows of operators that differ from ours in their names at most: ``"exp mul=multiply"``."""
-    pairs = [(theirs, ours or theirs) for theirs, _, ours in (word.partition("=") for word in names.split())]
-    return {theirs: Row(getattr(module, ours)) for theirs, ours in pairs}
+def same(module: Any, words: str) -> dict[str, Row]:
+    """Rows of operators that have our parameters: ``"exp"``, ``"mul=multiply"``, with a layer ``"relu:ReLU"``."""
+    rows = {}
+    for word in words.split():
+        names, _, layer = word.partition(":")
+        theirs, _, ours = names.partition("=")
+        rows[theirs] = Row(getattr(module, ours or theirs), layer)
+    return rows
 
 
 def layers(table: Mapping[str, Row], base: type[Module], lift: Lift) -> dict[str, Any]:

@@ -1,17 +1,20 @@
 """Local and global tensors, and the way between them, as OneFlow has them.
 
 A local tensor is what one rank holds. In a world in which this process owns several ranks it is one array per
-owned rank.
+owned rank. Symbols are numpy's, applied to every rank's array, or our operators of the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from spmdsim.core import Layout
+from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.oneflow.agreement import (
     check_placement,
     check_same,
@@ -37,7 +40,40 @@ class Size(tuple):
         return f"oneflow.Size({list(self)})"
 
 
-class LocalTensor:
+class _Symbols(NDArrayOperatorsMixin):
+    """``x + 1``, ``-x``, ``x @ w``, ``x > 0``: numpy's functions of the same meaning are asked for."""
+
+    __hash__ = object.__hash__
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
+        return NotImplemented if method != "__call__" or options else self._apply(ufunc, *operands)
+
+    def _apply(self, ufunc: np.ufunc, *operands: Any) -> Any:
+        raise NotImplementedError
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    @property
+    def shape(self) -> Size:
+        """The sizes of its dims."""
+        raise NotImplementedError
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of a dim."""
+        return self.shape if dim is None else self.shape[dim]
+
+
+class LocalTensor(_Symbols):
     """One array per owned rank.
 
     Args:
@@ -66,6 +102,29 @@ class LocalTensor:
     def device(self) -> str:
         """Where the first owned rank computes."""
         return f"cpu:{self.world.ranks[0]}"
+
+    def _apply(self, function: Any, *operands: Any) -> LocalTensor:
+        if any(isinstance(x, GlobalTensor) for x in operands):
+            raise OneFlowError(
+                "a local and a global tensor cannot be combined; nearest: to_global or to_local first"
+            )
+        rows = [
+            [x.shards[k] if isinstance(x, LocalTensor) else x for x in operands]
+            for k in range(len(self.shards))
+        ]
+        return LocalTensor([np.asarray(function(*row)) for row in rows], self.world)
+
+    def sum(self) -> LocalTensor:
+        """Each rank's own sum."""
+        return self._apply(np.sum, self)
+
+    def mean(self) -> LocalTensor:
+        """Each rank's own mean."""
+        return self._apply(np.mean, self)
+
+    def item(self) -> Any:
+        """The only element of this process's first rank's array."""
+        return self.shards[0].item()
 
     def numpy(self, rank: int | None = None) -> np.ndarray:
         """The array of a rank (this process's first one if left out)."""
@@ -153,8 +212,8 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
     return world.run(Step("all_reduce", axes, pending, target, shape, op), given)
 
 
-class GlobalTensor:
-    """A global tensor with OneFlow's words."""
+class GlobalTensor(_Symbols):
+    """A global tensor with OneFlow's words; the methods are those of its table of operators."""
 
     is_global = True
     is_local = False
@@ -162,6 +221,49 @@ class GlobalTensor:
     def __init__(self, value: CoreTensor, placement: Placement) -> None:
         self.value = value
         self.placement = placement
+
+    def __getattr__(self, name: str) -> Any:
+        from spmdsim.dialects.oneflow.operators import METHODS
+
+        if name in METHODS:
+            return partial(METHODS[name], self)
+        raise not_covered("spmdsim.dialects.oneflow.Tensor", name, METHODS)
+
+    def _apply(self, ufunc: np.ufunc, *operands: Any) -> GlobalTensor:
+        import spmdsim.ops as core
+        from spmdsim.dialects.oneflow.operators import lifted
+
+        return lifted(getattr(core, ufunc.__name__))(*operands)
+
+    def __getitem__(self, key: Any) -> GlobalTensor:
+        with same_code():
+            return GlobalTensor(self.value[key], self.placement)  # type: ignore[index]
+
+    @property
+    def T(self) -> GlobalTensor:
+        """Its dims in reverse order."""
+        return self.permute(*range(self.ndim)[::-1])
+
+    def dim(self) -> int:
+        """Number of dims."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.value.size
+
+    def item(self) -> Any:
+        """The only element, on every process."""
+        return self.value.item()
+
+    def detach(self) -> GlobalTensor:
+        """The same values, without a way back."""
+        return GlobalTensor(self.value.detach(), self.placement)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether ``backward()`` computes its gradient."""
+        return self.value.requires_grad
 
     @property
     def shape(self) -> Size:

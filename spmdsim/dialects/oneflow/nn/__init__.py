@@ -1,27 +1,16 @@
 """``oneflow.nn``: modules whose parameters become global by ``to_global``."""
 
-from __future__ import annotations
-
-from typing import Any
-
+from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.oneflow.nn import functional
-from spmdsim.dialects.oneflow.nn.layers import (
-    GELU,
-    CrossEntropyLoss,
-    Dropout,
-    Embedding,
-    Flatten,
-    Identity,
-    LayerNorm,
-    Linear,
-    MSELoss,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Tanh,
-)
+from spmdsim.dialects.oneflow.nn.layers import LAYERS, Dropout, Embedding, LayerNorm, Linear
 from spmdsim.dialects.oneflow.nn.module import Module, ModuleList, Parameter, Sequential
+
+globals().update(LAYERS)
+
+__all__ = [
+    "Dropout", "Embedding", "LayerNorm", "Linear", "Module", "ModuleList", "Parameter", "Sequential", "functional",
+    *LAYERS,
+]  # fmt: skip
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
@@ -31,15 +20,4 @@ NEAREST = {
     "MultiheadAttention": "spmdsim.nn.Attention",
     "init": "Parameter(global_tensor)",
 }
-
-
-def __getattr__(name: str) -> Any:
-    from spmdsim.dialects.missing import not_covered
-
-    raise not_covered(__name__, name, __all__, NEAREST)
-
-
-__all__ = [
-    "GELU", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "MSELoss",
-    "Module", "ModuleList", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Tanh", "functional",
-]  # fmt: skip
+__getattr__ = refusal(__name__, __all__, NEAREST)

@@ -1,4 +1,4 @@
-"""Layers and losses of ``oneflow.nn``."""
+"""Layers of ``oneflow.nn`` with parameters; those without, and losses, are made from the table of operators."""
 
 from __future__ import annotations
 
@@ -9,21 +9,13 @@ import spmdsim.ops as core
 from spmdsim.dialects.oneflow.creation import next_seed
 from spmdsim.dialects.oneflow.local import GlobalTensor
 from spmdsim.dialects.oneflow.nn.module import Module, Parameter
-from spmdsim.dialects.oneflow.operators import FUNCTIONS, lifted
+from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
+from spmdsim.dialects.table import layers
 from spmdsim.errors import InputError
 from spmdsim.nn import Normal, Uniform, ones, zeros
 
-
-def _activation(name: str, function: str) -> type[Module]:
-    def forward(self: Module, x: GlobalTensor) -> GlobalTensor:
-        return FUNCTIONS[function](x)
-
-    return type(name, (Module,), {"forward": forward, "__doc__": f"``{function}``, element by element."})
-
-
-ReLU, GELU, Tanh, Sigmoid, SiLU = (
-    _activation(name, name.lower()) for name in ("ReLU", "GELU", "Tanh", "Sigmoid", "SiLU")
-)
+#: Layers and losses that are one operator, by their names.
+LAYERS: dict[str, Any] = layers({**TABLE, **NETWORK_TABLE}, Module, lifted)
 
 
 class Linear(Module):
@@ -56,7 +48,7 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Normalised over the last dim, scaled and shifted."""
+    """Normalised over the last dims, scaled and shifted."""
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -66,36 +58,6 @@ class LayerNorm(Module):
     def forward(self, x: GlobalTensor) -> GlobalTensor:
         """``[..., n] -> [..., n]``."""
         return lifted(core.layer_norm)(x, self.weight, self.bias, epsilon=self.eps, begin=self.begin)
-
-
-class Softmax(Module):
-    """Softmax along a dim."""
-
-    def __init__(self, dim: int = -1) -> None:
-        self.dim = dim
-
-    def forward(self, x: GlobalTensor) -> GlobalTensor:
-        """Row by row."""
-        return FUNCTIONS["softmax"](x, self.dim)
-
-
-class Flatten(Module):
-    """All dims from one on as one."""
-
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
-        self.dims = start_dim, end_dim
-
-    def forward(self, x: GlobalTensor) -> GlobalTensor:
-        """``[batch, ...] -> [batch, n]``."""
-        return FUNCTIONS["flatten"](x, *self.dims)
-
-
-class Identity(Module):
-    """The input itself."""
-
-    def forward(self, x: GlobalTensor) -> GlobalTensor:
-        """Nothing is done."""
-        return x
 
 
 class Dropout(Module):
@@ -108,40 +70,4 @@ class Dropout(Module):
 
     def forward(self, x: GlobalTensor) -> GlobalTensor:
         """Another mask at every call."""
-        if not self.training or not self.p:
-            return x
-        return lifted(core.dropout)(x, rate=self.p, seed=next_seed())
-
-
-class _Loss(Module):
-    def __init__(self, reduction: str = "mean") -> None:
-        if reduction not in ("mean", "sum", "none"):
-            raise InputError(f"reduction is one of mean, sum, none, not {reduction!r}")
-        self.reduction = reduction
-
-    def _reduced(self, losses: Any) -> Any:
-        if self.reduction == "none":
-            return losses
-        return core.mean(losses) if self.reduction == "mean" else core.sum(losses)
-
-
-class CrossEntropyLoss(_Loss):
-    """Minus the log-probability of each label; logits may be split over the classes."""
-
-    def forward(self, logits: GlobalTensor, labels: GlobalTensor) -> GlobalTensor:
-        """``[..., classes]``, ``[...]`` -> ``[]``."""
-        return lifted(lambda x, y: self._reduced(core.cross_entropy(x, y, "none")))(logits, labels)
-
-
-class MSELoss(_Loss):
-    """Squared differences."""
-
-    def forward(self, x: GlobalTensor, y: GlobalTensor) -> GlobalTensor:
-        """Two tensors of one shape -> ``[]``."""
-        return lifted(lambda a, b: self._reduced(core.squared_difference(a, b)))(x, y)
-
-
-__all__ = [
-    "GELU", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "MSELoss", "ReLU",
-    "SiLU", "Sigmoid", "Softmax", "Tanh",
-]  # fmt: skip
+        return lifted(core.dropout)(x, rate=self.p, seed=next_seed()) if self.training and self.p else x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
@@ -13,7 +13,9 @@ from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.dialects.session import current_world
 from spmdsim.nn import Module as CoreModule
+from spmdsim.nn import ModuleList as CoreList
 from spmdsim.nn import Parameter as CoreParameter
+from spmdsim.nn import Sequential as CoreSequential
 from spmdsim.tensor import Tensor
 
 _seed = [0]
@@ -81,23 +83,23 @@ class Module(CoreModule):
             RuntimeError: local tensors, parameters that are not global yet, or another placement.
         """
         passed = (*inputs, *options.values())
-        given = [x for x in passed if isinstance(x, GlobalTensor)]
-        for x in passed:
-            if isinstance(x, LocalTensor):
-                raise OneFlowError(
-                    f"{type(self).__name__} computes on global tensors here; nearest: x.to_global(placement, sbp)"
-                )
-        own = [(name, p) for name, p in vars(self).items() if isinstance(p, CoreParameter)]
-        for path, parameter in own:
+        if any(isinstance(x, LocalTensor) for x in passed):
+            raise OneFlowError(
+                f"{type(self).__name__} computes on global tensors here; nearest: x.to_global(placement, sbp)"
+            )
+        placements = [x.placement for x in passed if isinstance(x, GlobalTensor)]
+        for path, parameter in vars(self).items():
+            if not isinstance(parameter, CoreParameter):
+                continue
             if parameter.tensor is None:
                 raise OneFlowError(
                     f"parameter {path} is not global yet; call to_global(placement, sbp) on the module"
                 )
             where = getattr(parameter, "placement", None)
-            if given and where is not None and where != given[0].placement:
+            if placements and where not in (None, placements[0]):
                 raise OneFlowError(
                     "Expected all tensors to be on the same placement, but found at least two placements, "
-                    f"{given[0].placement} and {where} (parameter {path})!"
+                    f"{placements[0]} and {where} (parameter {path})!"
                 )
         return self.forward(*inputs, **options)
 
@@ -140,44 +142,12 @@ class Module(CoreModule):
         }
 
 
-class Sequential(Module):
-    """Modules one after the other."""
-
-    def __init__(self, *steps: Module) -> None:
-        self.steps = list(steps)
-
-    def forward(self, x: GlobalTensor) -> GlobalTensor:
-        """The last module's result."""
-        for module in self.steps:
-            x = module(x)
-        return x
-
-    def __getitem__(self, index: int) -> Module:
-        return self.steps[index]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-class ModuleList(Module):
+class ModuleList(CoreList, Module):
     """A list of modules whose parameters are found."""
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        self.steps = list(modules)
 
-    def append(self, module: Module) -> ModuleList:
-        """One more at the end."""
-        self.steps.append(module)
-        return self
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self.steps)
-
-    def __getitem__(self, index: int) -> Module:
-        return self.steps[index]
-
-    def __len__(self) -> int:
-        return len(self.steps)
+class Sequential(CoreSequential, Module):
+    """Modules one after the other."""
 
 
 __all__ = ["Module", "ModuleList", "Parameter", "Sequential"]
