@@ -23,7 +23,12 @@ IMITATIONS: dict[str, dict[str, tuple[str, str]]] = {
         "oneflow": ("cost_models", "OneFlowModel"),
     },
     "search": {"double_recursion": ("mindspore.double_recursion", "double_recursion")},
-    "boxing": {"oneflow": ("oneflow", "")},
+    "boxing": {"oneflow": ("oneflow.sbp_boxing", "")},
+    "signatures": {"oneflow": ("oneflow.signatures", "")},
+    "signature table": {"oneflow": ("oneflow.signature_table", "")},
+    "choice of signatures": {"oneflow": ("oneflow.signature_choice", "")},
+    "sharding rules": {"paddle": ("paddle.spmd_rules", "")},
+    "region mappings": {"megatron": ("megatron", "")},
 }
 
 

@@ -1,0 +1,191 @@
+"""What OneFlow does between two sbp, in OneFlow's words: routes, costs, order of axes, and what it moves.
+
+The rules are those of :mod:`spmdsim.imitations.oneflow`; here sbp are written in any of OneFlow's ways: ``"S(0)"``,
+``"(B, S(0))"``, ``["B", "S0"]``, ``flow.sbp.split(0)`` or a tuple of these.
+
+>>> zero_comm("(S(0), B)", "(S(0), S(0))"), zero_comm("(B, S(0))", "(S(0), S(0))")
+(True, False)
+>>> traffic((2, 2), ["B", "S0"], ["S0", "S0"], (8, 8, 16), itemsize=4)
+2048
+>>> transition("P", "S(1)", 4, 2048)
+Transition(route=('ccl-p-to-s', 'ccl-s-to-s'), collectives=('reduce_scatter', 'all_to_all'), cost=6144.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spmdsim.core import Mesh, Placement
+from spmdsim.dialects.oneflow.sbp import Sbp, as_tuple, from_placement
+from spmdsim.errors import LayoutError
+from spmdsim.imitations import oneflow as rules
+
+SbpLike = Sbp | str | Sequence[Sbp | str]
+NdSbp = tuple[Sbp, ...]
+
+
+class Transition(NamedTuple):
+    """A transition on one mesh axis.
+
+    Attributes:
+        route: the interpreters that run one after the other.
+        collectives: what they call; nothing for a local transition.
+        cost: OneFlow's cost, in bytes that all ranks together receive, penalties included.
+    """
+
+    route: tuple[str, ...]
+    collectives: tuple[str, ...]
+    cost: float
+
+
+class AxisStep(NamedTuple):
+    """A transition along one axis of a placement: the axis, and its sbp before and after."""
+
+    axis: int
+    before: Sbp
+    after: Sbp
+
+
+def transition(
+    src: SbpLike, dst: SbpLike, parts: int, nbytes: float, shape: Sequence[int] | None = None
+) -> Transition:
+    """How OneFlow goes from one sbp to another on one axis.
+
+    Args:
+        src: the sbp before.
+        dst: the sbp after.
+        parts: ranks along the axis.
+        nbytes: bytes of the whole tensor.
+        shape: its shape; dims that do not divide take the pairwise ("naive") way.
+    """
+    one, other = _single(src), _single(dst)
+    uneven = (parts, shape) if shape is not None else (None, None)
+    return Transition(
+        rules.boxing_route(one, other, *uneven),
+        rules.boxing_collectives(one, other, *uneven),
+        rules.boxing_cost(one, other, parts, nbytes),
+    )
+
+
+def cross_placement_cost(src: SbpLike, dst: SbpLike, src_parts: int, dst_parts: int, nbytes: float) -> float:
+    """OneFlow's cost of a transition from ``src_parts`` ranks to ``dst_parts`` others.
+
+    >>> cross_placement_cost("S0", "B", 2, 4, 2048)
+    8192.0
+    """
+    return rules.cross_placement_cost(_single(src), _single(dst), src_parts, dst_parts, nbytes)
+
+
+def zero_comm(src: SbpLike, dst: SbpLike) -> bool:
+    """Whether a transition between splits and broadcasts needs no communication, for sizes that divide."""
+    return rules.zero_comm(*_pair(src, dst))
+
+
+def traffic(
+    hierarchy: Sequence[int], src: SbpLike, dst: SbpLike, shape: Sequence[int], itemsize: int = 1
+) -> int:
+    """Bytes that all ranks together must receive: what they need less what they hold.
+
+    Args:
+        hierarchy: shape of the placement.
+        src: the sbp before.
+        dst: the sbp after.
+        shape: logical shape.
+        itemsize: bytes per element.
+    """
+    axes = len(tuple(hierarchy))
+    return rules.total_traffic(
+        _mesh(hierarchy), _placements(src, axes), _placements(dst, axes), shape, itemsize
+    )
+
+
+def axis_order(src: SbpLike, dst: SbpLike) -> list[int] | None:
+    """The order in which axes can be converted one by one; None if they wait for each other in a circle.
+
+    >>> axis_order("(S0, S1, S2)", "(S1, S2, S3)"), axis_order("(S0, S1)", "(S1, S0)")
+    ([2, 1, 0], None)
+    """
+    return rules.axis_sequence(*_pair(src, dst))
+
+
+def steps(src: SbpLike, dst: SbpLike) -> list[AxisStep]:
+    """One transition per changed axis, in a possible order.
+
+    Raises:
+        ValueError: the axes wait for each other; :func:`generic_states` is the way then.
+    """
+    found = rules.decompose(*_pair(src, dst))
+    return [AxisStep(s.axis, from_placement(s.before), from_placement(s.after)) for s in found]
+
+
+def generic_states(src: SbpLike, dst: SbpLike) -> list[NdSbp]:
+    """The sbp tuples on the way when nothing else is possible: by B from the last axis down, then forward."""
+    return [_sbps(state) for state in rules.generic_steps(*_pair(src, dst))]
+
+
+def expand(
+    shape: Sequence[int], hierarchy: Sequence[int], src: SbpLike, dst: SbpLike
+) -> tuple[tuple[int, ...], NdSbp, NdSbp]:
+    """A shape in which one axis each splits a dim, and both sbp for it.
+
+    Raises:
+        ValueError: a dim that does not divide.
+    """
+    found, one, other = rules.expand_shape(shape, hierarchy, *_pair(src, dst, len(tuple(hierarchy))))
+    return found, _sbps(one), _sbps(other)
+
+
+def reduce_dims(
+    hierarchy: Sequence[int], sbps: Sequence[SbpLike], shape: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[NdSbp, ...]]:
+    """The same distributions on a placement with fewer axes.
+
+    >>> reduce_dims((2, 4), ["(S0, S0)", "(B, B)"], (8, 8))
+    ((8,), ((oneflow.sbp.split(dim=0),), (oneflow.sbp.broadcast,)))
+    """
+    given = [_placements(entry, len(tuple(hierarchy))) for entry in sbps]
+    mesh, found = rules.reduce_dims(hierarchy, given, shape)
+    return mesh, tuple(_sbps(entry) for entry in found)
+
+
+def reshape(
+    in_shape: Sequence[int], out_shape: Sequence[int], hierarchy: Sequence[int], in_sbp: SbpLike
+) -> NdSbp | None:
+    """The sbp of a reshape's result, or None if the operand has to be converted first."""
+    found = rules.reshape_sbp(in_shape, out_shape, hierarchy, _placements(in_sbp, len(tuple(hierarchy))))
+    return None if found is None else _sbps(found)
+
+
+def subgroup(hierarchy: Sequence[int], rank: int, selected: Sequence[bool]) -> tuple[int, ...]:
+    """The ranks that differ from ``rank`` along the selected axes only.
+
+    >>> subgroup((4, 4), 6, [True, False])
+    (2, 6, 10, 14)
+    """
+    return rules.subgroup(_mesh(hierarchy), rank, selected)
+
+
+def _mesh(hierarchy: Sequence[int]) -> Mesh:
+    return Mesh(tuple(hierarchy), tuple(f"axis{k}" for k in range(len(tuple(hierarchy)))))
+
+
+def _placements(value: SbpLike, axes: int | None = None) -> tuple[Placement, ...]:
+    return tuple(entry.placement for entry in as_tuple(value, axes))
+
+
+def _single(value: SbpLike) -> Placement:
+    return _placements(value, 1)[0]
+
+
+def _pair(
+    src: SbpLike, dst: SbpLike, axes: int | None = None
+) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
+    one, other = _placements(src, axes), _placements(dst, axes)
+    if len(one) != len(other):
+        raise LayoutError(f"sbp of {len(one)} and of {len(other)} axes are not on one placement")
+    return one, other
+
+
+def _sbps(placements: Sequence[Placement]) -> NdSbp:
+    return tuple(from_placement(entry) for entry in placements)

@@ -1,0 +1,199 @@
+"""OneFlow's operators by name: which of our operators each one is, and which rows of its rule OneFlow leaves out.
+
+Names, operands and restrictions: ``oneflow/user/ops/*.cpp``. The rows themselves are derived; see
+:mod:`spmdsim.imitations.oneflow.signatures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+from spmdsim.core import BoundRule
+from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.imitations.oneflow.sbp_reshape import broadcast_only
+from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.shape import full_shape
+from spmdsim.tensor.operator import Op
+
+Shape = tuple[int, ...]
+Params = dict[str, Any]
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator of OneFlow's.
+
+    Attributes:
+        op: our operator.
+        inputs: names of its operands, in our order (the last one may repeat).
+        outputs: names of its results.
+        params: our parameters from the shapes and OneFlow's attributes.
+        partial: whether rows with pending operands are listed.
+        whole: operands that are only ever broadcast.
+        even: whether unequal parts are left out on several mesh axes (reshape).
+        shapes: shapes that our rule takes, from those given and OneFlow's attributes.
+        unsplit: whether shapes and attributes leave the row with everything broadcast only.
+    """
+
+    op: Op
+    inputs: tuple[str, ...] = ("x",)
+    outputs: tuple[str, ...] = ("y",)
+    params: Callable[[Sequence[Shape], Attrs], Params] = lambda _shapes, _attrs: {}
+    partial: bool = True
+    whole: tuple[int, ...] = ()
+    even: bool = False
+    shapes: Callable[[Sequence[Shape], Attrs], Sequence[Shape]] = lambda shapes, _attrs: shapes
+    unsplit: Callable[[Sequence[Shape], Attrs], bool] = lambda _shapes, _attrs: False
+
+    def bind(self, shapes: Sequence[Shape], attrs: Attrs) -> BoundRule:
+        """Our operator's rule for operands of these shapes."""
+        fitting = [tuple(shape) for shape in self.shapes(shapes, attrs)]
+        return self.op.bind(fitting, self.params(fitting, attrs))
+
+    def names(self, count: int) -> tuple[str, ...]:
+        """Names of ``count`` operands."""
+        if count <= len(self.inputs):
+            return self.inputs[:count]
+        return tuple(f"{self.inputs[0]}_{i}" for i in range(count))
+
+
+_UNARY = {
+    "relu": "relu", "gelu": "gelu", "tanh": "tanh", "sigmoid": "sigmoid", "silu": "silu", "elu": "elu", "exp": "exp",
+    "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "square": "square",
+    "reciprocal": "reciprocal", "abs": "absolute", "sign": "sign", "floor": "floor", "ceil": "ceil", "rint": "rint",
+    "sin": "sin", "cos": "cos", "softplus": "softplus", "negative": "negative",
+    "identity": "identity", "logical_not": "logical_not",
+}  # fmt: skip
+#: Functions of one element that have no operator of their own here; their rows are those of any such function.
+_FUNCTIONS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "celu", "clip_by_scalar", "cosh", "erf", "erfc",
+    "dropout", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "lgamma", "log2", "log10",
+    "log_sigmoid", "mish", "quick_gelu", "reciprocal_no_nan", "round", "scalar_add", "scalar_pow", "selu", "sinh",
+    "softshrink", "softsign", "square_relu", "tan", "threshold", "trunc",
+)  # fmt: skip
+_BINARY = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power", "maximum": "maximum",
+    "minimum": "minimum", "equal": "equal", "not_equal": "not_equal", "greater": "greater",
+    "greater_equal": "greater_equal", "less": "less", "less_equal": "less_equal", "logical_and": "logical_and",
+    "logical_or": "logical_or", "floordiv": "floor_divide", "fmod": "remainder", "atan2": "arctan2",
+}  # fmt: skip
+_REDUCE = {
+    "reduce_sum": "sum", "reduce_mean": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod",
+    "reduce_any": "any", "reduce_all": "all",
+}  # fmt: skip
+
+
+def _op(function: Any) -> Op:
+    return function.op
+
+
+def _transposes(_shapes: Sequence[Shape], attrs: Attrs) -> Params:
+    return {name: True for name in ("transpose_a", "transpose_b") if attrs.get(name)}
+
+
+def _reduction(shapes: Sequence[Shape], attrs: Attrs) -> Params:
+    axis = attrs.get("axis")
+    dims = normal_dims(axis if axis is None or isinstance(axis, int) else tuple(axis), len(shapes[0]))
+    return {"dims": dims, "keepdims": bool(attrs.get("keepdims", False))}
+
+
+def _one_dim(name: str, default: int) -> Callable[[Sequence[Shape], Attrs], Params]:
+    def params(shapes: Sequence[Shape], attrs: Attrs) -> Params:
+        axis = attrs.get("axis", default)
+        axis = -1 if axis == "last" else axis
+        return {name: normal_dims(int(axis), len(shapes[0]))[0]}
+
+    return params
+
+
+def _begin(shapes: Sequence[Shape], attrs: Attrs) -> Params:
+    return {"epsilon": 1e-5, "begin": int(attrs.get("begin_norm_axis", -1))}
+
+
+def _scaled(shapes: Sequence[Shape], attrs: Attrs) -> Sequence[Shape]:
+    """Scale and shift as long as what is normalised: they are broadcast, whatever their own shape is."""
+    x, begin = shapes[0], int(attrs.get("begin_norm_axis", -1)) % len(shapes[0])
+    return [x, *(shape if len(shape) >= len(x) - begin else x[begin:] for shape in shapes[1:])]
+
+
+def _window(shapes: Sequence[Shape], attrs: Attrs) -> Params:
+    steps = attrs.get("step")
+    if steps is not None and any(step != 1 for step in steps):
+        raise OneFlowError(f"signatures of a slice are known for steps of 1, but got {tuple(steps)}")
+    return {"start": tuple(attrs["start"]), "stop": tuple(attrs["stop"])}
+
+
+@cache
+def table() -> dict[str, Row]:
+    """All rows, by OneFlow's name."""
+    rows = {name: Row(_op(getattr(ops, ours))) for name, ours in _UNARY.items()}
+    rows |= dict.fromkeys(_FUNCTIONS, rows["relu"])
+    rows |= dict.fromkeys(("scalar_mul", "scalar_div"), rows["identity"])
+    for name, ours in _BINARY.items():
+        rows[name] = Row(_op(getattr(ops, ours)), ("x", "y"), ("z",))
+    for name, ours in _REDUCE.items():
+        rows[name] = Row(_op(getattr(ops, ours)), ("in",), ("out",), _reduction)
+    product = Row(_op(ops.matmul), ("a", "b"), ("out",), _transposes)
+    for name in ("matmul", "batch_matmul", "broadcast_matmul"):
+        rows[name] = product
+    rows["broadcast_matmul_grad_b"] = Row(
+        _op(ops.einsum), ("a", "b"), ("out",), lambda _s, _a: {"equation": "...k,...n->kn"}, partial=False
+    )
+    rows["bias_add"] = Row(_op(ops.bias_add), ("a", "b"), ("out",), _one_dim("dim", 1), partial=False)
+    rows["add_n"] = Row(_op(ops.add_n), ("in",), ("out",))
+    rows["cast"] = Row(_op(ops.cast), params=lambda _s, _a: {"dtype": np.dtype("f4")})
+    for name in ("softmax", "log_softmax"):
+        rows[name] = Row(_op(getattr(ops, name)), ("in",), ("out",), _one_dim("dim", -1))
+    rows["argmax"] = Row(_op(ops.argmax), ("in",), ("out",), _one_dim("dim", -1))
+    rows["layer_norm"] = Row(
+        _op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, False, whole=(1, 2), shapes=_scaled
+    )
+    rows["gather"] = Row(_op(ops.gather), ("in", "indices"), ("out",), _one_dim("dim", 0))
+    rows["embedding"] = Row(
+        _op(ops.embedding),
+        ("indices", "weight"),
+        ("out",),
+        partial=False,
+        whole=(1,),
+        unsplit=lambda _s, attrs: bool(attrs.get("scale_grad_by_freq")),
+    )
+    rows["sparse_softmax_cross_entropy"] = Row(
+        _op(ops.sparse_softmax_cross_entropy), ("prediction", "label"), ("prob", "out"), partial=False
+    )
+    rows["one_hot"] = Row(
+        _op(ops.one_hot),
+        params=lambda _s, a: {"depth": int(a.get("depth", 8)), "dtype": np.dtype("f4"), "dim": -1},
+    )
+    rows["transpose"] = Row(_op(ops.transpose), params=lambda _s, a: {"perm": tuple(a["perm"])})
+    rows["reshape"] = Row(
+        _op(ops.reshape),
+        params=lambda s, a: {"shape": full_shape(s[0], a["shape"])},
+        even=True,
+        unsplit=lambda s, _a: broadcast_only(s[0]),
+    )
+    rows["expand"] = Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])})
+    rows["concat"] = Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0))
+    rows["slice"] = Row(_op(ops.window), params=_window)
+    rows["slice_update"] = Row(_op(ops.slice_update), ("ref", "value"), params=_window)
+    return rows
+
+
+def find(name: str) -> Row:
+    """The row of an operator.
+
+    Raises:
+        RuntimeError: there is none; the message names the ones there are.
+    """
+    key = name.removeprefix("broadcast_") if name not in table() else name
+    if key not in table():
+        raise OneFlowError(
+            f"no signatures are known for {name!r}; there are those of {', '.join(sorted(table()))}"
+        )
+    return table()[key]

@@ -1,0 +1,1 @@
+"""Paddle's SPMD rules."""
