@@ -11,9 +11,9 @@ import random
 import numpy as np
 import pytest
 from fuzzing.backends import torch_backend
-from fuzzing.operations import OPERATIONS
+from fuzzing.operations import OPERATIONS, Operation
 from fuzzing.placement import misplaced, place, random_layout
-from fuzzing.program import Program, WrongError, ranks_of
+from fuzzing.program import UNITS, Program, WrongError, ranks_of
 from fuzzing.training import Training
 
 from spmdsim import LockStep, Mesh, ops
@@ -55,6 +55,22 @@ def test_all_operations_are_drawn():
         sizes += [value.true.size for value in program.values]
     assert names == {make.__name__ for make in OPERATIONS}
     assert np.mean(np.array(sizes) > 1) > 0.7
+
+
+def test_what_was_rounded_stays_rounded():
+    """A float32 result as float64 may still be off by a float32 rounding, wherever the moved runs happened to agree."""
+    program = Program(0, 4)
+    leaf = program.values[program.leaf((200,), np.dtype("f4"))]
+    leaf.noisy = [leaf.true]
+    for text, reference in [
+        ("exp", lambda p, x: p.exp(x)),
+        ("negative", lambda p, x: -x),
+        ("astype(float64)", lambda p, x: x * 1.0),
+    ]:
+        program._append(Operation(text, (len(program.values) - 1,), ops.exp, reference))
+    widened = program.values[-1]
+    assert widened.dtype == np.float64 and not widened.exact
+    assert (widened.tolerance >= UNITS["float32"] * np.abs(widened.true)).all()
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Value:
     """One tensor of a program, as the reference knows it.
 
     ``true`` is float64 or complex128 for floats, else of the type itself; ``noisy`` are the moved runs; ``graded``
-    says whether a gradient flows through it.
+    says whether a gradient flows through it; ``roundoff`` is the coarsest of the types that it was rounded in on its way.
     """
 
     source: Leaf | Operation
@@ -57,13 +57,14 @@ class Value:
     noisy: list[np.ndarray]
     exact: bool
     graded: bool
+    roundoff: float = 0.0
 
     @property
     def tolerance(self) -> np.ndarray | float:
         if self.exact or not self.true.size:
             return 0.0
         moved = np.max([np.abs(run - self.true) for run in self.noisy], axis=0)
-        return 8 * moved + 4 * unit(self.dtype) * np.abs(self.true) + 0.1 * moved.max() + 1e-300
+        return 8 * moved + 4 * self.roundoff * np.abs(self.true) + 0.1 * moved.max() + 1e-300
 
 
 def unit(dtype: np.dtype) -> float:
@@ -169,7 +170,8 @@ class Program:
             if parts
             else [value]
         )
-        self.values.append(Value(source, dtype, value, noisy, not general, graded))
+        roundoff = unit(dtype) if general else 0.0
+        self.values.append(Value(source, dtype, value, noisy, not general, graded, roundoff))
         return len(self.values) - 1
 
     def _general(self, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -256,7 +258,9 @@ class Program:
         if not all(np.isfinite(run).all() for run in noisy):
             return False  # so near to where it is not defined that no tolerance can be said
         graded = operation.smooth and dtype.kind not in "iub" and any(v.graded for v in operands)
-        self.values.append(Value(operation, dtype, true, noisy, exact, graded))
+        rounded = [v.roundoff for v in operands if not v.exact]
+        roundoff = 0.0 if exact else max(unit(dtype), *rounded, 0.0)
+        self.values.append(Value(operation, dtype, true, noisy, exact, graded, roundoff))
         return True
 
     def _float_type(self, operation: Operation, true: np.ndarray, floats: list[np.dtype]) -> np.dtype:
