@@ -47,7 +47,8 @@ run_halves() { # the tests in one process: every second file in a process beside
 failed=0
 if [ $# -eq 0 ]; then
     echo "spmdsim: examples in the documentation of functions"
-    "$PYTHON" -m pytest --doctest-modules --color=$colour spmdsim || failed=1
+    # --with-mpi, since pytest-mpi otherwise leaves out whatever lies in a folder called mpi.
+    "$PYTHON" -m pytest --doctest-modules --with-mpi --color=$colour spmdsim || failed=1
 fi
 echo "spmdsim: tests in one process"
 run_halves "$@" || failed=1

@@ -14,6 +14,7 @@ All others lose something of each part that the whole has: fractions, range, or 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def _width(dtype: np.dtype) -> _Width:
     if dtype.kind == "V":
         from ml_dtypes import finfo
 
-        found = finfo(dtype)
+        limits: Any = finfo(dtype)
     else:
-        found = np.finfo(dtype)
-    return int(found.nmant), int(found.nexp)
+        limits = np.finfo(dtype)
+    return int(limits.nmant), int(limits.nexp)

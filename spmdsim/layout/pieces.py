@@ -66,7 +66,8 @@ def homes(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
     >>> {axis: at.tolist() for axis, at in homes(7, [("a", 2), ("b", 2)]).items()}
     {'a': [0, 0, 0, 0, 1, 1, 1], 'b': [0, 0, 1, 1, 0, 0, 1]}
     """
-    offset, length = np.arange(size), np.full(size, size)
+    offset: np.ndarray = np.arange(size)
+    length: np.ndarray = np.full(size, size)
     found = {}
     for axis, parts in axes:
         each, longer = length // parts, length % parts

@@ -93,12 +93,16 @@ def _summed(dtype: np.dtype, **_: Any) -> np.dtype:
     return np.sum(np.ones(1, dtype)).dtype
 
 
+def _total(x: np.ndarray, dims: tuple[int, ...], keepdims: Any, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=dtype))
+
+
 def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
-    return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=_summed(x.dtype)))
+    return _total(x, dims, keepdims, _summed(x.dtype))
 
 
 def _mean_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool, count: int) -> np.ndarray:
-    return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=x.dtype) * x.dtype.type(1 / count))
+    return np.asarray(_total(x, dims, keepdims, x.dtype) * x.dtype.type(1 / count))
 
 
 def _mean_vjp(

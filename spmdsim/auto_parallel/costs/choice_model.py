@@ -265,7 +265,7 @@ class ChoiceModel:
             ]
             # The least memory decides between strategies that take the same time.
             seconds = self._works[key] = np.array(rows)
-        memory = np.zeros(len(states.strategies))
+        memory: np.ndarray = np.zeros(len(states.strategies))
         for operand, value in enumerate(inputs):
             counted = value.kind != "parameter" and not self._has_variable(value)
             if counted and self._saved(operator, value):

@@ -154,7 +154,7 @@ def shape(input_x: Any) -> tuple[int, ...]:
 
 def arange(start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None) -> Any:
     """A host tensor of numbers at equal distances."""
-    return host(np.arange(start, step=step) if end is None else np.arange(start, end, step), dtype)
+    return host(np.arange(0, start, step) if end is None else np.arange(start, end, step), dtype)
 
 
 def split(tensor: Any, split_size_or_sections: int, axis: int = 0) -> tuple[Any, ...]:
