@@ -32,13 +32,12 @@ LIBRARY = "SPMDSIM_COUNTER"
 
 def compile_counter(folder: Path) -> Path | None:
     """The counter as a library to preload, for the MPI that mpi4py loads; None without a compiler or its headers."""
-    find = (
-        "from mpi4py import MPI; print(*{l.split()[-1] for l in open('/proc/self/maps') if '/libmpi' in l})"
-    )
+    # A folder's name may have spaces in it.
+    find = "from mpi4py import MPI; print(*{l[l.index('/'):] for l in open('/proc/self/maps') if '/libmpi' in l})"
     loaded = subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=False).stdout
     target, tries = folder / "counter.so", []
     for name in ("cc", "gcc", "clang"):
-        for library in map(Path, loaded.split()):
+        for library in map(Path, filter(None, map(str.strip, loaded.splitlines()))):
             include = library.parent.parent / "include"
             tries.append([name, f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}"])
     beside = Path(sys.executable).parent / "mpicc"

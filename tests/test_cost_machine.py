@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from spmdsim.cost.roofline import Work, forward_work, gradient_work, ridge
 from spmdsim.cost.volumes import COLLECTIVES, bus_factor, message_bytes, received_per_message
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
+from spmdsim.redistribution import plan
 
 TOY = Machine("toy", alpha=1.0, beta=0.01, gamma=0.001, flops=1e9, beta_memory=0.5)
 
@@ -78,6 +80,28 @@ def test_levels_choose_the_link() -> None:
     assert meshed.link(2, ("dp",)) == Link(10, 1)
     assert meshed.link(8, ("dp", "tp")) == Link(10, 1)
     assert TOY.on_mesh(mesh) is TOY
+
+
+@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 20])
+def test_between_nodes_the_message_size_decides_on_a_mesh_too(nbytes: int) -> None:
+    """What a plan says for an axis is the price of the collective over ranks that lie as far apart."""
+    pieces = (Piece(4096, 1e-6, 1e-9), Piece(math.inf, 5e-6, 4e-9))
+    machine = Machine("nodes", 1e-5, 1e-8, pieces=pieces, ranks_per_node=2, intra=Link(1e-7, 1e-10))
+    mesh = Mesh((2, 2), ("far", "near"))
+    for axis, span in (("far", 4), ("near", 2)):
+        found = plan(mesh(axis), mesh(None), (nbytes,), "int8", machine)
+        assert found.seconds == pytest.approx(machine.seconds("all_gather", 2, nbytes // 2, span=span))
+    alpha, beta = (1e-6, 1e-9) if nbytes == 1 << 10 else (5e-6, 4e-9)
+    assert machine.on_mesh(mesh).link(4, ("far", "near"), nbytes=nbytes) == Link(alpha, beta)
+
+
+def test_an_axis_without_a_link_has_that_of_the_machine() -> None:
+    """A group is as slow as its slowest axis, whether that one is listed or not."""
+    machine = Machine("fast a", 1e-5, 1e-8, axis_links=(("a", Link(1e-7, 1e-10)),))
+    assert machine.link(2, ("a",)) == Link(1e-7, 1e-10)
+    assert machine.link(4, ("a", "b")) == machine.link(2, ("b",)) == Link(1e-5, 1e-8)
+    slow = replace(machine, axis_links=(("a", Link(1e-4, 1e-10)),))
+    assert slow.link(4, ("b", "a")) == Link(1e-4, 1e-8)
 
 
 def test_measured_times_decide_and_are_interpolated() -> None:

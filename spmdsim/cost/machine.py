@@ -118,15 +118,18 @@ class Machine:
 
         Args:
             group_size: ranks in the group.
-            axes: the mesh axes the group runs along, if any; looked up in ``axis_links``.
+            axes: the mesh axes the group runs along, if any; looked up in ``axis_links``. Those that are not there have
+                the link that groups along no axes have.
             span: consecutive ranks the group stretches over; ``group_size`` if they are neighbours.
             nbytes: message size, for machines whose alpha and beta depend on it.
         """
         if axes is not None and self.axis_links:
-            known = dict(self.axis_links)
-            found = [known[axis] for axis in axes if axis in known]
-            if found:
-                return Link(max(one.alpha for one in found), max(one.beta for one in found))
+            known, axes = dict(self.axis_links), tuple(axes)
+            links = [known[axis] for axis in axes if axis in known]
+            if links:
+                if len(links) < len(axes):
+                    links.append(self.link(group_size, None, span, nbytes))
+                return Link(max(one.alpha for one in links), max(one.beta for one in links))
         if self.intra is not None and (span or group_size) <= self.ranks_per_node:
             return self.intra
         return self.piece(nbytes) if self.pieces else Link(self.alpha, self.beta)
@@ -178,9 +181,9 @@ class Machine:
         return alpha, beta * nbytes
 
     def on_mesh(self, mesh: Any, *others: Any) -> Machine:
-        """This machine with one link per axis of a mesh: an axis inside a node gets the node's link.
+        """This machine with a link for each axis of a mesh that stays inside a node: the node's.
 
-        What runs along no axes is inside a node only if all ranks of all meshes are.
+        What runs along other axes, or none, is inside a node only if all ranks of all meshes are.
 
         Args:
             mesh: a mesh with ``axes``, ``shape`` and ``rank_list``.
@@ -189,7 +192,8 @@ class Machine:
         if self.intra is None:
             return self
         given = dict(self.axis_links)
-        links = tuple((axis, given.get(axis) or _axis_link(self, mesh, axis)) for axis in mesh.axes)
+        inside = {axis: self.intra for axis in mesh.axes if _stays_inside(self, mesh, axis)} | given
+        links = tuple((axis, inside[axis]) for axis in mesh.axes if axis in inside)
         nodes = {rank // self.ranks_per_node for one in (mesh, *others) for rank in one.rank_list}
         if len(nodes) > 1:
             return replace(self, axis_links=links, intra=None, ranks_per_node=0)
@@ -346,13 +350,12 @@ class Machine:
         )
 
 
-def _axis_link(machine: Machine, mesh: Any, axis: str) -> Link:
-    """The link of one mesh axis: the node's if every group along it stays inside a node."""
+def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
+    """Whether every group along a mesh axis stays inside a node."""
     import numpy as np
 
     nodes = np.reshape(mesh.rank_list, mesh.shape) // machine.ranks_per_node
-    inside = not np.ptp(nodes, axis=mesh.axis_index(axis)).any()
-    return machine.intra if inside and machine.intra else Link(machine.alpha, machine.beta)
+    return not np.ptp(nodes, axis=mesh.axis_index(axis)).any()
 
 
 def _all_pieces(machine: Machine) -> tuple[Piece, ...]:
