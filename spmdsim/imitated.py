@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from spmdsim.errors import InputError, SpmdError
+from spmdsim.registry import Registry
 
 #: What can be asked for, whose there is, and where it stands: a module of the wing, and a name in it.
-IMITATIONS: dict[str, dict[str, tuple[str, str]]] = {
+_TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "plan": {
         "mindspore": ("mindspore.mindspore_plan", "mindspore_plan"),
         "dtensor": ("dtensor.greedy_planner", "dtensor_plan"),
@@ -30,6 +31,7 @@ IMITATIONS: dict[str, dict[str, tuple[str, str]]] = {
     "sharding rules": {"paddle": ("paddle.spmd_rules", "")},
     "region mappings": {"megatron": ("megatron", "")},
 }
+IMITATIONS = {kind: Registry(f"imitated {kind}", table) for kind, table in _TABLES.items()}
 
 
 def imitation(kind: str, system: str, error: type[SpmdError] = InputError) -> Any:

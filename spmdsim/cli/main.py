@@ -17,21 +17,25 @@ from spmdsim.launch.environment import Launched, is_root, prepare
 from spmdsim.launch.logs import redirect_output
 from spmdsim.launch.nurse import nursed
 from spmdsim.reading import one_line
+from spmdsim.registry import Registry
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("spmdsim.cli.run", "run distributed operators on real ranks and check every shard"),
-    "layout": ("spmdsim.cli.layout", "derive and explain where a tensor lives"),
-    "plan": ("spmdsim.cli.plan", "from one layout to another: the collectives and their bytes"),
-    "train": ("spmdsim.cli.train", "train a network laid out over the ranks"),
-    "launch": ("spmdsim.cli.launch", "start any script on N ranks"),
-    "calls": ("spmdsim.cli.calls", "show what every rank called last, side by side"),
-    "collective": ("spmdsim.cli.collective", "see, verify, price and run collective algorithms"),
-    "simulate": ("spmdsim.cli.simulate", "run an mpi4py script on virtual ranks and name its mistakes"),
-    "search": ("spmdsim.cli.search", "find the best layouts for a network"),
-    "doctor": ("spmdsim.cli.doctor", "look at MPI, BLAS and this machine, and say what is wrong"),
-}
-"""Command -> (module, help). The module has ``add_parser(subparsers)``, whose parser sets ``run=function``
-with ``function(args) -> int``."""
+COMMANDS: Registry[str] = Registry(
+    "command",
+    {
+        "run": "run distributed operators on real ranks and check every shard",
+        "layout": "derive and explain where a tensor lives",
+        "plan": "from one layout to another: the collectives and their bytes",
+        "train": "train a network laid out over the ranks",
+        "launch": "start any script on N ranks",
+        "calls": "show what every rank called last, side by side",
+        "collective": "see, verify, price and run collective algorithms",
+        "simulate": "run an mpi4py script on virtual ranks and name its mistakes",
+        "search": "find the best layouts for a network",
+        "doctor": "look at MPI, BLAS and this machine, and say what is wrong",
+    },
+)
+"""Command -> help. The module ``spmdsim.cli.<command>`` has ``add_parser(subparsers)``, whose parser sets
+``run=function`` with ``function(args) -> int``."""
 
 EXAMPLES = """\
 examples:
@@ -96,9 +100,9 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="versions of everything that matters")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for name, (module, help_line) in COMMANDS.items():
+    for name, help_line in COMMANDS.items():
         if name == command:
-            import_module(module).add_parser(subparsers)
+            import_module(f"spmdsim.cli.{name}").add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=help_line, add_help=False)
     return parser

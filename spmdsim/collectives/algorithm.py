@@ -16,6 +16,7 @@ from spmdsim.collectives.instructions import Instruction, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.errors import InputError, ScheduleError
+from spmdsim.registry import Registry, place_of
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[
     return largest
 
 
-_REGISTER: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+_REGISTER = {name: Registry[Algorithm](f"{name} algorithm") for name in COLLECTIVES}
 _MODULES = (
     "all_reduce", "all_reduce_trees", "all_reduce_groups", "reduce_scatter", "all_gather", "all_to_all",
     "broadcast", "reduce", "gather_scatter", "scan", "barrier",
@@ -174,11 +175,23 @@ def declare(
         name: the algorithm's name.
         chunks: expression(s) for the chunk count.
         **facts: further fields of :class:`Algorithm`.
+
+    Raises:
+        InputError: the collective has an algorithm of this name, or one that a library calls so; both places are named.
     """
 
     def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
-        made = from_function(generate, collective_name, name=name, chunks=chunks, **facts)
-        _REGISTER[made.collective.name][name] = made
+        declared = from_function(generate, collective_name, name=name, chunks=chunks, **facts)
+        register, wanted = _REGISTER[declared.collective.name], _normal(name)
+        if not generate.__module__.startswith("spmdsim.collectives.algorithms."):
+            algorithms()  # those of the package come first, whoever asked for one before or not
+            called_so = next((a.name for a in register.values() if _called(a, wanted)), None)
+            if called_so is not None and wanted not in register:
+                raise InputError(
+                    f"{declared.full_name!r} (at {place_of(generate)}) is a library's name of {called_so!r}"
+                    f" (at {register.places[called_so]}): give it another name"
+                )
+        register.add(wanted, declared, generate)
         return generate
 
     return register
@@ -246,6 +259,16 @@ def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
     return tuple(a for name in names for a in _REGISTER[name].values())
 
 
+def _normal(name: str) -> str:
+    """A name as it is looked up."""
+    return name.lower().replace("-", "_")
+
+
+def _called(algorithm: Algorithm, name: str, library: str = "") -> bool:
+    """Whether a library, or any, has this name or number for an algorithm."""
+    return any(name in theirs.split() for of, theirs in algorithm.libraries if library in ("", of))
+
+
 def algorithm(collective_name: str, name: str) -> Algorithm:
     """Look an algorithm up, by its name or by a library's name for it.
 
@@ -255,13 +278,12 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
     >>> algorithm("allreduce", "reduce_scatter_allgather").name
     'rabenseifner'
     """
-    known = algorithms(collective_name)
-    wanted = name.lower().replace("-", "_")
+    known, wanted = algorithms(collective_name), _normal(name)
+    register = _REGISTER[collective(collective_name).name]
+    if wanted in register:
+        return register[wanted]
     for candidate in known:
-        if candidate.name == wanted:
-            return candidate
-    for candidate in known:
-        if any(wanted in theirs.split() for _, theirs in candidate.libraries):
+        if _called(candidate, wanted):
             return candidate
     names = [a.name for a in known]
     near = difflib.get_close_matches(wanted, names, 1)
@@ -277,8 +299,7 @@ def library_algorithm(library: str, collective_name: str, name: str) -> Algorith
     >>> library_algorithm("openmpi", "allreduce", "4").name
     'ring_openmpi'
     """
-    wanted = name.lower().replace("-", "_")
     for candidate in algorithms(collective_name):
-        if any(of == library and wanted in theirs.split() for of, theirs in candidate.libraries):
+        if _called(candidate, _normal(name), library):
             return candidate
     return algorithm(collective_name, name)

@@ -11,6 +11,7 @@ Keys starting with an underscore are notes and are ignored.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, R
 from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS, imitation
 from spmdsim.reading import parse_json, read_text, readable
+from spmdsim.registry import Registry
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
 _PIECES = ("pieces", "still_pieces", "reduce_pieces", "copy_pieces")
 _KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "rates", "interval", "measured")
-_OWN = {
-    "laptop": Machine.laptop,
-    "cluster": Machine.cluster,
-    "accelerators": Machine.accelerators,
-}
+#: The machines by name.
+MACHINES: Registry[Callable[[], Machine]] = Registry(
+    "machine",
+    {"laptop": Machine.laptop, "cluster": Machine.cluster, "accelerators": Machine.accelerators},
+)
 
 
 def load_machine(name_or_file: str) -> Machine:
@@ -39,13 +41,13 @@ def load_machine(name_or_file: str) -> Machine:
     >>> load_machine("laptop").name
     'laptop'
     """
-    if name_or_file in _OWN:
-        return _OWN[name_or_file]()
+    if name_or_file in MACHINES:
+        return MACHINES[name_or_file]()
     try:
         text = read_text(name_or_file, "a machine file")
     except InputError as error:
         raise InputError(
-            f"cannot read machine {name_or_file!r}: {error.message}; give a file or one of {', '.join(_OWN)}"
+            f"cannot read machine {name_or_file!r}: {error.message}; give a file or one of {', '.join(MACHINES)}"
         ) from None
     return machine_from_json(text, name_or_file)
 

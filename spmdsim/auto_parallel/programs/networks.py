@@ -9,6 +9,7 @@ from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.transformer import bert, gpt, moe
 from spmdsim.errors import InputError
+from spmdsim.registry import Registry
 
 __all__ = ["PROGRAMS", "bert", "build_program", "chain", "convolutions", "gpt", "mlp", "moe", "tutorial"]
 
@@ -107,15 +108,18 @@ def convolutions(
 
 
 #: Built-in programs by name; all take keyword arguments.
-PROGRAMS: dict[str, Callable[..., Graph]] = {
-    "tutorial": tutorial,
-    "mlp": mlp,
-    "chain": chain,
-    "convolutions": convolutions,
-    "gpt": gpt,
-    "bert": bert,
-    "moe": moe,
-}
+PROGRAMS: Registry[Callable[..., Graph]] = Registry(
+    "program",
+    {
+        "tutorial": tutorial,
+        "mlp": mlp,
+        "chain": chain,
+        "convolutions": convolutions,
+        "gpt": gpt,
+        "bert": bert,
+        "moe": moe,
+    },
+)
 
 
 def build_program(name: str, **sizes: object) -> Graph:

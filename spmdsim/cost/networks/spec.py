@@ -25,6 +25,7 @@ from spmdsim.cost.networks.fat_tree import FatTree
 from spmdsim.cost.networks.topology import Flat, Nodes, Topology, check_ranks
 from spmdsim.cost.networks.torus import Torus
 from spmdsim.errors import InputError
+from spmdsim.registry import Registry
 
 #: Seconds per link beyond the first where nothing else is said: a switch of today.
 HOP_SECONDS = 1e-7
@@ -48,21 +49,13 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     """
     name, _, rest = text.partition(":")
     options = _options(rest)
-    builders: dict[str, Callable[[Options, int, Machine], Topology]] = {
-        "flat": _flat,
-        "nodes": _nodes,
-        "ring": _torus,
-        "torus": _torus,
-        "fat_tree": _fat_tree,
-        "dragonfly": _dragonfly,
-    }
-    if name.replace("-", "_") not in builders:
-        raise InputError(f"unknown topology {name!r}; known are {', '.join(builders)}")
-    made = builders[name.replace("-", "_")](options, ranks, machine)
+    if name.replace("-", "_") not in TOPOLOGIES:
+        raise InputError(f"unknown topology {name!r}; known are {', '.join(TOPOLOGIES)}")
+    topology = TOPOLOGIES[name.replace("-", "_")](options, ranks, machine)
     if options:
         raise InputError(f"topology {text!r}: unknown option {next(iter(options))!r}")
-    check_ranks(made.name, made.ranks, ranks)
-    return made
+    check_ranks(topology.name, topology.ranks, ranks)
+    return topology
 
 
 def _options(text: str) -> Options:
@@ -145,3 +138,17 @@ def _dragonfly(options: Options, ranks: int, machine: Machine) -> Topology:
     routers, hosts = _whole(options, "routers", 4), _whole(options, "hosts", 2)
     groups = _whole(options, "groups", max(1, ranks // (routers * hosts)))
     return Dragonfly(groups, routers, hosts, _bandwidth(machine), machine.alpha, hop)
+
+
+#: The networks by name: each is built from its options, the number of ranks and the machine.
+TOPOLOGIES: Registry[Callable[[Options, int, Machine], Topology]] = Registry(
+    "topology",
+    {
+        "flat": _flat,
+        "nodes": _nodes,
+        "ring": _torus,
+        "torus": _torus,
+        "fat_tree": _fat_tree,
+        "dragonfly": _dragonfly,
+    },
+)

@@ -1,0 +1,201 @@
+"""Everything that is found by a name has that name alone: nothing is lost or replaced in silence."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import spmdsim
+from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program
+from spmdsim.cli.main import COMMANDS
+from spmdsim.collectives import algorithm, algorithms, declare
+from spmdsim.collectives.algorithm import _REGISTER
+from spmdsim.cost import Machine, load_machine, parse_topology
+from spmdsim.cost.machine_file import MACHINES
+from spmdsim.cost.networks.spec import TOPOLOGIES
+from spmdsim.errors import InputError
+from spmdsim.imitated import IMITATIONS
+from spmdsim.registry import Registry
+from spmdsim.tensor import Op
+
+PACKAGE = Path(spmdsim.__file__).parent
+HERE = Path(__file__).name
+REGISTRIES = {
+    "command": COMMANDS,
+    "machine": MACHINES,
+    "program": PROGRAMS,
+    "topology": TOPOLOGIES,
+    **{f"imitated {kind}": registry for kind, registry in IMITATIONS.items()},
+    **{f"{name} algorithm": register for name, register in _REGISTER.items()},
+}
+
+
+def mine(rank, size):
+    yield []
+
+
+def modules() -> list[str]:
+    """All modules of the package that can be imported without MPI and start nothing."""
+    names = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")
+    ]
+    left_out = (
+        "spmdsim.worlds.mpi",
+        "spmdsim.testing",
+        "spmdsim.launch.",
+        "spmdsim.ending",
+        "spmdsim.__main__",
+    )
+    return sorted(name.removesuffix(".__init__") for name in names if not name.startswith(left_out))
+
+
+def test_no_registry_is_missing_here():
+    declared = {
+        node.args[0].value if isinstance(node.args[0], ast.Constant) else "several"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split("[")[0] == "Registry"
+    }
+    several = {kind for kind in REGISTRIES if kind.startswith("imitated ") or kind.endswith(" algorithm")}
+    assert declared == {"several"} | {*REGISTRIES} - several
+    assert len(_REGISTER) > 8 and len(IMITATIONS) > 3
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_a_name_that_exists_is_refused_with_both_places(kind):
+    algorithms()
+    registry = REGISTRIES[kind]
+    for name in list(registry):
+        value, place = registry[name], registry.places[name]
+        assert place.partition(":")[0].endswith(".py")
+        with pytest.raises(InputError) as caught:
+            registry[name] = mine
+        assert f"{kind} {name!r} is declared already (at {place}, now again at " in str(caught.value)
+        assert f"{HERE}:{mine.__code__.co_firstlineno})" in str(caught.value)
+        for declare_it in (lambda: registry.update({name: mine}), lambda: registry.__ior__({name: mine})):
+            with pytest.raises(InputError, match="is declared already"):
+                declare_it()
+        assert registry[name] is value and registry.setdefault(name, mine) is value
+
+
+@pytest.mark.parametrize("first", ["", "algorithm('all_gather', 'ring')\n"], ids=["before", "after"])
+@pytest.mark.parametrize("name", ["ring", "Ring", "recursive-doubling"])
+def test_a_user_cannot_take_the_name_of_a_built_in_algorithm(tmp_path, first, name):
+    """Neither before the built-in ones are looked up, where it would be lost, nor after, where it would replace them."""
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "from spmdsim.collectives import algorithm, declare\n"
+        f"{first}try:\n"
+        f"    @declare('all_gather', {name!r}, chunks='n')\n"
+        "    def my_ring(rank, size):\n"
+        "        yield []\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+        "print(algorithm('all_gather', 'ring').generate.__module__)\n"
+    )
+    text = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True).stdout
+    refusal, module = text.splitlines()
+    assert "algorithms/all_gather.py:" in refusal.replace("\\", "/") and "mine.py:" in refusal
+    assert module == "spmdsim.collectives.algorithms.all_gather"
+
+
+def test_a_library_s_name_for_an_algorithm_is_taken_as_well():
+    before = algorithm("all_reduce", "reduce_scatter_allgather")
+    with pytest.raises(
+        InputError, match=rf"{HERE}:\d+\) is a library's name of 'rabenseifner' \(at .*all_reduce"
+    ):
+        declare("all_reduce", "reduce_scatter_allgather", chunks="n")(mine)
+    assert algorithm("all_reduce", "reduce_scatter_allgather") is before
+
+
+def test_a_new_name_is_found_and_known_from_then_on():
+    declare("barrier", "My-Own", chunks="n")(mine)
+    try:
+        assert algorithm("barrier", "my_own").generate is mine is algorithm("barrier", "MY-OWN").generate
+        with pytest.raises(InputError, match="barrier algorithm 'my_own' is declared already"):
+            declare("barrier", "my_own", chunks="n")(mine)
+    finally:
+        del _REGISTER["barrier"]["my_own"]
+
+
+def test_what_is_declared_is_what_users_get():
+    MACHINES["mine"] = lambda: Machine.laptop()
+    TOPOLOGIES["mine"] = TOPOLOGIES["flat"]
+    PROGRAMS["mine"] = PROGRAMS["mlp"]
+    try:
+        assert load_machine("mine") is Machine.laptop()
+        assert parse_topology("mine", 4, Machine.laptop()).ranks == 4
+        assert "mlp" in str(build_program("mine", layers=2, hidden=8))
+    finally:
+        del MACHINES["mine"], TOPOLOGIES["mine"], PROGRAMS["mine"]
+
+
+def test_two_tables_with_one_name_cannot_be_put_together():
+    with pytest.raises(InputError, match="operator 'add' is declared already"):
+        Registry("operator", {"add": len}, {"mul": max}, {"add": min})
+
+
+def test_machines_and_cost_models_share_no_name():
+    """``load_cost_model`` looks in both."""
+    assert not MACHINES.keys() & IMITATIONS["cost model"].keys()
+
+
+def test_every_operator_has_a_name_of_its_own():
+    named: dict[str, set[int]] = {}
+    for name in modules():
+        if name.startswith("spmdsim.ops"):
+            for value in vars(importlib.import_module(name)).values():
+                op = value if isinstance(value, Op) else getattr(value, "op", None)
+                if isinstance(op, Op):
+                    named.setdefault(op.name, set()).add(id(op))
+    assert len(named) > 80
+    assert not {name for name, ids in named.items() if len(ids) > 1}
+
+
+def test_tables_of_rows_name_each_row_once():
+    """In every table of the package that is written as one: no key twice, and what is merged shares no key.
+
+    This holds for the rows of dialects, whose tables are merged from several.
+    """
+    checked = merged = 0
+    for name in modules():
+        path = PACKAGE.parent.joinpath(*name.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        for statement in ast.parse(path.read_text()).body:
+            tables = [node for node in ast.walk(statement) if isinstance(node, ast.Dict)]
+            for table in tables:
+                constants = Counter(key.value for key in table.keys if isinstance(key, ast.Constant))
+                assert not [key for key, count in constants.items() if count > 1], f"{path}:{table.lineno}"
+                checked += 1
+            value = getattr(statement, "value", None)
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(
+                value, (ast.Dict, ast.BinOp)
+            ):
+                parts = [ast.unparse(part) for part in _parts(value)]
+                if len(parts) > 1:
+                    scope = vars(importlib.import_module(name))
+                    values = [eval(part, scope) for part in parts]
+                    if not all(isinstance(one, Mapping) for one in values):
+                        continue  # types
+                    keys = Counter(key for one in values for key in one)
+                    assert not [key for key, count in keys.items() if count > 1], f"{path}:{statement.lineno}"
+                    merged += 1
+    assert checked > 200 and merged > 3
+
+
+def _parts(value: ast.expr) -> list[ast.expr]:
+    """The tables that a table is merged from: ``{**a, "b": 1}`` and ``a | b``."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        return _parts(value.left) + _parts(value.right)
+    if not isinstance(value, ast.Dict):
+        return [value]
+    stars = [item for key, item in zip(value.keys, value.values) if key is None]
+    own = [(key, item) for key, item in zip(value.keys, value.values) if key is not None]
+    return [*stars, ast.Dict([key for key, _ in own], [ast.Constant(0) for _ in own])]
