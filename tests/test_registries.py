@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -100,7 +101,10 @@ def test_a_user_cannot_take_the_name_of_a_built_in_algorithm(tmp_path, first, na
         "    print(error)\n"
         "print(algorithm('all_gather', 'ring').generate.__module__)\n"
     )
-    text = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True).stdout
+    here = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    text = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=True, env=here
+    ).stdout
     refusal, module = text.splitlines()
     assert "algorithms/all_gather.py:" in refusal.replace("\\", "/") and "mine.py:" in refusal
     assert module == "spmdsim.collectives.algorithms.all_gather"
