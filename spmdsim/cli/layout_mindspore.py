@@ -21,7 +21,7 @@ def is_operator(name: str) -> bool:
     >>> is_operator("ReduceSum"), is_operator("matmul")
     (True, False)
     """
-    from spmdsim.dialects.mindspore.sharding.operators import known
+    from spmdsim.dialects.mindspore.table import known
 
     return name in known()
 

@@ -2,68 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.host import host, whole
+from spmdsim.dialects.mindspore.arguments import arguments
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
-from spmdsim.dialects.mindspore.sharding.errors import ShardError
+from spmdsim.dialects.mindspore.sharding.errors import ShardError, refusing
 from spmdsim.dialects.mindspore.sharding.interleaved import device_layout
-from spmdsim.dialects.mindspore.sharding.operators import table
 from spmdsim.dialects.mindspore.sharding.results import result_layout
-from spmdsim.dialects.mindspore.sharding.strategies import configured, default_cuts
+from spmdsim.dialects.mindspore.sharding.strategies import configured, cuts_of_result, default_cuts
 from spmdsim.dialects.mindspore.sharding.strategies import shard as derived
+from spmdsim.dialects.mindspore.table import TABLE, Row, our_operator
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout.cuts import strategy_from_cuts
-from spmdsim.tensor import Op, Tensor
+from spmdsim.layout.cuts import strategy_from_cuts, strategy_from_factors
+from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import ShardedOp
 from spmdsim.tensor.watch import watchers
 
-
-@cache
-def _results() -> dict[str, str]:
-    """What an out_strategy may be, by our operators' names; a Gather's is chosen as a product's."""
-    return {row.op.name: row.out_strategy for row in table().values()} | {"gather": "product"}
+Shape = tuple[int, ...]
 
 
 class Primitive:
     """A MindSpore primitive over one of our operators.
 
-    Without ``.shard`` it is data parallel: dim 0 of the first operand is split over all ranks.
+    Without ``.shard`` it is data parallel: dim 0 of the first operand is split over all ranks. Calls change nothing of
+    it, so one primitive may be called inside of its own call, or by several threads.
     """
 
-    def __init__(self, op: Op, **params: Any) -> None:
-        self.op = op
-        self.params = params
-        self.name = op.name
+    row: ClassVar[Row]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.attrs = self.row.makes.bind(type(self).__name__, given, named)
+        self.row.check(self.attrs)
+        self.op = our_operator(self.row.ours)
+        self.name = self.op.name
         self._sharding: ShardedOp | None = None
         self._repeat = "right"
         self._strategies: tuple[Any, Any] = (None, None)
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left; ``layout`` with
-        ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers.
+        """Set an attribute.
+
+        ``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left; ``layout`` with
+        ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers; ``enable_nd_tp`` of a product
+        takes layouts as tensor parallelism in two or three dims.
 
         Raises:
             RuleError: another attribute.
         """
         if name == "layout":
             return self.shard(configured(value))
+        if name == "enable_nd_tp" and self.row.out_strategy == "product" and self.row.ours == "matmul":
+            self.attrs[name] = bool(value)
+            return self
         if name != "repeated_num_in_dev_matrix_right_":
             raise RuleError(
                 f"the attribute {name!r} has no effect here; repeated_num_in_dev_matrix_right_ is the nearest"
             )
         self._repeat = "right" if value else "left"
-        if self._sharding is not None:
-            self.shard(*self._strategies)
-        return self
+        return self.shard(*self._strategies) if self.configured else self
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
         """Set the strategy: cuts or layouts per operand; returns the primitive itself.
@@ -82,23 +87,44 @@ class Primitive:
         self._strategies = (in_strategy, out_strategy)
         return self
 
-    def __call__(self, *operands: Any) -> Any:
+    @property
+    def configured(self) -> bool:
+        """Whether it was given a strategy."""
+        return self._sharding is not None
+
+    @property
+    def in_strategy(self) -> Any:
+        """The strategy given, as written."""
+        return self._strategies[0]
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
 
         Raises:
             RuntimeError: (also a ValueError) a strategy that the operator, the shapes or the ranks do not fit.
+            TypeError: other arguments than it takes.
         """
+        operands, attrs = self.row.takes.split(type(self).__name__, given, named)
+        return (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})
+
+    # -- what a call is made of ------------------------------------------------------------------------
+
+    def plain(self, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """Our operator, with the parameters that MindSpore's attributes mean."""
+        return self.apply(operands, self.row.params([shape_of(x) for x in operands], attrs))
+
+    def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Our operator, with these parameters."""
         given = typed(operands)
-        bound = self.op.bind([shape_of(x) for x in given], self.params)
-        self._fit([len(shape) for shape in bound.shapes])
-        strategy = self._strategy(bound, current_world().size)
-        self._check_result(bound, strategy)
+        bound, sharding, strategy = self._bound(given, params)
+        self._check_result(bound, sharding, strategy)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
-        applied = self._applied(strategy)
-        if applied is None:
-            return self.op(*tensors, **self.params)
+        if sharding is None and watchers:  # a search must not take data parallel for configured
+            return self.op(*tensors, **params)
+        if sharding is None or self.row.of_result:
+            sharding = self.op.shard(strategy)
         try:
-            return applied(*tensors, **self.params)
+            return sharding(*tensors, **params)
         except RuleError as error:  # an out_strategy that the result cannot have
             raise ShardError(error.message, **error.facts) from None
 
@@ -114,56 +140,71 @@ class Primitive:
             RuntimeError: (also a ValueError) the strategy does not fit.
         """
         given = typed(operands)
+        shapes = [shape_of(x) for x in given]
         found = derived(
             name,
-            [shape_of(x) for x in given],
+            shapes,
             *self._strategies,
             devices=current_world().size,
             repeat="left" if self._repeat == "left" else None,
             attrs=attrs,
         )
         tensors = [place(x, layout) for x, layout in zip(given, found.inputs)]
-        return self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.params)
+        return self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.row.params(shapes, attrs))
 
-    def laid_out(self, *operands: Any) -> list[Tensor]:
+    def laid_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
         """The operands where the strategy wants them."""
         given = typed(operands)
-        bound = self.op.bind([shape_of(x) for x in given], self.params)
-        self._fit([len(shape) for shape in bound.shapes])
-        layouts = bound.input_layouts(self._strategy(bound, current_world().size))
-        return [place(x, layout).to(layout) for x, layout in zip(given, layouts)]
+        bound, _, strategy = self._bound(given, params)
+        return [place(x, layout).to(layout) for x, layout in zip(given, bound.input_layouts(strategy))]
 
-    def _fit(self, ndims: Sequence[int]) -> None:
-        """Take layouts that were written as one tuple for the operands' numbers of dims."""
-        given = None if self._sharding is None else self._sharding.in_strategy
-        if given is None or not any(isinstance(entry, MindSporeLayout) for entry in given):
-            return
+    def tensor(self, operand: Any) -> Tensor:
+        """An array as a tensor, as it enters a network."""
+        return to_tensor(operand)
+
+    def other(self, name: str, *given: Any) -> Primitive:
+        """Another primitive."""
+        return primitive(name)(*given)
+
+    # -- the strategy ------------------------------------------------------------------------------------
+
+    def _bound(
+        self, operands: Sequence[Any], params: dict[str, Any]
+    ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
+        """The rule for these operands, the operator as configured for them, and the strategy meant."""
+        bound = self.op.bind([shape_of(x) for x in operands], params)
+        sharding = self._fitted([len(shape) for shape in bound.shapes])
+        return bound, sharding, self._strategy(bound, sharding, current_world().size)
+
+    def _fitted(self, ndims: Sequence[int]) -> ShardedOp | None:
+        """As configured; layouts that were written as one tuple are those of so many dims."""
+        sharding = self._sharding
+        if sharding is None or len(sharding.in_strategy) != len(ndims):
+            return sharding
+        given = sharding.in_strategy
         fitted = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(given, ndims))
-        if len(given) == len(ndims) and any(a is not b for a, b in zip(given, fitted)):
-            self.shard(fitted, self._strategies[1])
+        if all(a is b for a, b in zip(given, fitted)):
+            return sharding
+        return self.op.shard(_of_devices(fitted), sharding.out_strategy, repeat=self._repeat)
 
-    def _applied(self, strategy: Strategy) -> ShardedOp | None:
-        """The operator as configured. A search for strategies must not take data parallel for configured."""
-        if self._sharding is not None:
-            return self._sharding
-        return None if watchers else self.op.shard(strategy)
-
-    def _check_result(self, bound: BoundRule, strategy: Strategy) -> None:
+    def _check_result(self, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
         """Refuse an out_strategy that the operator does not take, or cannot give."""
-        wanted = None if self._sharding is None else self._sharding.out_strategy
-        if wanted is not None:
+        if sharding is not None and sharding.out_strategy is not None:
             computed = bound.output_layouts(strategy)[0]
-            kind = _results().get(self.name, "no")
             try:
-                result_layout(kind, computed, bound.output_shapes[0], wanted)
+                result_layout(self.row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy)
             except RuleError as error:
                 raise ShardError(f"{self.name}.shard: {error.message}") from None
 
-    def _strategy(self, bound: BoundRule, ranks: int) -> Strategy:
+    def _strategy(self, bound: BoundRule, sharding: ShardedOp | None, ranks: int) -> Strategy:
         """The strategy meant, for these shapes on so many ranks."""
-        if self._sharding is None:
+        if sharding is None:
             return data_parallel(bound, ranks)
-        given = self._sharding.in_strategy
+        given = sharding.in_strategy
+        if self.row.of_result and isinstance(given[0], tuple):
+            with refusing(type(self).__name__):
+                factors = cuts_of_result(bound, given, range(ranks))
+                return strategy_from_factors(bound, factors, ranks, repeat=self._repeat)
         if isinstance(given[0], Layout):
             _check_devices(given, ranks)
         else:
@@ -172,7 +213,7 @@ class Primitive:
             except RuleError as error:
                 raise ShardError(f"{self.name}.shard({given}): {error.message}") from None
         try:
-            return self._sharding.strategy(bound, ranks)
+            return sharding.strategy(bound, ranks)
         except RuleError as error:
             raise ShardError(f"{self.name}.shard({given}): {error.message}{alone()}", **error.facts) from None
 
@@ -180,18 +221,49 @@ class Primitive:
         return f"{self.name}{self._strategies[0] or ''}"
 
 
-def shape_of(operand: Any) -> tuple[int, ...]:
+@cache
+def _class(row: Row, name: str) -> type[Primitive]:
+    made, called = row.makes.signature, row.takes.text
+    about = f"``{name}{row.made}{called}``: our ``{row.ours}``."
+    return type(
+        name, (Primitive,), {"row": row, "__doc__": about, "__signature__": made, "__module__": __name__}
+    )
+
+
+def primitive(name: str) -> type[Primitive]:
+    """The class of a primitive.
+
+    Raises:
+        KeyError: there is none.
+    """
+    row = TABLE[name]
+    if name not in row.primitives:
+        raise KeyError(name)
+    return _class(row, name)
+
+
+@cache
+def function(row: Row, written: str) -> Callable[..., Any]:
+    """A function of ``ops``, from its name and arguments: the row's primitive without a strategy, hence data parallel."""
+    name, bracket, rest = written.partition("(")
+    takes, called = arguments(bracket + rest or row.called), len(row.takes.signature.parameters)
+    make = primitive(row.primitives[0])
+
+    def call(*given: Any, **named: Any) -> Any:
+        if not bracket:
+            return make()(*given, **named)
+        values = list(takes.bind(name, given, named).values())
+        return make(*values[called:])(*values[:called])
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"``{row.primitives[0]}`` without a strategy."
+    call.__signature__ = takes.signature  # type: ignore[attr-defined]
+    return call
+
+
+def shape_of(operand: Any) -> Shape:
     """Global shape of a tensor, a parameter, an array or a number."""
     return tuple(operand.shape if hasattr(operand, "shape") else np.shape(operand))
-
-
-def _of_devices(strategy: Any) -> Any:
-    """The strategy with layouts of devices instead of virtual ranks."""
-    if isinstance(strategy, Layout):
-        return device_layout(strategy)
-    if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
-        return tuple(map(_of_devices, strategy))
-    return strategy
 
 
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
@@ -213,6 +285,16 @@ def place(operand: Any, layout: Layout) -> Tensor:
     return Tensor.from_global(whole(operand, world), layout, world)
 
 
+def to_tensor(operand: Any) -> Tensor:
+    """An array as a tensor, dim 0 over all ranks where it divides: how data enters a network."""
+    if isinstance(operand, Tensor):
+        return operand
+    if isinstance(operand, Parameter):
+        return operand.everywhere()
+    bound = our_operator("identity").bind([shape_of(operand)], {})
+    return place(operand, bound.input_layouts(data_parallel(bound, current_world().size))[0])
+
+
 def typed(operands: Sequence[Any]) -> list[Any]:
     """Python numbers take the element type of the operands beside them."""
     types = [x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))]
@@ -225,6 +307,15 @@ def typed(operands: Sequence[Any]) -> list[Any]:
             x = np.asarray(x, kind)
         found.append(x)
     return found
+
+
+def _of_devices(strategy: Any) -> Any:
+    """The strategy with layouts of devices instead of virtual ranks."""
+    if isinstance(strategy, Layout):
+        return device_layout(strategy)
+    if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
+        return tuple(map(_of_devices, strategy))
+    return strategy
 
 
 def _check_written(given: Any) -> None:

@@ -10,7 +10,7 @@ import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.nn.cell import Cell
-from spmdsim.dialects.mindspore.ops.primitives import to_tensor
+from spmdsim.dialects.mindspore.primitive import to_tensor
 from spmdsim.errors import InputError
 from spmdsim.redistribution.rows import checked_ids
 from spmdsim.tensor import Tensor

@@ -1,10 +1,12 @@
-"""``mindspore.ops``: primitives (``ops.MatMul().shard(...)``) and functions (``ops.matmul(a, b)``)."""
+"""``mindspore.ops``: primitives (``ops.MatMul().shard(...)``) and functions (``ops.matmul(a, b)``), made from the table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects.mindspore.ops import functional, more, primitives
+from spmdsim.dialects.mindspore.ops import functional
+from spmdsim.dialects.mindspore.primitive import function, primitive
+from spmdsim.dialects.mindspore.table import TABLE, Row
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
@@ -19,14 +21,22 @@ NEAREST = {
     "Assign": "Parameter.set_data",
 }
 
-_MODULES = (primitives, more, functional)
+
+def _functions() -> dict[str, tuple[Row, str]]:
+    """The functions of the table by name, each with its row and as it is written there."""
+    written = [(row, text.strip()) for row in TABLE.values() for text in row.functions.split(";") if text]
+    return {text.partition("(")[0]: (row, text) for row, text in written}
 
 
 def __getattr__(name: str) -> Any:
-    found = primitives.PLAIN.get(name)
-    if found is None and name in names():
-        found = next(m.__dict__[name] for m in _MODULES if name in m.__all__)
-    if found is None:
+    functions = _functions()
+    if name in functional.__all__:
+        found = getattr(functional, name)
+    elif name in functions:
+        found = function(*functions[name])
+    elif name in TABLE and name in TABLE[name].primitives:
+        found = primitive(name)
+    else:
         from spmdsim.dialects.missing import not_covered
 
         raise not_covered(__name__, name, names(), NEAREST)
@@ -36,7 +46,8 @@ def __getattr__(name: str) -> Any:
 
 def names() -> list[str]:
     """Everything that is there."""
-    return sorted({*primitives.PLAIN, *(name for module in _MODULES for name in module.__all__)})
+    primitives = (name for row in TABLE.values() for name in row.primitives)
+    return sorted({*primitives, *_functions(), *functional.__all__})
 
 
 def __dir__() -> list[str]:

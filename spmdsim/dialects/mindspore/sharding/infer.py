@@ -18,11 +18,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.sharding.errors import bind
-from spmdsim.dialects.mindspore.sharding.operators import ELEMENTWISE, table
+from spmdsim.dialects.mindspore.table import TABLE, Row, our_operator
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
@@ -31,12 +30,6 @@ from spmdsim.tensor.operator import Op
 Shape = tuple[int, ...]
 Args = Mapping[str, Any]
 
-_REDUCE = {
-    "sumext": "sum", "sum": "sum", "reducesum": "sum", "meanext": "sum", "mean": "sum", "reducemean": "sum",
-    "prod": "prod", "prodext": "prod", "reduceprod": "prod", "max": "max", "reducemax": "max", "amax": "max",
-    "min": "min", "reducemin": "min", "amin": "min", "all": "all", "reduceall": "all", "any": "any",
-    "reduceany": "any",
-}  # fmt: skip
 _UNARY = ("elementwise", "activationwithaxis")
 #: Functions of one tensor, whose further operands lie as it does.
 _OF_ONE_OPERAND = ("softmax", "logsoftmax", "activationwithaxis")
@@ -70,7 +63,7 @@ def infer_layout(
         input_shapes = [shape for shape, layout in zip(input_shapes, layouts) if layout is not None]
     shapes = _shapes(given, arguments, input_shapes)
     name = operator.split("(")[0].strip()
-    key = name.split("/")[0].lower().replace("_", "")
+    key = _key(name)
     if input_shapes is None and "matmul" in name.lower():
         shapes = [_broadcast_batch(layout, shape, given) for layout, shape in zip(given, shapes)]
     if name == "Linear":
@@ -90,7 +83,7 @@ def infer_layout(
             check_even(layout, shape, f"operand {i}")
     found = [given[i] for i in operands] if operands else given
     bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
-    if input_shapes is not None and (key in _UNARY or name in ELEMENTWISE):
+    if input_shapes is not None and (key in _UNARY or (name in TABLE and TABLE[name].elements)):
         found = cut_first(bound, found)
     return bound.output_layouts(bound.infer(promoted(bound, found)))[0]
 
@@ -166,8 +159,7 @@ def promoted(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 
 def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
     """``x @ weight.T + bias`` with weight ``[out, in]``: a bias is not added to a pending product."""
-    op: Op = ops.matmul.op  # type: ignore[attr-defined]
-    bound = op.bind(shapes[:2], {"transpose_b": True})
+    bound = our_operator("matmul").bind(shapes[:2], {"transpose_b": True})
     product = bound.output_layouts(bound.infer(layouts[:2]))[0]
     if len(layouts) < 3:
         return product
@@ -176,7 +168,7 @@ def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
             f"the product is still to be summed over {list(product.partial_axes)}; added on every rank, the bias "
             "would be in the sum several times, so reduce the product first"
         )
-    added = ops.add.op.bind([bound.output_shapes[0], shapes[2]], {})  # type: ignore[attr-defined]
+    added = our_operator("add").bind([bound.output_shapes[0], shapes[2]], {})
     return added.output_layouts(added.infer([product, layouts[2]]))[0]
 
 
@@ -203,58 +195,48 @@ def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) ->
 
 def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[str, Any], tuple[int, ...]]:
     """Our operator, its parameters, and which operands it takes (all if empty)."""
-    first = name.split("/")[0]
-    key = first.lower().replace("_", "")
-    ndim = len(shapes[0])
-    makers: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
-        "embedding": lambda: ("embedding", {}),
-        "gather": lambda: (
-            "gather",
-            {"dim": normal_dims(int(args.get("axis", args.get("dim", 0))), ndim)[0]},
-        ),
-        "reshape": lambda: ("reshape", {"shape": full_shape(shapes[0], _wanted(args))}),
-        "view": lambda: ("reshape", {"shape": full_shape(shapes[0], _wanted(args))}),
-        "softmax": lambda: ("softmax", {"dim": normal_dims(args.get("dim", args.get("axis", -1)), ndim)}),
-        "logsoftmax": lambda: (
-            "log_softmax",
-            {"dim": normal_dims(args.get("dim", args.get("axis", -1)), ndim)},
-        ),
-        "concat": lambda: (
-            "concat",
-            {"dim": normal_dims(int(args.get("dim", args.get("axis", 0))), ndim)[0]},
-        ),
-        "cat": lambda: ("concat", {"dim": normal_dims(int(args.get("dim", args.get("axis", 0))), ndim)[0]}),
-        "permute": lambda: ("transpose", {"perm": _perm(args, ndim)}),
-        "transpose": lambda: ("transpose", {"perm": _perm(args, ndim)}),
-        "layernorm": lambda: ("layer_norm", {"epsilon": 0.0, "begin": -len(shapes[-1])}),
-        "onehot": lambda: ("one_hot", {"depth": int(args.get("num_classes", 8)), "dtype": "f4"}),
+    key, ndim = _key(name), len(shapes[0])
+    row = _rows().get(key)
+    otherwise: dict[str, Callable[[], dict[str, Any]]] = {
+        "Reshape": lambda: {"shape": full_shape(shapes[0], _wanted(args))},
+        "Transpose": lambda: {"perm": _perm(args, ndim)},
+        "LayerNorm": lambda: {"epsilon": 0.0, "begin": -len(shapes[-1])},
+        "OneHot": lambda: {"depth": int(args.get("num_classes", 8)), "dtype": "f4"},
+        "RmsNorm": lambda: {"epsilon": 0.0},
     }
-    if key in _REDUCE:
-        dims = normal_dims(args.get("dim", args.get("axis")), ndim)
-        keep = bool(args.get("keepdim", args.get("keepdims", args.get("keep_dims", False))))
-        return getattr(ops, _REDUCE[key]).op, {"dims": dims, "keepdims": keep}, ()
-    if key in ("rmsnorm", "rmsnormext"):
-        return ops.rms_norm.op, {"epsilon": 0.0}, (0, 1)  # type: ignore[attr-defined]
-    if key in makers:
-        ours, params = makers[key]()
-        return getattr(ops, ours).op, params, ()
     if key in _UNARY:
         return _elementwise(len(shapes)), {}, ()
-    for known, row in table().items():
-        if known.lower() == key:
-            return row.op, row.params(shapes, args), ()
+    if row is not None:
+        first = row.known_as[0]
+        given = {**args, "axis": args["dim"]} if "dim" in args else args
+        params = otherwise[first]() if first in otherwise else row.params(shapes, given)
+        return (
+            our_operator(row.ours) if first == "Reshape" else row.op,
+            params,
+            (0, 1) if first == "RmsNorm" else (),
+        )
     try:
-        return getattr(ops, key).op, {}, ()
+        return our_operator(key), {}, ()
     except AttributeError:
         raise RuleError(f"no operator {name!r} is known here") from None
+
+
+def _key(name: str) -> str:
+    return name.split("/")[0].strip().lower().replace("_", "")
+
+
+def _rows() -> dict[str, Row]:
+    """The rows by their names here: MindSpore's or hyper-parallel's, in lower case."""
+    rows = [row for row in TABLE.values() if row.strategies in ("rule", "gather")]
+    return {_key(name): row for row in rows for name in (*row.known_as, *row.aliases.split())}
 
 
 def _elementwise(count: int) -> Op:
     """Any element-wise function of so many operands; one whose operands may be pending sums together."""
     if count == 1:
-        return ops.relu.op  # type: ignore[attr-defined]
+        return our_operator("relu")
     if count == 2:
-        return ops.add.op  # type: ignore[attr-defined]
+        return our_operator("add")
     from spmdsim.core import Rule
 
     rule = Rule.parse(f"{', '.join(['...'] * count)} -> ...")

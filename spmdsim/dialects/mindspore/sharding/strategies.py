@@ -19,15 +19,15 @@ from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
-from spmdsim.dialects.mindspore.sharding import operators
 from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
 from spmdsim.dialects.mindspore.sharding.data_parallel import batch_parallel, data_source
 from spmdsim.dialects.mindspore.sharding.errors import ShardError, bind, refusing
+from spmdsim.dialects.mindspore.sharding.gather_modes import gather
 from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
-from spmdsim.dialects.mindspore.sharding.operators import Operator
 from spmdsim.dialects.mindspore.sharding.results import forward, result_layout
 from spmdsim.dialects.mindspore.sharding.sharded import Sharded
 from spmdsim.dialects.mindspore.sharding.tensor_parallel import nd_product
+from spmdsim.dialects.mindspore.table import Row, find
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
 
@@ -68,16 +68,14 @@ def shard(
     given = None if in_strategy is None else tuple(in_strategy)
     attributes = dict(attrs or {})
     with refusing(operator):
-        if operator in operators.DATA:
+        row = find(operator)
+        if row.strategies == "data":
             shapes = shapes or [tuple(shape) for shape in attributes.get("shapes", ())]
             return data_source(operator, shapes, given, devices, repeat or "left")
-        if operator in operators.BATCH_PARALLEL:
+        if row.strategies == "batch":
             return batch_parallel(operator, shapes, given, devices, attributes)
-        if operator in ("Gather", "EmbeddingLookup"):
-            from spmdsim.dialects.mindspore.sharding.gather_modes import gather
-
+        if row.strategies == "gather":
             return gather(shapes, given, out_strategy, devices, repeat, attributes)
-        row = operators.find(operator)
         if "layout" in attributes:
             given = configured(attributes["layout"])
         further = shapes[1:] if row.first_only else []
@@ -106,7 +104,7 @@ def _side(attributes: Mapping[str, Any]) -> str:
 
 def _by_cuts(
     name: str,
-    row: Operator,
+    row: Row,
     bound: BoundRule,
     given: Any,
     out: Any,
@@ -116,7 +114,7 @@ def _by_cuts(
 ) -> Sharded:
     ranks = _members(devices)
     if row.of_result and given is not None:
-        found = _cuts_of_result(bound, given, ranks)
+        found = cuts_of_result(bound, given, ranks)
     else:
         wanted = given if given is not None else default_cuts(bound, _count(ranks, 1))
         cuts = row.adjust(wanted, bound.shapes)
@@ -130,7 +128,7 @@ def _by_cuts(
 
 def _by_layouts(
     name: str,
-    row: Operator,
+    row: Row,
     bound: BoundRule,
     given: Sequence[Any],
     out: Any,
@@ -178,7 +176,7 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(devices if factor in dim else 1 for dim in term) for term in bound.inputs)
 
 
-def _cuts_of_result(bound: BoundRule, given: Sequence[Any], ranks: Sequence[int] | None) -> dict[str, int]:
+def cuts_of_result(bound: BoundRule, given: Sequence[Any], ranks: Sequence[int] | None) -> dict[str, int]:
     """Factor cuts from those of the result; entries for further, scalar operands are empty."""
     entries = [tuple(entry) for entry in given]
     if any(entry for entry in entries[1:]):
@@ -207,7 +205,7 @@ def _product(found: Mapping[str, int]) -> int:
 
 def _derive(
     name: str,
-    row: Operator,
+    row: Row,
     bound: BoundRule,
     strategy: Strategy,
     out: Any,
