@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -16,6 +17,7 @@ class Bounded(dict[Key, Value]):
 
     Args:
         most: entries that are kept, the latest ones.
+        free: called with a value that is forgotten.
 
     >>> squares = Bounded(2)
     >>> for n in range(4):
@@ -24,17 +26,15 @@ class Bounded(dict[Key, Value]):
     {2: 4, 3: 9}
     """
 
-    __slots__ = ("most",)
+    __slots__ = ("free", "most")
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, free: Callable[[Value], object] | None = None) -> None:
         super().__init__()
-        self.most = most
+        self.most, self.free = most, free
 
     def __setitem__(self, key: Key, value: Value) -> None:
         if len(self) >= self.most and key not in self:
-            self.forget(next(iter(self)))
+            oldest = self.pop(next(iter(self)))
+            if self.free is not None:
+                self.free(oldest)
         super().__setitem__(key, value)
-
-    def forget(self, key: Key) -> None:
-        """Leave an entry out; what has to be freed is freed here."""
-        del self[key]

@@ -255,8 +255,8 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
     described = checkpoint._to_save(bad)[1]
     gather = world.gather_objects
 
-    def disagreeing(mine):  # what all ranks would hear if rank 2 saved something else
-        found = gather(mine)
+    def disagreeing(mine, what):  # what all ranks would hear if rank 2 saved something else
+        found = gather(mine, what)
         return [*found[:2], (found[2][0], described), *found[3:]]
 
     monkeypatch.setattr(world, "gather_objects", disagreeing)

@@ -51,6 +51,17 @@ elif case == "groups":  # one rank works on other ranks than the rest
         world.run(step, [np.ones(1)])
 elif case == "facts" and not odd:  # one rank leaves while the others tell each other something
     world.gather_objects([world.rank])
+elif case == "source" and not odd or case == "sources":  # what tensors are made of is compared in a call, too
+    if odd:
+        reduce()
+    Tensor.from_global(np.ones(6), mesh("x"), world)
+elif case == "local":
+    make = Tensor.from_local if odd else Tensor.from_global
+    make(np.ones(6), mesh(None), world)
+elif case == "replicas":
+    a, b = (Tensor.from_local(np.ones(6), mesh(None), world) for _ in range(2))
+    for one in (b, a) if odd else (a, b):
+        one.check_replicas()
 elif case == "line":  # the same call from two places is a mistake only where lines are compared
     if odd:
         reduce()
@@ -118,6 +129,38 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
             ],
         ),
         ("line", ["about call 200 of ranks 0, 1, 2 in its source;"]),
+        (
+            "source",
+            [
+                "about call 200 of ranks 0, 1, 2 in its call",
+                "ranks 0, 2: from_global, at",
+                "rank 1: " + REDUCE,
+            ],
+        ),
+        (
+            "sources",
+            [
+                "about call 200 of ranks 0, 1, 2 in its call",
+                "ranks 0, 2: from_global, at",
+                "rank 1: " + REDUCE,
+            ],
+        ),
+        (
+            "local",
+            [
+                "about call 200 of ranks 0, 1, 2 in its call",
+                "ranks 0, 2: from_global, at",
+                "rank 1: from_local, at",
+            ],
+        ),
+        (
+            "replicas",
+            [
+                "about call 202 of ranks 0, 1, 2 in its tensor; ranks 0, 2: check_replicas, tensor",
+                "rank 1: check_replicas, tensor",
+                "number 2 of its kind, made at program.py:",
+            ],
+        ),
         (
             "end",
             [

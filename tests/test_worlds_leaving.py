@@ -77,9 +77,9 @@ def launch(tmp_path, case):
 def test_who_left_is_named(tmp_path):
     result = launch(tmp_path, "leave")
     assert result.returncode == 2
-    text = "program.py: error: rank 1 will not come to call 1 of ranks 0, 1, 2: all_to_all over all"
+    text = "program.py: error: rank 1 will not come to call 2 of ranks 0, 1, 2: all_to_all over all"
     assert result.stderr.count(text) == 1 and "Traceback" not in result.stderr
-    assert "rank 1 left the program; was last in call 0, all_to_all over all" in result.stderr
+    assert "rank 1 left the program; was last in call 1, all_to_all over all" in result.stderr
     assert "program.py:39" in result.stderr
 
 
@@ -98,7 +98,7 @@ def test_ranks_that_are_done_early_disturb_nobody(tmp_path, case, words):
         ("fail", 1, "ValueError: broken on one"),
         ("exit", 3, "\nsys.exit(3)\n"),
         ("interrupt", 130, "\nKeyboardInterrupt\n"),
-        ("vanish", 2, "rank 1 will not come to call 1 of ranks 0, 1, 2"),
+        ("vanish", 2, "rank 1 will not come to call 2 of ranks 0, 1, 2"),
         ("memory", 1, "MemoryError"),
         ("quick", 5, "rank 1 of 3 leaves with os._exit(5) at program.py:17\n"),
     ],

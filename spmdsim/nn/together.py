@@ -12,7 +12,7 @@ from spmdsim.core import Layout
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
-from spmdsim.tensor.tensor import ORIGINS
+from spmdsim.tensor.tensor import origin_of
 from spmdsim.trace import recorder
 from spmdsim.worlds.reduce_ops import in_type
 
@@ -64,7 +64,7 @@ def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
     copies = shared_copies(tensor.layout for tensor in tensors)
     after = joined
     for step in merge.steps(sum(sizes), copies, tensors[0].meta.held.itemsize, world.machine):
-        world.about = hash(tuple([tensor.origin for tensor in tensors])) & ORIGINS
+        world.about = origin_of(tensors)
         after = world.run(step, after)
     world.about = 0
     parts = merge.ranks if merge.collective == "reduce_scatter" else 1

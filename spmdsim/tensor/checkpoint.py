@@ -50,19 +50,21 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """
     world, mine = _to_save(tensors)
     place = Path(folder)
-    gathered = world.gather_objects([(uuid.uuid4().hex[:12], mine)] * len(world.ranks))
+    gathered = world.gather_objects([(uuid.uuid4().hex[:12], mine)] * len(world.ranks), "save")
     _require_equal([found for _, found in gathered])
     reduced = {name: (t := tensors[name].detach()).to(t.layout.reduced) for name in mine}
     saving, first = Saving(place, gathered[0][0]), 0 in world.ranks
     try:
-        _raise_first(world.gather_objects([_begin(saving) if first else None] * len(world.ranks)))
+        _raise_first(world.gather_objects([_begin(saving) if first else None] * len(world.ranks), "save"))
         written = world.gather_objects(
-            [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
+            [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)], "save"
         )
         _raise_first([problem for problem, _ in written])
         shards = [shard for _, found in written for shard in found]
         _raise_first(
-            world.gather_objects([_end(saving, reduced, shards) if first else None] * len(world.ranks))
+            world.gather_objects(
+                [_end(saving, reduced, shards) if first else None] * len(world.ranks), "save"
+            )
         )
     finally:
         if first:
@@ -230,11 +232,11 @@ def load(
             loaded[name] = _load_one(name, entry, files, world, layouts)
     except SpmdError as error:
         problem = type(error), str(error)
-    told = world.gather_objects([problem] * len(world.ranks))
+    told = world.gather_objects([problem] * len(world.ranks), "load")
     for kind, text in (one for one in told if one is not None):
         raise kind(f"{text}, at {source_line()}")
     for tensor in loaded.values() if world.compares_sources else ():
-        require_equal_source(world, tensor, Described(None, "a checkpoint's"))
+        require_equal_source(world, tensor, Described(None, "a checkpoint's"), "load")
     return loaded
 
 
@@ -247,7 +249,7 @@ def _same_manifest(place: Path, world: World) -> dict[str, Any]:
         data = manifest["data"]
     except InputError as error:
         problem = str(error)
-    gathered = world.gather_objects([(problem, data, str(place.absolute()))] * len(world.ranks))
+    gathered = world.gather_objects([(problem, data, str(place.absolute()))] * len(world.ranks), "load")
     problems = [problem for problem, _, _ in gathered]
     if None in problems:  # not all ranks have this problem
         problems = [problem and f"rank {rank}: {problem}" for rank, problem in enumerate(problems)]
@@ -317,7 +319,7 @@ def _verify(files: Path, entries: dict[str, Any], world: World) -> None:
         for name, shard, kind in jobs[rank :: world.size]:
             problem = problem or _damage(name, shard, kind, files)
         problems.append(problem)
-    _raise_first(world.gather_objects(problems))
+    _raise_first(world.gather_objects(problems, "load"))
 
 
 def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | None:

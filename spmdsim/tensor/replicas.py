@@ -16,7 +16,7 @@ import numpy as np
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.sides import in_words, number_of, sides
 from spmdsim.tensor import watch
-from spmdsim.tensor.tensor import Tensor
+from spmdsim.tensor.tensor import Tensor, origin_of
 from spmdsim.tensor.verdict import Verdict
 from spmdsim.trace.recorder import source_line
 
@@ -61,7 +61,9 @@ def check_replicas(*tensors: Any, name: str = "") -> Verdict:
         return Verdict("ok", 0.0, 0.0, "nothing to compare")
     world = named[0][1].world
     mine = [[checksum(t.held[k]) for _, t in named] for k in range(len(world.ranks))]
-    gathered = world.gather_objects(mine)
+    world.about = origin_of([t for _, t in named])
+    gathered = world.gather_objects(mine, "check_replicas")
+    world.about = 0
     for number, (what, tensor) in enumerate(named):
         groups = _copies(tensor)
         if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):
@@ -218,7 +220,7 @@ class Copies(watch.Watcher):
         if rank not in layout.mesh:
             return
         group, array = layout.replicas(rank), tensor.held[0]
-        if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn)):
+        if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn), "a comparison of copies"):
             found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
             if found is not None:
                 raise WorldError(_text(tensor.name or what, tensor, *found))
@@ -239,7 +241,7 @@ def watch_values(world: World) -> None:
         watch.watchers.insert(0, Copies())
 
 
-def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
+def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:
     """Refuse a source that is not the same on all ranks of the tensor's mesh; large ones are sampled.
 
     Of a function, the pieces that several ranks took are compared; or what it says that it gives (``words``).
@@ -257,7 +259,9 @@ def require_equal_source(world: World, tensor: Tensor, source: Any) -> None:
         array = source
     group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replicas(rank)))
     facts = (str(tensor.shape), tensor.dtype.name, str(layout), words)
-    if len(group) == 1 or world.equal_on(group, number_of(repr((*facts, 0 if words else sampled(array))))):
+    if len(group) == 1 or world.equal_on(
+        group, number_of(repr((*facts, 0 if words else sampled(array)))), what
+    ):
         return
     title = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
     where = f", made at {source_line() or 'an unknown place'}"

@@ -212,7 +212,9 @@ def mine(world: World | None) -> range:
 def together(world: World | None, done: dict[int, T]) -> list[T]:
     """Everybody's runs, in order of their numbers."""
     if world is not None and len(world.ranks) == 1:
-        done = {number: value for part in world.gather_objects([done]) for number, value in part.items()}
+        done = {
+            number: value for part in world.gather_objects([done], "check") for number, value in part.items()
+        }
     return [done[number] for number in range(1 + RUNS)]
 
 

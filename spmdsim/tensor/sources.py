@@ -146,7 +146,7 @@ def assemble(
     """
     arrays = _as_list(shards, world)
     facts = world.gather_objects(
-        [(array.shape, array.dtype.name, why_no_number(array.dtype)) for array in arrays]
+        [(array.shape, array.dtype.name, why_no_number(array.dtype)) for array in arrays], "from_local"
     )
     members = layout.mesh.rank_list
     names = {facts[rank][1] for rank in members}

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 ORIGINS = (1 << 61) - 1
 
 
+def origin_of(tensors: Sequence[Tensor]) -> int:
+    """The number of what is moved in one call: a tensor, or several together."""
+    origins = [tensor.origin for tensor in tensors]
+    return origins[0] if len(origins) == 1 else hash(tuple(origins)) & ORIGINS
+
+
 class Tensor:
     """A global tensor over a world. Its shards are never changed in place.
 

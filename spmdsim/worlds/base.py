@@ -372,12 +372,17 @@ class World(ABC):
     def barrier(self) -> None:  # noqa: B027 - in one process there is nobody to wait for
         """Wait until all ranks are here."""
 
-    def gather_objects(self, values: list[Any]) -> list[Any]:
-        """All ranks' values on every process: one per owned rank in, ``size`` out. Not traced."""
+    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
+        """All ranks' values on every process: one per owned rank in, ``size`` out. Not traced.
+
+        Args:
+            values: anything that can be pickled.
+            what: the call that needs them, which all ranks make at the same time, in words.
+        """
         return list(values)
 
-    def equal_on(self, ranks: Sequence[int], number: int) -> bool:
-        """Whether these ranks, this process's among them, have the same number; all of them ask."""
+    def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
+        """Whether these ranks, this process's among them, have the same number; all of them ask, in this call."""
         return True
 
     def gather_on(self, ranks: Sequence[int], value: Any) -> Mapping[int, Any]:

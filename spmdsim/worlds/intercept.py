@@ -58,9 +58,9 @@ class Intercepted(World):
         """Wait until all ranks are here."""
         self.inner.barrier()
 
-    def gather_objects(self, values: list[Any]) -> list[Any]:
+    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
         """All ranks' values on every process."""
-        return self.inner.gather_objects(values)
+        return self.inner.gather_objects(values, what)
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """An uninitialised array of the other world."""

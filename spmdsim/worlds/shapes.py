@@ -100,6 +100,6 @@ class ShapeOnly(World):
 
         return ShapeArray(tuple(shape), np.dtype(dtype))
 
-    def gather_objects(self, values: list[Any]) -> list[Any]:
+    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
         """The representative's value in the place of every rank's."""
         return list(values) * self.size

@@ -33,7 +33,7 @@ def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
     Raises:
         RuntimeError: naming the first rank that differs from rank 0, and both values.
     """
-    found = world.gather_objects([dict(fact) for fact in facts])
+    found = world.gather_objects([dict(fact) for fact in facts], "a comparison of arguments")
     for key, said in SAID.items():
         for rank, fact in enumerate(found):
             if fact.get(key) != found[0].get(key):

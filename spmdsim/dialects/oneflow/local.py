@@ -167,7 +167,7 @@ class LocalTensor(_Symbols):
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
-        facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards])
+        facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards], "to_global")
         members = placement.order
         if not check_meta:
             return logical_shape(placement, sbp, facts[members[0]][0])

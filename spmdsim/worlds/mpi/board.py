@@ -19,6 +19,7 @@ from contextlib import suppress
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.bounded import Bounded
 from spmdsim.errors import WorldError
 from spmdsim.worlds.mpi.counted import Counted
 
@@ -28,6 +29,8 @@ RING = 256
 GROUPS = 2048
 #: Groups of closed worlds that stay readable.
 LINGER = 32
+#: Lines of the user's that are known by their instructions.
+LINES = 8192
 #: Bytes for what numbers mean, in words.
 TEXT = 1 << 20
 
@@ -71,7 +74,7 @@ class Board:
         self._retired: deque[int] = deque()
         self._told: dict[int, str] = {}
         #: The user's lines by their instructions, as numbers that were told.
-        self.lines: dict[int, int] = {}
+        self.lines: Bounded[int, int] = Bounded(LINES)
         self._read: dict[int, tuple[tuple[int, int], dict[int, str]]] = {}
         self.numbers[self.area(me) + PROCESS] = os.getpid()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.bounded import Bounded
 from spmdsim.sides import NUMBERS, name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_lines
 from spmdsim.worlds.mpi.board import (
@@ -92,7 +93,7 @@ class Calls:
         self.number, self.settled, self.told = 0, 0, False
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
-        self.kinds: set[int] = set()
+        self.kinds: Bounded[int, None] = Bounded(KINDS)
         self.others = [place for place in places if place != board.me] if board.shared else []
         self._compared = dict.fromkeys(self.others, 0)
         self._found: dict[int, int] = {}
@@ -105,9 +106,7 @@ class Calls:
         """Whether the group has not made this kind of call yet, as far as this rank remembers."""
         if kind in self.kinds:
             return False
-        if len(self.kinds) >= KINDS:
-            self.kinds.clear()
-        self.kinds.add(kind)
+        self.kinds[kind] = None
         return True
 
     def forget(self, failed: bool = False) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.bounded import Bounded
 from spmdsim.errors import InputError, WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.sides import NUMBERS, number_of
@@ -52,6 +53,14 @@ def deadline_seconds() -> float:
     return seconds
 
 
+def members_of(step: Step) -> tuple[int, ...]:
+    """The ranks that take part in a step, sorted."""
+    ranks = set(step.src.mesh.rank_list)
+    if step.dst.mesh is not step.src.mesh:
+        ranks |= set(step.dst.mesh.rank_list)
+    return tuple(sorted(ranks))
+
+
 @dataclass(frozen=True)
 class Call:
     """What a rank is about to run, derived once per step.
@@ -71,12 +80,9 @@ class Call:
     @staticmethod
     def of(step: Step, dtype: np.dtype, algorithm: str | None) -> Call:
         """The call for a step."""
-        ranks = set(step.src.mesh.rank_list)
-        if step.dst.mesh is not step.src.mesh:
-            ranks |= set(step.dst.mesh.rank_list)
         record = Record.of(step, dtype.name, algorithm)
         found = digest(step, dtype.name, algorithm)
-        return Call(record, tuple(sorted(ranks)), found, math.prod(step.shape) * dtype.itemsize >= LARGE)
+        return Call(record, members_of(step), found, math.prod(step.shape) * dtype.itemsize >= LARGE)
 
     @staticmethod
     def named(words: str, members: Sequence[int]) -> Call:
@@ -114,9 +120,9 @@ class Checker:
         self.closed = False
         self._calls: dict[tuple[int, ...], Calls] = {}
         self._given_up: list[object] = []
-        self._kinds: dict[Any, int] = {}
+        self._kinds: Bounded[Any, int] = Bounded(KINDS)
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
-        self._made: dict[int, tuple[Any, int, int]] = {}
+        self._made: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
         self.watch = Watch.of(board)
 
     def calls(self, members: tuple[int, ...]) -> Calls:
@@ -140,13 +146,9 @@ class Checker:
         """The number of a tensor that this rank makes now: which one of its kind it is, counted from 1."""
         number = self._kinds.get(kind)
         if number is None:
-            if len(self._kinds) >= KINDS:
-                self._kinds.clear()
             number = self._kinds[kind] = number_of(f"{kind} on {kind.layout.mesh}")
         counted = self._counted[number % KINDS] = self._counted[number % KINDS] + 1
         origin: int = hash((number, counted)) & (NUMBERS - 1)
-        if len(self._made) >= KINDS:
-            del self._made[next(iter(self._made))]
         self._made[origin] = kind, counted, this_line(self.board, 2)
         return origin
 
@@ -163,9 +165,9 @@ class Checker:
         check.calls.end(check.calls.begin(check.call.digest))
 
     @contextmanager
-    def together(self, words: str) -> Iterator[None]:
-        """Something that all ranks of the world do at the same time: they meet before it."""
-        check = self.of(Call.named(words, self.everyone))
+    def together(self, words: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
+        """Something that all ranks of the world, or these, do at the same time: they meet before it."""
+        check = self.of(Call.named(words, self.everyone if ranks is None else ranks))
         with check.inside(first=True):
             yield
 

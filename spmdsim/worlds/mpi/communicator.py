@@ -142,9 +142,8 @@ class EmulatedCommunicator:
         assert given is not None  # for the type checker: only the root's sendbuf may be IN_PLACE
         schedule = self._schedule(name, given.count, given, op, root)
         vector = given.elements.copy() if sendbuf is MPI.IN_PLACE else given.elements
-        target = (
-            None if result is None or not schedule.ends_with(self._rank) else result.elements[: given.count]
-        )
+        ends = result is not None and schedule.ends_with(self._rank)
+        target = result.elements[: given.count] if result is not None and ends else None
         self._run(schedule, schedule.chunk_elements(given.count), vector, target, op, given)
 
     @_collective
@@ -163,8 +162,7 @@ class EmulatedCommunicator:
         if recvcounts is None:
             self._calls.meet("reduce_scatter")
             recvcounts = self.comm.allgather(result.count)
-        counts = recvcounts
-        self._scatter_reduced(sendbuf, result, tuple(int(count) for count in counts), op)
+        self._scatter_reduced(sendbuf, result, tuple(map(int, recvcounts)), op)
 
     def _scatter_reduced(self, sendbuf: Any, result: Buffer, counts: tuple[int, ...], op: MPI.Op) -> None:
         in_place = sendbuf is MPI.IN_PLACE
@@ -313,12 +311,9 @@ class EmulatedCommunicator:
             self._run(schedule, sizes, given, None)
             return
         total = sum(counts)
-        in_order = all(b == sum(counts[:k]) for k, b in enumerate(begins)) if len(begins) < 64 else False
-        target = (
-            result.elements[:total]
-            if in_order
-            else np.empty_like(result.elements, shape=_like(result, total))
-        )
+        in_order = len(begins) < 64 and all(b == sum(counts[:k]) for k, b in enumerate(begins))
+        shape = (total, *result.elements.shape[1:])
+        target = result.elements[:total] if in_order else np.empty_like(result.elements, shape=shape)
         self._run(schedule, sizes, given, target)
         start = 0
         for begin, count in zip(begins, counts if not in_order else ()):
@@ -398,10 +393,6 @@ def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
     raise WorldError(
         f"no algorithm of {name} fits {size} ranks, root {root}" + (", in order" * (not commutes))
     )
-
-
-def _like(result: Buffer, count: int) -> tuple[int, ...]:
-    return (count, *result.elements.shape[1:])
 
 
 def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.ending.hooks import hook_quick_exit
 from spmdsim.errors import WorldError
@@ -24,8 +25,6 @@ from spmdsim.worlds.mpi.alike import Comparison, differing
 from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT
 from spmdsim.worlds.mpi.operations import operation_name, type_name
 
-#: Kinds of calls that are remembered.
-KEPT = 4096
 #: Bytes from which on a call is compared before it runs: libraries send messages of more without a copy in between,
 #: and into a receive for less they write where they must not.
 LONG = 2048
@@ -91,7 +90,7 @@ class Calls:
     def __init__(self, comm: MPI.Comm, check: bool | str, deadline: float) -> None:
         self._comm, self._deadline, self._strict = comm, deadline, check is True
         self._on, self._number = bool(check) and comm.Get_size() > 1, 0
-        self._known: dict[Call, int] = {}
+        self._known: Bounded[Call, int] = Bounded()
         self._pending: Comparison | None = None
         self._said: Call | dict[str, str] = {}
         self.begun, self._since = False, 0.0
@@ -129,8 +128,6 @@ class Calls:
         number = self._known.get(call)
         new = number is None
         if number is None:
-            if len(self._known) >= KEPT:
-                self._known.clear()
             number = self._known[call] = number_of(repr(call.facts))
         self._post(number, call)
         self.begun = True

@@ -91,7 +91,8 @@ def check_mode(mode: bool | str | None) -> bool | str:
 
 
 def differences(records: Sequence[Record]) -> list[str]:
-    """The names of the fields that are not the same in all records."""
+    """The names of the fields that are not the same in all records; the first one alone, of calls of other names."""
     names = [field.name for field in fields(Record)]
     rows = [astuple(record) for record in records]
-    return [name.replace("_", " ") for name, column in zip(names, zip(*rows)) if len(set(column)) > 1]
+    unlike = [name.replace("_", " ") for name, column in zip(names, zip(*rows)) if len(set(column)) > 1]
+    return unlike[:1] if names[0] in unlike else unlike

@@ -7,6 +7,7 @@ from itertools import count
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
+from spmdsim.bounded import Bounded
 from spmdsim.sides import number_of
 from spmdsim.trace.recorder import source_line, users
 
@@ -18,7 +19,7 @@ KEPT = 8192
 
 #: By the identity of a function's code: itself (so that it stays its own), and 0 if it is not the user's, else where
 #: the numbers of its instructions begin.
-_codes: dict[int, tuple[CodeType, int]] = {}
+_codes: Bounded[int, tuple[CodeType, int]] = Bounded(KEPT)
 _numbers = count(1)
 
 
@@ -45,16 +46,12 @@ def this_line(board: Board, depth: int = 1) -> int:
 
 
 def _remember(frame: FrameType) -> tuple[CodeType, int]:
-    if len(_codes) >= KEPT:
-        _codes.clear()
     code = frame.f_code
     known = _codes[id(code)] = code, next(_numbers) << 32 if users(code.co_filename) else 0
     return known
 
 
 def _name(frame: FrameType, instruction: int, board: Board) -> int:
-    if len(board.lines) >= KEPT:
-        board.lines.clear()
     words = source_line(frame) or "an unknown place"
     line = board.lines[instruction] = number_of(words)
     board.tell(line, words)

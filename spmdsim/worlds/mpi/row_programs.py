@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.bounded import Bounded
 from spmdsim.redistribution.rows import GATHER_ROWS, RowStep
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.check import Call, Check, Checker
@@ -35,8 +36,8 @@ class RowPrograms:
 
     def __init__(self, rank: int, comms: Comms, shared: Shared, checker: Checker | None) -> None:
         self.rank, self.comms, self.shared, self.checker = rank, comms, shared, checker
-        self._made: dict[tuple[RowStep, np.dtype, bool], RowExchange] = {}
-        self._checks: dict[tuple[RowStep, np.dtype, bool], Check] = {}
+        self._made: Bounded[tuple[RowStep, np.dtype, bool], RowExchange] = Bounded(KEPT, RowExchange.free)
+        self._checks: Bounded[tuple[RowStep, np.dtype, bool], Check] = Bounded(KEPT)
 
     def run(
         self, step: RowStep, ids: np.ndarray, values: np.ndarray, shared: bool
@@ -53,8 +54,6 @@ class RowPrograms:
         with compared:
             found = self._made.get(key)
             if found is None:
-                if len(self._made) >= KEPT:
-                    self._made.pop(next(iter(self._made))).free()
                 found = self._made[key] = self._derive(*key)
             return (found.give_back if back else found.look_up)(contiguous(ids), contiguous(values))
 

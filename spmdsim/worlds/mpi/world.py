@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.bounded import Bounded
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.rows import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
@@ -28,11 +29,11 @@ from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
 from spmdsim.worlds.mpi.board import board_of
-from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds, making
+from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds, making, members_of
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.fingerprint import check_mode
-from spmdsim.worlds.mpi.leaving import Counts, at_end
+from spmdsim.worlds.mpi.leaving import at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.place import broadcast, place
 from spmdsim.worlds.mpi.recording import Recording, record_path
@@ -70,6 +71,11 @@ class StepProgram:
     check: Check | None = None
     run: Run | None = None
     types: list[MPI.Datatype] = field(default_factory=list)
+
+    def free(self) -> None:
+        """Free its types."""
+        for datatype in self.types:
+            datatype.Free()
 
 
 class Short(NamedTuple):
@@ -122,8 +128,8 @@ class MPIWorld(World):
             )
             self.tuning, seconds = settings["tuning"], settings["deadline"]
             self._comms, self._shared = Comms(self._everyone, seconds), Shared()
-        self._programs: dict[tuple[Step, np.dtype, str | None], StepProgram] = {}
-        self._short: dict[int, Short] = {}
+        self._programs: Bounded[tuple[Step, np.dtype, str | None], StepProgram] = Bounded(KEPT, self._forget)
+        self._short: Bounded[int, Short] = Bounded(KEPT)
         mode = settings["check"] if self.size > 1 else False
         self._deadline, self.compares_sources, self.watches_values = seconds, bool(mode), mode == "values"
         mode = "auto" if self.watches_values else mode
@@ -135,7 +141,7 @@ class MPIWorld(World):
             self._checker = Checker(self, self._comms, board, places, mode, seconds)
             self.compares = True
         if self._comms.departures is not None and self.size == MPI.COMM_WORLD.Get_size():
-            at_end(self._comms.departures, self._counts, self.comm, seconds, self._checker)
+            at_end(self._comms.departures, self._comms.counts, self.comm, seconds, self._checker)
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
 
     @classmethod
@@ -179,6 +185,10 @@ class MPIWorld(World):
         super().choose_anew()
         self._short.clear()
 
+    def _forget(self, program: StepProgram) -> None:
+        self.choose_anew()
+        program.free()
+
     def _way(self, step: Step) -> str | None:
         return SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
 
@@ -214,8 +224,6 @@ class MPIWorld(World):
 
     def _shorten(self, step: Step, run: Run, array: np.ndarray) -> None:
         """Find what runs this very step by its identity from now on."""
-        if len(self._short) >= KEPT:
-            self._short.clear()
         self._short[id(step)] = Short(run, array.shape, array.dtype, step)
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> StepProgram:
@@ -225,9 +233,6 @@ class MPIWorld(World):
             call = Call.of(step, dtype, algorithm)
             if self.rank in call.members and len(call.members) > 1:
                 program.check = self._checker.of(call)
-        if len(self._programs) >= KEPT:
-            self.choose_anew()
-            _free(self._programs.pop(next(iter(self._programs))))
         self._programs[step, dtype, algorithm] = program
         return program
 
@@ -258,13 +263,11 @@ class MPIWorld(World):
         target = step.dst.local_shape(step.shape_after, self.rank)
         if way.name == "same":
             return (lambda array: array.reshape(target)), []
+        members = members_of(step)
         if way.name == "numbered":
-            members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
-            return place_numbered(
-                numbered_exchange(step, self.rank), self._comms.of(members), members, dtype
-            ), []
+            exchange = numbered_exchange(step, self.rank)
+            return place_numbered(exchange, self._comms.of(members), members, dtype), []
         if way.name == "summed":
-            members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
             return sum_directly(step, self.rank, self._comms.of(members), members, dtype), []
         if way.traffic is None:
             return self._reducing(step, dtype, way), []
@@ -274,11 +277,15 @@ class MPIWorld(World):
             return broadcast(way.traffic, comm, dtype, root, step.shape), []
         return place(way, comm, dtype)
 
-    def _reducing(self, step: Step, dtype: np.dtype, way: Way) -> Run:
+    def _group(self, step: Step) -> tuple[tuple[int, ...], Group]:
+        """The ranks that this one reduces with, sorted, and their communicator."""
         order = step.group(self.rank)
         members = tuple(sorted(order))
         numbers = tuple(members.index(rank) for rank in order)
-        group = Group(self._comms.of(members), numbers, members.index(self.rank))
+        return members, Group(self._comms.of(members), numbers, members.index(self.rank))
+
+    def _reducing(self, step: Step, dtype: np.dtype, way: Way) -> Run:
+        _, group = self._group(step)
         if step.collective == "reduce_scatter":
             return reduce_scattered(step, group, dtype, way)
         return reduce_all(step, group, dtype, step.dst.local_shape(step.shape, self.rank), way)
@@ -302,18 +309,12 @@ class MPIWorld(World):
         """One copy of the result for all ranks of the node, if the group is on one and has any data."""
         if self.rank not in step.src.mesh or 0 in step.shape or step.src.mesh.axis_size(*step.axes) == 1:
             return otherwise
-        order = step.group(self.rank)
-        members = tuple(sorted(order))
-        comm = self._comms.of(members)
-        if 0 in step.dst.local_shape(step.shape, self.rank) or not self._shared.possible(members, comm):
+        members, group = self._group(step)
+        if 0 in step.dst.local_shape(step.shape, self.rank) or not self._shared.possible(members, group.comm):
             return otherwise
         if step.collective == "all_gather":
-            return gather_shared(group_transfers(step, self.rank), comm, dtype, self._shared, otherwise)
-        numbers = tuple(members.index(rank) for rank in order)
-        group, chunk = (
-            Group(comm, numbers, members.index(self.rank)),
-            threshold(self.tuning.chunk, len(members)),
-        )
+            return gather_shared(group_transfers(step, self.rank), group.comm, dtype, self._shared, otherwise)
+        chunk = threshold(self.tuning.chunk, len(members))
         return reduce_shared(step, group, members, dtype, self._shared, otherwise, chunk)
 
     # -- the control plane ----------------------------------------------------------------------------
@@ -327,13 +328,13 @@ class MPIWorld(World):
         with self._together("barrier"):
             self._everyone.Barrier()
 
-    def gather_objects(self, values: list[Any]) -> list[Any]:
-        """All ranks' values on every process, pickled. Not traced.
+    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
+        """All ranks' values on every process, pickled; see :meth:`World.gather_objects`.
 
         Raises:
             WorldError: some are elsewhere, or do not come before the deadline.
         """
-        with self._together("gather_objects"):
+        with self._together(what):
             return self._everyone.allgather(values[0])
 
     def origin(self, meta: Any) -> int:
@@ -345,35 +346,28 @@ class MPIWorld(World):
         if self._checker is not None:
             self._checker.settle()
 
-    def _together(self, what: str) -> AbstractContextManager[None]:
-        return nullcontext() if self._checker is None else self._checker.together(what)
+    def _together(self, what: str, ranks: Sequence[int] | None = None) -> AbstractContextManager[None]:
+        return nullcontext() if self._checker is None else self._checker.together(what, ranks)
 
     def _chosen(self, what: str) -> None:
         if self._checker is not None:
             chosen = ", ".join(f"{name}={way}" for name, way in sorted(self.algorithms.items()))
             self._checker.event(f"{what} ({chosen or 'native'}; replicated={self.replicated})")
 
-    def equal_on(self, ranks: Sequence[int], number: int) -> bool:
+    def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
         """Whether these ranks have the same number; see :meth:`World.equal_on`.
 
         Raises:
-            WorldError: some do not come before the deadline.
+            WorldError: some are elsewhere, or do not come before the deadline.
         """
-        comm = self._comms.of(tuple(sorted(ranks)))
-        try:
-            return Comparison(comm, number, self._deadline).equal()
-        except WorldError as error:
-            where = f"ranks {sorted(ranks)} compare values, at {recorder.source_line() or 'an unknown place'}"
-            raise WorldError(f"{error.message} (counted in their group) to where {where}") from None
+        members = tuple(sorted(ranks))
+        with self._together(what, members):
+            return Comparison(self._comms.of(members), number, self._deadline).equal()
 
     def gather_on(self, ranks: Sequence[int], value: Any) -> dict[int, Any]:
         """The values of these ranks; see :meth:`World.gather_on`."""
         members = sorted(ranks)
         return dict(zip(members, self._comms.of(tuple(members)).allgather(value)))
-
-    def _counts(self) -> Counts | None:
-        """What this rank has done, for the others when it leaves; None if it may leave without a word."""
-        return self._comms.counts()
 
     def close(self) -> None:
         """Free communicators and MPI types; collective over the world. Closing it again does nothing."""
@@ -389,7 +383,7 @@ class MPIWorld(World):
         if self._checker is not None:
             self._checker.close()
         for program in self._programs.values():
-            _free(program)
+            program.free()
         self._programs.clear()
         self._rows.clear()
         self._shared.close()
@@ -402,8 +396,3 @@ _launched: MPIWorld | None = None
 def _nothing(step: Step, dtype: np.dtype) -> Run:
     """What a rank outside of the meshes gets."""
     return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
-
-
-def _free(program: StepProgram) -> None:
-    for datatype in program.types:
-        datatype.Free()
