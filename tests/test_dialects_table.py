@@ -88,3 +88,65 @@ def test_no_dialect_changes_the_classes_of_the_core():
 
 def test_whole_tensors_by_the_frameworks_words(x):
     assert np.array_equal(x.numpy(), X) and np.array_equal(x.asnumpy(), X)
+
+
+ONE_LINE = """
+import importlib.util, sys
+from pathlib import Path
+import numpy as np
+
+name, first, line, program = sys.argv[1:]
+spec = importlib.util.find_spec(name)
+text = Path(spec.origin).read_text()
+assert text.count(first) == 1
+module = importlib.util.module_from_spec(spec)
+sys.modules[name] = module
+exec(compile(text.replace(first, first + line), spec.origin, "exec"), vars(module))
+
+from spmdsim import LockStep
+from spmdsim.dialects.session import use_world
+
+X = np.arange(6.0).reshape(2, 3) - 2
+wanted = np.log1p(np.exp(X))
+use_world(LockStep(2))
+exec(program)
+print("as one line")
+"""
+
+#: A dialect's table, its first line, a line more, and what programs can write with it.
+NEW_OPERATORS = {
+    "oneflow": (
+        "spmdsim.dialects.oneflow.operators",
+        "TABLE: dict[str, Row] = {",
+        '\n    "softplus": Row(core.softplus, "Softplus"),',
+        """
+import spmdsim.dialects.oneflow as flow
+x = flow.tensor(X, flow.placement("cpu", [0, 1]), flow.sbp.split(0), dtype=np.float64)
+from spmdsim.dialects.oneflow.nn import Softplus
+for y in (flow.softplus(x), x.softplus(), Softplus()(x), flow.nn.functional.softplus(x)):
+    np.testing.assert_allclose(y.numpy(), wanted)
+    assert y.sbp == x.sbp
+""",
+    ),
+    "paddle": (
+        "spmdsim.dialects.paddle.functions",
+        "TABLE: dict[str, Row] = {",
+        '\n    "softplus": Row(core.softplus, "Softplus"),',
+        """
+import spmdsim.dialects.paddle as paddle
+for y in (paddle.softplus(X), paddle.nn.Softplus()(X), paddle.nn.functional.softplus(X, name="y")):
+    np.testing.assert_allclose(y.numpy(), wanted)
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", NEW_OPERATORS)
+def test_a_new_operator_is_one_line_in_one_file(dialect):
+    """Functions, methods, layers and ``nn.functional`` follow from the row; without it there are none."""
+    arguments = NEW_OPERATORS[dialect]
+    done = subprocess.run([sys.executable, "-c", ONE_LINE, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "as one line\n", done.stderr
+    without = [arguments[0], arguments[1], "", arguments[3]]
+    done = subprocess.run([sys.executable, "-c", ONE_LINE, *without], capture_output=True, text=True)
+    assert done.returncode == 1 and "softplus" in done.stderr.lower()

@@ -55,14 +55,11 @@ def layers(table: Mapping[str, Row], base: type[Module], lift: Lift) -> dict[str
 
 
 def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
-    parameters = inspect.signature(row.call).parameters.values()
-    options = inspect.Signature(
-        [
-            p.replace(default=row.options.get(p.name, p.default))
-            for p in parameters
-            if p.default is not p.empty
-        ]
-    )
+    parameters = list(inspect.signature(row.call).parameters.values())
+    operands = inspect.Signature([p for p in parameters if p.default is p.empty])
+    options = inspect.Signature([
+        p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p.default is not p.empty
+    ])  # fmt: skip
 
     def __init__(self: Module, *given: Any, **named: Any) -> None:
         base.__init__(self)
@@ -71,8 +68,9 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
         check_reduction(chosen.arguments.get("reduction", "none"))
         vars(self).update(chosen.arguments)
 
-    def forward(self: Module, *operands: Any) -> Any:
-        return function(*operands, **{name: getattr(self, name) for name in options.parameters})
+    def forward(self: Module, *given: Any, **named: Any) -> Any:
+        chosen = {name: getattr(self, name) for name in options.parameters}
+        return function(*operands.bind(*given, **named).args, **chosen)
 
     about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
     return type(row.layer, (base,), {"__init__": __init__, "forward": forward, "__doc__": about})

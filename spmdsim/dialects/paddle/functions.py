@@ -1,33 +1,35 @@
-"""Functions of tensors by Paddle's names, each one of our operators; arrays are whole on every rank."""
+"""Paddle's operators: one row each, from which functions and layers are made; arrays are whole on every rank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
 import spmdsim.ops as core
 from spmdsim.dialects.paddle.static import everywhere
+from spmdsim.dialects.table import Row, same
 from spmdsim.tensor import Tensor
 
 
 def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Our function, with arrays among its operands taken as whole ones."""
 
-    def call(*operands: Any, **options: Any) -> Any:
-        known = next((x for x in operands if isinstance(x, Tensor)), None)
-        mesh = None if known is None else known.layout.mesh
-        given = [everywhere(x, mesh) if isinstance(x, np.ndarray) else x for x in operands]
-        options.pop("name", None)
-        return function(*given, **options)
+    @wraps(function)
+    def call(*operands: Any, name: str | None = None, **options: Any) -> Any:
+        mesh = next((x.layout.mesh for x in operands if isinstance(x, Tensor)), None)
+        return function(
+            *(everywhere(x, mesh) if isinstance(x, np.ndarray) else x for x in operands), **options
+        )
 
     return call
 
 
-def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, axis=None, keepdim=False: function(x, axis, keepdims=keepdim)
+def _reduction(function: Callable[..., Any]) -> Row:
+    return Row(lambda x, axis=None, keepdim=False: function(x, axis, keepdims=keepdim))
 
 
 def _flatten(x: Any, start_axis: int = 0, stop_axis: int = -1) -> Any:
@@ -35,39 +37,42 @@ def _flatten(x: Any, start_axis: int = 0, stop_axis: int = -1) -> Any:
     return core.reshape(x, (*x.shape[:start], math.prod(x.shape[start : stop + 1]), *x.shape[stop + 1 :]))
 
 
+def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Any:
+    return core.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)
+
+
+def _cross_entropy(input: Any, label: Any, reduction: str = "mean") -> Any:
+    labels = core.reshape(label, label.shape[:-1]) if label.ndim == input.ndim else label
+    return core.cross_entropy(input, labels, reduction)
+
+
 #: By Paddle's names.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{
-        name: lifted(getattr(core, ours))
-        for name, ours in {
-            "abs": "absolute", "add": "add", "divide": "divide", "exp": "exp", "gelu": "gelu", "log": "log",
-            "maximum": "maximum", "minimum": "minimum", "multiply": "multiply", "pow": "power", "relu": "relu",
-            "rsqrt": "rsqrt", "sigmoid": "sigmoid", "silu": "silu", "sqrt": "sqrt", "square": "square",
-            "subtract": "subtract", "tanh": "tanh", "where": "where",
-        }.items()
-    },
-    "argmax": lifted(lambda x, axis=None: core.argmax(x, axis)),
-    "cast": lifted(core.cast),
-    "flatten": lifted(_flatten),
-    "log_softmax": lifted(lambda x, axis=-1: core.log_softmax(x, axis)),
-    "matmul": lifted(
-        lambda x, y, transpose_x=False, transpose_y=False: core.matmul(
-            x, y, transpose_a=transpose_x, transpose_b=transpose_y
-        )
+TABLE: dict[str, Row] = {
+    **same(
+        core,
+        "abs=absolute add cast divide exp gelu:GELU log maximum minimum multiply pow=power relu:ReLU rsqrt "
+        "sigmoid:Sigmoid silu:Silu sqrt square subtract tanh:Tanh where",
     ),
-    "max": lifted(_reduction(core.max)),
-    "mean": lifted(_reduction(core.mean)),
-    "min": lifted(_reduction(core.min)),
-    "reshape": lifted(lambda x, shape: core.reshape(x, shape)),
-    "softmax": lifted(lambda x, axis=-1: core.softmax(x, axis)),
-    "sum": lifted(_reduction(core.sum)),
-    "transpose": lifted(lambda x, perm: core.transpose(x, perm)),
-}  # fmt: skip
+    "argmax": Row(lambda x, axis=None: core.argmax(x, axis)),
+    "flatten": Row(_flatten),
+    "log_softmax": Row(lambda x, axis=-1: core.log_softmax(x, axis)),
+    "matmul": Row(_matmul),
+    "max": _reduction(core.max),
+    "mean": _reduction(core.mean),
+    "min": _reduction(core.min),
+    "reshape": Row(lambda x, shape: core.reshape(x, shape)),
+    "softmax": Row(lambda x, axis=-1: core.softmax(x, axis), "Softmax"),
+    "sum": _reduction(core.sum),
+    "transpose": Row(lambda x, perm: core.transpose(x, perm)),
+}
+#: Those that networks use only.
+NETWORK_TABLE = {"cross_entropy": Row(_cross_entropy, "CrossEntropyLoss")}
 
 
-def concat(x: Sequence[Any], axis: int = 0) -> Any:
+def concat(x: Sequence[Any], axis: int = 0, name: str | None = None) -> Any:
     """Tensors one after the other."""
     return lifted(lambda *values: core.concat(values, axis))(*x)
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call) for name, row in TABLE.items()}
 FUNCTIONS["concat"] = concat

@@ -1,46 +1,63 @@
-"""Paddle's model-parallel layers (``fleet.layers.mpu.mp_layers``), as layouts of ours."""
+"""Paddle's model-parallel layers (``fleet.layers.mpu.mp_layers``) and ``distributed.split``, as layouts of ours."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.core import Layout
 from spmdsim.dialects.paddle.attributes import initial
 from spmdsim.dialects.paddle.distributed import fleet
-from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
-from spmdsim.dialects.paddle.static import everywhere, next_name
-from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError
+from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
+from spmdsim.dialects.paddle.static import everywhere, in_dynamic_mode, next_name
+from spmdsim.dialects.session import alone, current_world
+from spmdsim.errors import InputError, LayoutError
 from spmdsim.nn import Embedding, Linear, Module, Uniform, zeros
 from spmdsim.tensor import Tensor
 
 
-class _Layer(Module):
-    """A layer of ours, filled as soon as it is made."""
+class SplitLayer(Module):
+    """A layer of ours whose weight is split, filled as soon as it is made.
 
-    inner: Module
-    where: SplitLayout
+    Args:
+        where: how it is split.
+        name: it decides first values; two layers without one get different values, on every rank the same.
+        weight_attr: first values of the weight.
+        bias: whether there is one.
+        bias_attr: first values of the bias.
+        suffixes: what the names of weight and bias end with; their paths if left out.
+    """
 
-    def _fill(self, name: str | None, weight_attr: Any, bias: bool = False) -> None:
-        """Fill the parameters; two layers of one kind get different first values, on every rank the same."""
+    def __init__(
+        self,
+        where: SplitLayout,
+        name: str | None,
+        weight_attr: Any,
+        bias: bool = False,
+        bias_attr: Any = None,
+        suffixes: tuple[str, ...] = (),
+    ) -> None:
+        self.where = where
+        self.inner: Module
+        if where.operation == "embedding":
+            self.inner = Embedding(*where.size, where.weight)
+        else:
+            self.inner = Linear(*where.size, where.weight, bias)
         self._name = name or next_name(type(self).__name__)
-        for path, parameter in self.inner.named_parameters():
-            weight = len(parameter.shape) == 2
-            default = Uniform() if weight else zeros
-            attribute = weight_attr if weight else None
-            found, dtype, called = initial(attribute, parameter.shape, default)
-            parameter.initialiser = found
-            parameter.dtype = np.dtype(dtype) if dtype is not None else parameter.dtype
-            parameter.name = called or f"{self._name}.{path}"
+        for k, (path, parameter) in enumerate(self.inner.named_parameters()):
+            attribute, default = ((weight_attr, Uniform()), (bias_attr, zeros))[k]
+            parameter.initialiser, dtype, called = initial(attribute, parameter.shape, default)
+            parameter.dtype = parameter.dtype if dtype is None else np.dtype(dtype)
+            parameter.name = called or f"{self._name}.{suffixes[k] if suffixes else path}"
             parameter.materialise(current_world())
 
     @property
     def weight(self) -> Tensor:
         """The whole weight's tensor, of which each rank holds its part."""
-        found: Tensor = self.inner.parameters()[0].value
-        return found
+        return self.inner.parameters()[0].value
 
     @property
     def bias(self) -> Tensor | None:
@@ -52,14 +69,11 @@ class _Layer(Module):
         """Compute; an array is one that every rank has whole."""
         return self.forward(everywhere(x, self.where.mesh))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute."""
-        return self.inner(x)
-
-
-def _where(size: tuple[int, int], operation: str, axis: int, parts: int | None) -> SplitLayout:
-    world = current_world()
-    return split_layout(size, operation, axis, parts or fleet.model_parts(), world_size=world.size)
+    def products(self, x: Tensor) -> Tensor:
+        """A row-parallel layer's result before the sum; the input is split over its last dim unless it is already."""
+        kept = [entry if x.layout.mesh == self.where.mesh else () for entry in x.layout.dims[:-1]]
+        free = [tuple(axis for axis in entry if axis != "mp") for entry in kept]
+        return self.inner(x.to(self.where.mesh(*free, "mp")))
 
 
 def _no_group(mp_group: Any) -> None:
@@ -67,7 +81,12 @@ def _no_group(mp_group: Any) -> None:
         raise InputError("groups follow from layouts here, so mp_group must be None; nearest: mp_degree=N")
 
 
-class VocabParallelEmbedding(_Layer):
+def _where(size: tuple[int, int], operation: str, axis: int, parts: int | None, mp_group: Any) -> SplitLayout:
+    _no_group(mp_group)
+    return split_layout(size, operation, axis, parts or fleet.model_parts(), world_size=current_world().size)
+
+
+class VocabParallelEmbedding(SplitLayer):
     """A table split by rows; the looked-up rows are summed over the ranks.
 
     Raises:
@@ -84,10 +103,8 @@ class VocabParallelEmbedding(_Layer):
         *,
         mp_degree: int | None = None,
     ) -> None:
-        _no_group(mp_group)
-        self.where = _where((num_embeddings, embedding_dim), "embedding", 0, mp_degree)
-        self.inner = Embedding(num_embeddings, embedding_dim, self.where.weight)
-        self._fill(name, weight_attr)
+        where = _where((num_embeddings, embedding_dim), "embedding", 0, mp_degree, mp_group)
+        super().__init__(where, name, weight_attr)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[...] -> [..., embedding_dim]``."""
@@ -95,7 +112,7 @@ class VocabParallelEmbedding(_Layer):
         return y.to(y.layout.reduced)
 
 
-class ColumnParallelLinear(_Layer):
+class ColumnParallelLinear(SplitLayer):
     """A weight split by columns, with a bias split alike (none unless ``has_bias``, as in Paddle).
 
     Raises:
@@ -115,19 +132,17 @@ class ColumnParallelLinear(_Layer):
         *,
         mp_degree: int | None = None,
     ) -> None:
-        _no_group(mp_group)
-        self.where = _where((in_features, out_features), "linear", 1, mp_degree)
         self.gather_output = gather_output
-        self.inner = Linear(in_features, out_features, self.where.weight, bool(has_bias))
-        self._fill(name, weight_attr)
+        where = _where((in_features, out_features), "linear", 1, mp_degree, mp_group)
+        super().__init__(where, name, weight_attr, bool(has_bias))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in] -> [..., out]``; split over the columns unless gathered."""
         y = self.inner(x)
-        return y.to(self.where.mesh(*[None] * y.ndim)) if self.gather_output else y
+        return y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
 
 
-class RowParallelLinear(_Layer):
+class RowParallelLinear(SplitLayer):
     """A weight split by rows; the products are summed, then the bias is added, once.
 
     Raises:
@@ -147,18 +162,13 @@ class RowParallelLinear(_Layer):
         *,
         mp_degree: int | None = None,
     ) -> None:
-        _no_group(mp_group)
-        self.where = _where((in_features, out_features), "linear", 0, mp_degree)
-        bias: Any = self.where.bias if has_bias else False
-        self.inner = Linear(in_features, out_features, self.where.weight, bias)
         self.input_is_parallel = input_is_parallel
-        self._fill(name, weight_attr)
+        where = _where((in_features, out_features), "linear", 0, mp_degree, mp_group)
+        super().__init__(where, name, weight_attr, has_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in] -> [..., out]``; the input is split over its last dim unless it is already."""
-        kept = [entry if x.layout.mesh == self.where.mesh else () for entry in x.layout.dims[:-1]]
-        free = [tuple(axis for axis in entry if axis != "mp") for entry in kept]
-        y = self.inner(x.to(self.where.mesh(*free, "mp")))
+        y = self.products(x)
         return y.to(y.layout.reduced)
 
 
@@ -196,4 +206,77 @@ class ParallelCrossEntropy(Module):
         return ops.reshape(losses, (*losses.shape, 1)) if column else losses
 
 
-__all__ = ["ColumnParallelLinear", "ParallelCrossEntropy", "RowParallelLinear", "VocabParallelEmbedding"]
+def split(
+    x: Tensor | np.ndarray,
+    size: Sequence[int],
+    operation: str,
+    axis: int = 0,
+    num_partitions: int = 1,
+    gather_out: bool = True,
+    weight_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+    *,
+    padding_row: bool = True,
+) -> Tensor:
+    """A parallel Embedding or Linear, its parameter split over ``num_partitions`` ranks.
+
+    Args:
+        x: ids, or the input; the same on every rank.
+        size: global shape of the weight.
+        operation: ``"embedding"`` or ``"linear"``.
+        axis: the weight dim that is split.
+        num_partitions: into how many parts; several groups of ranks may do the same.
+        gather_out: whether the full result ends on every rank. A row-parallel linear without it gives the
+            partial products, without bias, as Paddle does.
+        weight_attr: first values of the weight: a ``ParamAttr``, an initializer, or an array.
+        bias_attr: first values of the bias; False for none.
+        name: the parameter's name; it decides its first values.
+        padding_row: keep a zero row at the end of every part of an embedding's table, as the document
+            describes it; False for masks, as today's code has it. The result is the same.
+
+    Raises:
+        ValueError: everything that Paddle refuses, in its words; where it asserts an AssertionError too.
+    """
+    world = current_world()
+    check_call(size, operation)
+    if in_dynamic_mode():
+        raise LayoutError(
+            "paddle.distributed.split cannot be used in dynamic graph mode, please use ParallelEmbedding, "
+            "ParallelRowLinear, ParallelColumnLinear instead. (Here: VocabParallelEmbedding, RowParallelLinear, "
+            "ColumnParallelLinear; or enable_static().)"
+        )
+    if not fleet.initialised():
+        raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
+    if num_partitions > world.size:
+        raise LayoutError(f"num_partitions is {num_partitions}, but {world.size} ranks are running{alone()}")
+    # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
+    where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
+    row_parallel = operation == "linear" and axis == 0
+    pending = row_parallel and not gather_out and num_partitions > 1
+    biased = bias_attr is not False and not pending
+    layer = SplitLayer(where, name or next_name("split"), weight_attr, biased, bias_attr, ("w", "b"))
+    given = everywhere(x, where.mesh)
+    if operation == "embedding" and padding_row and num_partitions > 1:
+        y = ops.padded_embedding(given, with_padding_rows(layer.weight, where))
+    else:
+        y = layer.products(given) if row_parallel else layer.inner(given)
+    if not pending:
+        y = y.to(y.layout.reduced)
+    return y.to(Layout.replicated(where.mesh, y.ndim)) if gather_out and operation == "linear" else y
+
+
+def with_padding_rows(table: Tensor, where: SplitLayout) -> Tensor:
+    """The table with a zero row at the end of every rank's part."""
+    shards = [np.vstack([shard, np.zeros((1, shard.shape[1]), shard.dtype)]) for shard in table.shards]
+    rows, columns = where.size
+    return Tensor.from_local(shards, table.layout, table.world, shape=(rows + where.num_partitions, columns))
+
+
+__all__ = [
+    "ColumnParallelLinear",
+    "ParallelCrossEntropy",
+    "RowParallelLinear",
+    "VocabParallelEmbedding",
+    "split",
+]

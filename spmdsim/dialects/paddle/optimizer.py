@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from spmdsim import nn
+from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError
-from spmdsim.nn import SGD as CoreSGD
-from spmdsim.nn import Adam as CoreAdam
-from spmdsim.nn import Parameter
 
 
-class _Gradients:
-    """What all share."""
-
-    parameters: list[Parameter]
-    rate: float
-
+class _Words(nn.Optimiser):
     def clear_grad(self, set_to_zero: bool = True) -> None:
         """Forget all gradients."""
-        for parameter in self.parameters:
-            if parameter.tensor is not None:
-                parameter.tensor.grad = None
+        self.zero_grad()
 
     def get_lr(self) -> float:
         """The learning rate."""
@@ -34,73 +24,28 @@ class _Gradients:
         self.rate = float(value)
 
 
-def _given(parameters: Sequence[Parameter] | None) -> list[Parameter]:
+def _arguments(parameters: Any, rate: float, decay: float | None, **options: Any) -> dict[str, Any]:
     if parameters is None:
         raise InputError("an optimiser needs parameters=model.parameters()")
-    return list(parameters)
+    return {"parameters": list(parameters), "rate": rate, "weight_decay": decay or 0.0, **options}
 
 
-class SGD(_Gradients, CoreSGD):
-    """Gradient descent."""
-
-    def __init__(
-        self, learning_rate: float = 0.001, parameters: Any = None, weight_decay: float | None = None
-    ) -> None:
-        super().__init__(_given(parameters), learning_rate, 0.0, weight_decay or 0.0)
+SGD = renamed("SGD", nn.SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None: _arguments(
+    parameters, learning_rate, weight_decay), _Words)  # fmt: skip
+Momentum = renamed("Momentum", nn.SGD, lambda learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False,
+    weight_decay=None: _arguments(parameters, learning_rate, weight_decay, momentum=momentum,
+    nesterov=use_nesterov), _Words)  # fmt: skip
 
 
-class Momentum(_Gradients, CoreSGD):
-    """Gradient descent with momentum."""
-
-    def __init__(
-        self,
-        learning_rate: float = 0.001,
-        momentum: float = 0.9,
-        parameters: Any = None,
-        use_nesterov: bool = False,
-        weight_decay: float | None = None,
-    ) -> None:
-        super().__init__(
-            _given(parameters), learning_rate, momentum, weight_decay or 0.0, nesterov=use_nesterov
-        )
+def _adam(name: str, default_decay: float, decoupled: bool, *bases: Any) -> Any:
+    return renamed(name, nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
+        weight_decay=None: _arguments(parameters, learning_rate, default_decay if weight_decay is None else weight_decay,
+        betas=(beta1, beta2), epsilon=epsilon, decoupled=decoupled), *bases, _Words)  # fmt: skip
 
 
-class Adam(_Gradients, CoreAdam):
-    """Adam; weight decay is added to the gradient."""
-
-    #: The weight decay if none is given, and whether it acts on the value itself.
-    decay, decoupled = 0.0, False
-
-    def __init__(
-        self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        parameters: Any = None,
-        weight_decay: float | None = None,
-    ) -> None:
-        decay = self.decay if weight_decay is None else weight_decay
-        own, self.added = (decay, 0.0) if self.decoupled else (0.0, decay)
-        super().__init__(_given(parameters), learning_rate, (beta1, beta2), epsilon, own)
-
-    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """One step with bias-corrected moments."""
-        if self.added:
-            gradient = gradient + value.dtype.type(self.added) * value
-        return super().new_value(value, gradient, state)
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay, 0.01 if left out."""
-
-    decay, decoupled = 0.01, True
-
-
-def __getattr__(name: str) -> Any:
-    from spmdsim.dialects.missing import not_covered
-
-    raise not_covered(__name__, name, __all__, {"lr": "set_lr before each step"})
-
+#: Weight decay is added to the gradient, or acts on the value itself.
+Adam = _adam("Adam", 0.0, False)
+AdamW = _adam("AdamW", 0.01, True, Adam)
 
 __all__ = ["SGD", "Adam", "AdamW", "Momentum"]
+__getattr__ = refusal(__name__, __all__, {"lr": "set_lr before each step"})

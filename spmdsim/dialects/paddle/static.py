@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,20 +69,21 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 def randint(
     low: int = 0, high: int | None = None, shape: Sequence[int] = (1,), dtype: Any = "int64"
 ) -> HostTensor:
-    """Whole numbers in ``[low, high)``, the same on every rank."""
-    if high is None:
-        low, high = 0, low
-    return host(np.random.default_rng(next_seed()).integers(low, high, size=_shape(shape)).astype(dtype))
+    """Whole numbers in ``[low, high)``, or ``[0, low)``, the same on every rank."""
+    bounds = (0, low) if high is None else (low, high)
+    return host(np.random.default_rng(next_seed()).integers(*bounds, size=_shape(shape)).astype(dtype))
 
 
-def randn(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
-    """Normal numbers, the same on every rank."""
-    return host(np.random.default_rng(next_seed()).normal(size=_shape(shape)).astype(dtype))
+def _random(about: str, method: str) -> Callable[..., HostTensor]:
+    def draw(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
+        return host(getattr(np.random.default_rng(next_seed()), method)(size=_shape(shape)).astype(dtype))
+
+    draw.__doc__ = about
+    return draw
 
 
-def rand(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
-    """Numbers uniform in [0, 1), the same on every rank."""
-    return host(np.random.default_rng(next_seed()).random(_shape(shape)).astype(dtype))
+randn = _random("Normal numbers, the same on every rank.", "normal")
+rand = _random("Numbers uniform in [0, 1), the same on every rank.", "random")
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Any:
@@ -91,19 +92,19 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
     return array if stop_gradient else everywhere(array, requires_grad=True)
 
 
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = "float32") -> HostTensor:
+    """One value everywhere."""
+    return host(np.full(_shape(shape), fill_value, dtype))
+
+
 def ones(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
     """Ones."""
-    return host(np.ones(_shape(shape), dtype))
+    return full(shape, 1, dtype)
 
 
 def zeros(shape: Sequence[int], dtype: Any = "float32") -> HostTensor:
     """Zeros."""
-    return host(np.zeros(_shape(shape), dtype))
-
-
-def full(shape: Sequence[int], fill_value: Any, dtype: Any = "float32") -> HostTensor:
-    """One value everywhere."""
-    return host(np.full(_shape(shape), fill_value, dtype))
+    return full(shape, 0, dtype)
 
 
 def arange(*bounds: Any, dtype: Any = None) -> HostTensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
+from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import InputError
 
@@ -105,17 +107,13 @@ def is_first_worker() -> bool:
     return worker_index() == 0
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("layers", "meta_parallel"):
-        from importlib import import_module
-
-        return import_module(f"{__name__}.{name}")
-    from spmdsim.dialects.missing import not_covered
-
-    raise not_covered(__name__, name, __all__, {"utils": "layouts: Shard(0) over mp along the sequence"})
-
-
 __all__ = [
     "DistributedStrategy", "HybridCommunicateGroup", "distributed_model", "distributed_optimizer",
     "get_hybrid_communicate_group", "init", "is_first_worker", "meta_parallel", "worker_index", "worker_num",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("layers", "meta_parallel"):
+        return import_module(f"{__name__}.{name}")
+    raise not_covered(__name__, name, __all__, {"utils": "layouts: Shard(0) over mp along the sequence"})

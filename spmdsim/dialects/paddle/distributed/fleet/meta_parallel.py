@@ -1,13 +1,7 @@
 """Paddle's model-parallel layers, where older programs import them from."""
 
-from spmdsim.dialects.paddle.distributed.fleet.layers import mpu
-from spmdsim.dialects.paddle.distributed.fleet.layers.mpu import (
-    ColumnParallelLinear,
-    ParallelCrossEntropy,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-)
+from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.paddle.distributed.fleet.layers.mpu import *  # noqa: F403
+from spmdsim.dialects.paddle.distributed.fleet.layers.mpu import NEAREST, __all__
 
-__all__ = ["ColumnParallelLinear", "ParallelCrossEntropy", "RowParallelLinear", "VocabParallelEmbedding"]
-
-__getattr__ = mpu.__getattr__
+__getattr__ = refusal(__name__, __all__, NEAREST)
