@@ -117,7 +117,7 @@ print("as one line")
 NEW_OPERATORS = {
     "oneflow": (
         "spmdsim.dialects.oneflow.operators",
-        "TABLE: dict[str, Row] = {",
+        "\nTABLE: dict[str, Row] = {",
         '\n    "softplus": Row(core.softplus, "Softplus"),',
         """
 import spmdsim.dialects.oneflow as flow
@@ -130,7 +130,7 @@ for y in (flow.softplus(x), x.softplus(), Softplus()(x), flow.nn.functional.soft
     ),
     "paddle": (
         "spmdsim.dialects.paddle.functions",
-        "TABLE: dict[str, Row] = {",
+        "\nTABLE: dict[str, Row] = {",
         '\n    "softplus": Row(core.softplus, "Softplus"),',
         """
 import spmdsim.dialects.paddle as paddle
