@@ -13,8 +13,7 @@ from spmdsim.errors import WorldError
 
 pytest.importorskip("mpi4py")
 from spmdsim.worlds import MPIWorld
-from spmdsim.worlds.mpi import board as boards
-from spmdsim.worlds.mpi.board import BEGUN, RING, Board
+from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board
 from spmdsim.worlds.mpi.calls import EVERY, Calls
 from spmdsim.worlds.mpi.fingerprint import Record
 
@@ -34,10 +33,10 @@ class World:
 @pytest.fixture
 def ranks():
     """The calls of three ranks in one process."""
-    memory = mmap.mmap(-1, 3 * boards._AREA * 8)
+    areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(3)]
     found = []
     for me in range(3):
-        one = Board(memory, (0, 1, 2), me, True)
+        one = Board(areas, (0, 1, 2), me)
         for number, words in ((7, "all_gather"), (8, "all_reduce")):
             one.tell(number, Record(words, source_layout="a", target_layout="b").packed())
         found.append((Calls(one, "world", (0, 1, 2), (0, 1, 2), World(), False), one))

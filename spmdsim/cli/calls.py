@@ -10,7 +10,7 @@ EXAMPLES = """\
 examples:
   spmdsim launch -n 8 --record calls.json script.py     written on a stop, the deadline, SIGTERM or SIGUSR1
   spmdsim calls calls.json                              as a table; ui.perfetto.dev opens the same file
-  spmdsim calls calls.rank*.json                        of ranks on several nodes, which write a file each
+  spmdsim calls calls.rank*.json                        of worlds of some of the ranks, which write a file each
 
 A letter stands for a call and its line; "..." follows where the rank is in it still, "-" stands where it did not come.
 The first call that ranks made differently is marked with ">".

@@ -246,6 +246,9 @@ for _exit, _text in EXITS.items():
             (WHO, "{here}", "{there}"), never=("LEFT",), ways=(LAUNCH,),
         )
     )  # fmt: skip
+    CASES.append(
+        replace(CASES[-1], name=f"{CASES[-1].name}, on two nodes", variables={"SPMDSIM_RANKS_PER_NODE": "2"})
+    )
 
 #: The same where calls take another way through the library, or ranks share no memory, as on several nodes.
 APART = "def fails(*_): raise OSError(28, 'no space')\nos.ftruncate = fails\n"
@@ -262,6 +265,50 @@ for _name, (_setup, _top) in SETTINGS.items():
     ):
         for _case in both(f"{_what}, {_name}", _setup + _setup_two, _here, _there, phases=("late",)):
             CASES.append(replace(_case, top=_top, ways=(LAUNCH,)))
+#: Two ranks are a node, or each rank is one: what is seen of a rank goes through the network.
+NODES = {"on two nodes": "2", "on four nodes": "1"}
+for _name, _each in NODES.items():
+    _more = {
+        "variables": {"SPMDSIM_RANKS_PER_NODE": _each},
+        "ways": (MPIRUN, LAUNCH) if _each == "2" else (LAUNCH,),
+    }
+    for _what, _setup, _here, _there in (
+        ("layout", PAIR, "A.to(NONE)", "B.to(NONE)"),
+        ("two equal calls on other tensors", ALIKE, "(A.to(R), B.to(R))", "(B.to(R), A.to(R))"),
+        ("barrier against a collective", "", "x.to(COLUMNS)", "w.barrier()"),
+    ):
+        for _case in both(f"{_what}, {_name}", _setup, _here, _there, seconds=LATE):
+            CASES.append(replace(_case, **_more))
+    for _what, _text, _says, _seconds in (
+        (
+            "a call of a thousand left out",
+            "begins()\nfor k in range(1000):\n    if not (bad and k == 300): x.to(R)  # @here\n",
+            ("{here}",),
+            LATE,
+        ),
+        (
+            "a whole value taken by some",
+            "step(90)\nbegins()\nif bad: x.full()  # @here\n",
+            ("{here}", "{step}"),
+            LATE,
+        ),
+        ("leaves early", "step(300)\nbegins()\nif bad: sys.exit(0)\n", ("{step}",), SECONDS),
+        ("stops", "step(300)\nbegins()\nif bad: os.kill(os.getpid(), signal.SIGSTOP)\n", ("{step}",), LATE),
+        ("is late", "step(300)\nbegins()\nif bad: time.sleep(60)\n", ("{step}",), LATE),
+        (
+            "raises",
+            "step(300)\nbegins()\nif bad: raise ValueError('broken on purpose')  # @here\n",
+            ("{here}",),
+            SECONDS,
+        ),
+        (
+            "saves alone",
+            "step(90)\nbegins()\nfrom spmdsim.tensor.checkpoint import save\nif bad: save(os.path.join(FOLDER, 'c'), {'x': x})  # @here\n",
+            ("{here}", "{step}"),
+            LATE,
+        ),
+    ):
+        CASES.append(Case(f"{_what}, {_name}", KIND, _text, (WHO, *_says), seconds=_seconds, **_more))  # type: ignore[arg-type]
 CASES += [
     Case("a call left out, without shared memory", KIND, "step(40)\nbegins()\nif not bad: x.to(COLUMNS)  # @here\n", (WHO, "{here}"), top=APART, seconds=LATE),
     Case("leaves early, without shared memory", KIND, "step(40)\nbegins()\nif bad: sys.exit(0)\n", (WHO, "{step}"), top=APART, seconds=LATE),

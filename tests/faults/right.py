@@ -80,6 +80,13 @@ CASES += [
     for name in ("nothing odd", "a training", "pairs work at their own pace", "a world is closed, another is opened")
 ]  # fmt: skip
 CASES += [
+    Case(f"{name}, on two nodes", KIND, PROGRAMS[name], fails=False, seconds=40, ways=(MPIRUN, LAUNCH), variables={"SPMDSIM_RANKS_PER_NODE": "2"})
+    for name in (
+        "nothing odd", "one rank ends 3 s late", "rank 0 compares with a world of its own", "one rank looks at its pieces",
+        "pairs work at their own pace", "ranks outside of a mesh", "a training", "a world is closed, another is opened",
+    )
+]  # fmt: skip
+CASES += [
     Case("nothing odd, emulated", KIND, "step(300)\nfor _ in range(20): comm.Allgather(s, g); comm.Bcast(s); comm.Barrier()\n", fails=False, ways=(EMULATED,), seconds=40),
     Case("one rank is 3 s late, emulated", KIND, "step(3)\nif bad: time.sleep(3)\nstep(100)\n", fails=False, ways=(EMULATED,), seconds=40),
     Case("a result only where it is wanted, emulated", KIND, "for _ in range(30): comm.Reduce(s, r if rank == 0 else None, root=0); comm.Gather(s, g if rank == 0 else None)\n", fails=False, ways=(EMULATED,), seconds=40),

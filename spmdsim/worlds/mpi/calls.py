@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
-from spmdsim.sides import NUMBERS, name_ranks, number_of, sides
+from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_lines
 from spmdsim.worlds.mpi.board import (
     AGREED,
@@ -58,6 +58,7 @@ class Calls:
         number: how many were begun.
         told: whether somebody was told already that ranks disagree or do not come.
         settled: how many there were when they were last compared.
+        far: the places of members on other nodes.
     """
 
     __slots__ = (
@@ -68,7 +69,7 @@ class Calls:
         "begin",
         "board",
         "end",
-        "heard",
+        "far",
         "key",
         "kinds",
         "members",
@@ -94,12 +95,12 @@ class Calls:
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
         self.kinds: Bounded[int, None] = Bounded(KINDS)
-        self.others = [place for place in places if place != board.me] if board.shared else []
+        self.others = [place for place in places if place != board.me]
+        self.far = [place for place in self.others if place in board.far]
         self._compared = dict.fromkeys(self.others, 0)
         self._found: dict[int, int] = {}
         self._lock = Lock()  # the thread of ``waiting`` compares, too
         self._tensor_words = checker.tensor
-        self.heard: dict[tuple[int, int], tuple[Record, str, int, int]] = {}
         self.begin, self.end = _noting(self, checker.world, strict)
 
     def new(self, kind: int) -> bool:
@@ -121,19 +122,20 @@ class Calls:
             return self._differs()
 
     def _differs(self) -> int | None:
-        numbers, mine, first = self.board.numbers, self.start, None
+        areas, numbers, mine, first = self.board.areas, self.board.numbers, self.start, None
         own = self.number
         for place in self.others:
             at = self._at(place)
             if at is None:
                 continue
-            since, until = self._compared[place], min(own, numbers[at + BEGUN])
+            theirs = areas[place]
+            since, until = self._compared[place], min(own, theirs[at + BEGUN])
             while since < until:
                 k = since % RING
                 many = min(until - since, RING - k)
                 a, b = column(mine, AGREED, since), column(at, AGREED, since)
-                if numbers[a : a + many].tobytes() != numbers[b : b + many].tobytes():
-                    wrong = next(i for i in range(many) if numbers[a + i] != numbers[b + i]) + since
+                if numbers[a : a + many].tobytes() != theirs[b : b + many].tobytes():
+                    wrong = next(i for i in range(many) if numbers[a + i] != theirs[b + i]) + since
                     first = wrong if first is None else min(first, wrong)
                     break
                 since += many
@@ -144,47 +146,31 @@ class Calls:
 
     def arrived(self, number: int) -> list[int]:
         """The members that have begun this call, by their ranks."""
-        numbers = self.board.numbers
-        found = []
-        for rank, place in zip(self.members, self.places):
-            at = self.start if place == self.board.me else self._at(place)
-            if at is not None and numbers[at + BEGUN] > number:
-                found.append(rank)
-        return found
+        return [rank for rank, place in zip(self.members, self.places) if self._begun(place) > number]
 
-    def noted(self) -> list[tuple[Record, str, int, int]]:
-        """This rank's calls since they were last compared, to be told by messages."""
-        found = [self.record(self.board.me, number) for number in range(self.settled, self.number)]
-        return [one for one in found if one is not None]
+    def came(self, number: int, places: Sequence[int]) -> bool:
+        """Whether the members at some places have begun this call."""
+        return all(self._begun(place) > number for place in places)
 
-    def summary(self) -> int:
-        """A number for what must agree in these calls."""
-        numbers = self.board.numbers
-        some = [numbers[column(self.start, AGREED, k)] for k in range(self.settled, self.number)]
-        return hash((self.number, *some)) & (NUMBERS - 1)
-
-    def hear(self, said: Sequence[list[tuple[Record, str, int, int]]]) -> int:
-        """Take what the members said of their calls since the last comparison: the first one in which they differ."""
-        for place, records in zip(self.places, said):
-            self.heard |= {(place, self.settled + k): record for k, record in enumerate(records)}
-        alike = min(map(len, said))
-        differ = (k for k in range(alike) if len({records[k][3] for records in said}) > 1)
-        return self.settled + next(differ, alike)
+    def _begun(self, place: int) -> int:
+        at = self.start if place == self.board.me else self._at(place)
+        return 0 if at is None else int(self.board.areas[place][at + BEGUN])
 
     def room(self) -> bool:
         """Whether the next calls may be noted without writing over some that others have not compared yet."""
         least = self.number - RING + 2 * EVERY
         if least <= 0:
             return True
-        numbers = self.board.numbers
+        areas = self.board.areas
         return all(
-            (at := self._at(place)) is not None and numbers[at + COMPARED] >= least for place in self.others
+            (at := self._at(place)) is not None and areas[place][at + COMPARED] >= least
+            for place in self.others
         )
 
     def _at(self, place: int) -> int | None:
         """Where another member's numbers of this group begin."""
         at = self._found.get(place)
-        if at is None or self.board.numbers[at + KEY] != self.key:
+        if at is None or self.board.areas[place][at + KEY] != self.key:
             self._found.pop(place, None)
             at = self.board.find(place, self.key)
             if at is not None:
@@ -195,13 +181,11 @@ class Calls:
 
     def record(self, place: int, number: int) -> tuple[Record, str, int, int] | None:
         """A member's call in words, its line, its tensor and the number that must agree; None if it is not kept."""
-        if (heard := self.heard.get((place, number))) is not None:
-            return heard
         at = self.start if place == self.board.me else self._at(place)
         if at is None:
             return None
-        numbers, board = self.board.numbers, self.board
-        if number not in board.kept(at):
+        board, numbers = self.board, self.board.areas[place]
+        if number not in board.kept(place, at):
             return None
         agreed, tensor, line = (numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE))
         words = self._words(place, agreed ^ tensor)
@@ -246,15 +230,15 @@ class Calls:
 
     def parted(self) -> str:
         """Since when equal calls come from other lines, in words: there a member made one more or one less than the rest."""
-        numbers, here = self.board.numbers, self.board.me
+        areas, here = self.board.areas, self.board.me
         found = [
             (rank, place, self.start if place == here else self._at(place))
             for rank, place in zip(self.members, self.places)
         ]
         there = [(rank, place, at) for rank, place, at in found if at is not None]
-        begun = [numbers[at + BEGUN] for _, _, at in there]
+        begun = [areas[place][at + BEGUN] for _, place, at in there]
         for number in range(max(0, max(begun) - RING), min(begun)):
-            if len({numbers[column(at, LINE, number)] for _, _, at in there}) > 1:
+            if len({areas[place][column(at, LINE, number)] for _, place, at in there}) > 1:
                 records = ((rank, self.record(place, number)) for rank, place, _ in there)
                 lines = sides((rank, "?" if record is None else record[1]) for rank, record in records)
                 told = ", ".join(f"{name_ranks(ranks)} at {line}" for ranks, line in lines)
@@ -279,7 +263,7 @@ def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int
     """What notes that a call begins and that it ends; closures, since they are on the way of every call."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
     clock = time.monotonic_ns
-    inside, here, begun = board.area(board.me) + INSIDE, board.inside(start), start + BEGUN
+    inside, here, begun = INSIDE, board.inside(start), start + BEGUN
     agreed, tensors, lines, begins, ends = (column(start, k, 0) for k in (AGREED, TENSOR, LINE, BEGIN, END))
 
     def begin(digest: int) -> int:

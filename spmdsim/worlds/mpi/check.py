@@ -18,12 +18,12 @@ from spmdsim.errors import InputError, WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.local_steps import contiguous
-from spmdsim.worlds.mpi.board import DONE, FAILED, Board, known_board
+from spmdsim.worlds.mpi.board import DONE, FAILED, INSIDE, Board
+from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
 from spmdsim.worlds.mpi.fingerprint import Record, digest
-from spmdsim.worlds.mpi.leaving import key
 from spmdsim.worlds.mpi.lines import this_line
-from spmdsim.worlds.mpi.waiting import Watch, absence, nobody_comes
+from spmdsim.worlds.mpi.waiting import Watch, absence, held_up
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -119,7 +119,6 @@ class Checker:
         self.everyone = tuple(range(len(self.places)))
         self.closed = False
         self._calls: dict[tuple[int, ...], Calls] = {}
-        self._given_up: list[object] = []
         self._kinds: Bounded[Any, int] = Bounded(KINDS)
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
         self._made: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
@@ -178,43 +177,26 @@ class Checker:
             WorldError: they disagree.
         """
         for calls in self._calls.values():
-            if calls.number != calls.settled and self.board.shared:
+            if calls.number != calls.settled:
+                if calls.far:
+                    self._reach(calls)
                 self.compare(calls)
 
     def compare(self, calls: Calls) -> None:
-        """The same for the calls of one group. Where ranks cannot read each other's, it is a collective of theirs."""
-        number = calls.differs() if self.board.shared else self._by_messages(calls)
+        """The same for the calls of one group."""
+        self.board.refresh()
+        number = calls.differs()
         if number is not None:
             calls.tell_tensor(number)
             end = time.monotonic() + min(GRACE, self.deadline)
-            while (
-                self.board.shared
-                and len(calls.arrived(number)) < len(calls.members)
-                and time.monotonic() < end
-            ):
+            while not calls.came(number, calls.others) and time.monotonic() < end:
                 time.sleep(NAP)
+                self.board.refresh()
             time.sleep(SHORT)  # the others tell theirs
+            self.board.refresh()
             calls.told = True
             raise WorldError(calls.disagreement(number))
         calls.settled = calls.number
-
-    def _by_messages(self, calls: Calls) -> int | None:
-        comm = self.comms.of(calls.members)
-        mine = calls.summary()
-        give, take = np.array([mine, -mine]), np.empty(2, np.int64)
-        request, begin = comm.Iallreduce(give, take, MPI.MIN), time.monotonic()
-        while not request.Test():
-            waited = time.monotonic() - begin
-            if waited > self.deadline:
-                self._given_up.append((request, give, take))  # MPI may still write there
-                self._missing(calls, calls.number - 1, "")
-            if waited < AWAKE:
-                os.sched_yield()
-            else:
-                kind = key("group", calls.members)
-                self.comms.require(calls.members, kind, 1, lambda: calls.text(calls.number - 1))
-                time.sleep(NAP)
-        return None if take[0] == -take[1] else calls.hear(comm.allgather(calls.noted()))
 
     def wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
         """Wait until the other ranks are where they must be before this rank goes on with a call.
@@ -226,17 +208,27 @@ class Checker:
         look = begin + LOOK
         while not there():
             now = time.monotonic()
+            self.board.refresh()
             if now - begin < AWAKE:
                 os.sched_yield()
                 continue
             if now > look:
                 look = now + LOOK
                 self.compare(calls)
-                if nobody_comes(self.board):
+                if self.board.me in held_up(self.board):
                     self._missing(calls, number, "will not come")
             if now - begin > self.deadline:
                 self._missing(calls, number, f"did not come within {self.deadline:g} s")
             time.sleep(NAP)
+
+    def _reach(self, calls: Calls) -> None:
+        """Wait until what members on other nodes noted is known up to this rank's last call: their data may be quicker."""
+        number, numbers = calls.number - 1, self.board.numbers
+        numbers[INSIDE] = self.board.inside(calls.start)
+        try:
+            self.wait(calls, number, lambda: calls.came(number, calls.far))
+        finally:
+            numbers[INSIDE] = 0
 
     def _missing(self, calls: Calls, number: int, how: str) -> NoReturn:
         calls.told = True
@@ -252,8 +244,7 @@ class Checker:
         self.board.leave(FAILED if code else DONE)
         if code:
             return
-        if not self.board.shared:
-            return self._leave_by_messages() if last else None
+        self.board.refresh()
         for calls in (one for one in self.watch.followed() if not one.told):
             number = calls.differs()
             if number is not None:
@@ -263,13 +254,9 @@ class Checker:
                 self.watch.end(absence(self.board, calls, final))
         return None
 
-    def _leave_by_messages(self) -> None:
-        for _, calls in sorted(self._calls.items()):  # in an order that all ranks have
-            if not calls.told:
-                try:
-                    self.compare(calls)
-                except WorldError as error:
-                    self.watch.end(str(error))
+    def process(self, rank: int) -> int:
+        """Whether a rank's process runs."""
+        return self.board.process(self.places[rank])
 
     @property
     def told(self) -> bool:
@@ -289,7 +276,7 @@ class Checker:
 def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
     """While a world is made: its ranks meet before that, where others can see them."""
     found = known_board(comm) if comm.Get_size() > 1 else None
-    if found is None or not found[0].shared:  # the first one
+    if found is None:  # the first one
         yield
         return
     checker, failed = Checker(world, None, *found, "auto", deadline, "making "), True
@@ -353,8 +340,7 @@ class Check:
         number = calls.begin(kind)
         try:
             if calls.new(self.call.digest) or first or checker.mode is True:
-                if checker.board.shared:
-                    checker.wait(calls, number, lambda: len(calls.arrived(number)) == len(calls.members))
+                checker.wait(calls, number, lambda: calls.came(number, calls.others))
                 checker.compare(calls)
             yield
         except MPI.Exception:
@@ -362,14 +348,13 @@ class Check:
             raise
         finally:
             calls.end(number)
-        if checker.board.shared:
-            self._compare()
+        self._compare()
 
     def _compare(self) -> None:
         """Compare what was called so far; go on as soon as there is room to note more."""
         calls = self.calls
         self.checker.compare(calls)
-        if self.checker.board.shared and not calls.room():
+        if not calls.room():
             self.checker.wait(calls, calls.number - 1, self._room)
 
     def _room(self) -> bool:

@@ -11,7 +11,7 @@ import atexit
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpi4py import MPI
@@ -20,7 +20,7 @@ from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job, write
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
-from spmdsim.worlds.mpi.processes import Processes, unlink_segments
+from spmdsim.worlds.mpi.processes import RUNS, SILENT, STOPPED, Processes, unlink_segments
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.check import Checker
@@ -31,6 +31,8 @@ PATIENCE = 1.0
 LONGEST = 2048
 #: Seconds that a rank which leaves in a hurry waits for the others to leave as well.
 HURRIED = 4.0
+#: Exit code of a job that waits in vain: that of every mistake of the user's.
+MISTAKE = 2
 #: Seconds after which a rank says for the first time whom it waits for at the end.
 WORD = 10.0
 
@@ -82,7 +84,7 @@ class Departures:
         self,
         counts: Counts,
         hurry: Hurry | None = None,
-        processes: Processes | None = None,
+        state: Callable[[int], int] = lambda rank: RUNS,
         deadline: float = math.inf,
     ) -> None:
         """Wait until all ranks leave; tell the others after a while.
@@ -92,7 +94,7 @@ class Departures:
         Args:
             counts: the calls that this rank made.
             hurry: of a rank that waits for nobody long, and ends the job.
-            processes: the other ranks as processes, where they can be seen.
+            state: whether another rank's process runs.
             deadline: in seconds.
         """
         comm, begin, next_word = self.comm, time.monotonic(), WORD
@@ -112,8 +114,8 @@ class Departures:
             turn = waited - 0.1 * comm.rank  # so that one speaks for all
             if hurry is not None and turn > HURRIED:
                 end_job(f"rank {comm.rank} of {comm.size} stopped, the job ends:\n{hurry.by}", hurry.code)
-            if processes is not None and turn > deadline:
-                processes.require_running(awaited, f"to the end of the program within {deadline:g} s")
+            if turn > deadline:
+                _require_running({rank: state(rank) for rank in awaited}, deadline)
             if awaited and waited > next_word:
                 next_word *= 2
                 self._sign(sorted(awaited), waited)
@@ -123,12 +125,31 @@ class Departures:
         self.listen()
         MPI.Request.Waitall(sent)
 
+    def meet(self, deadline: float) -> None:
+        """Wait until all ranks are here, as they have said that they will be."""
+        request, end = self.comm.Ibarrier(), time.monotonic() + deadline
+        while not request.Test() and time.monotonic() < end:
+            time.sleep(0.0005)
+
     def _sign(self, awaited: list[int], waited: float) -> None:
         """The first rank that has left says whom it waits for."""
         self.listen()
         if self.comm.rank == min([self.comm.rank, *self._left]):
             write(
                 f"rank {self.comm.rank} has ended the program, and waits for {name_ranks(awaited)} since {waited:.0f} s"
+            )
+
+
+def _require_running(states: Mapping[int, int], deadline: float) -> None:
+    """End the job if some ranks are stopped, by a signal or by a debugger, or nobody answers for them."""
+    for state, how in ((STOPPED, "stopped"), (SILENT, "not answering")):
+        ranks = sorted(rank for rank, found in states.items() if found == state)
+        if ranks:
+            be = "is" if len(ranks) == 1 else "are"
+            end_job(
+                f"{name_ranks(ranks)} {be} {how} and did not come to the end of the program within {deadline:g} s, "
+                "the job ends",
+                MISTAKE,
             )
 
 
@@ -154,7 +175,7 @@ def at_end(
     if _first:
         return
     _first.append(departures)
-    processes = Processes(comm)
+    state = Processes(comm).state if checker is None else checker.process
     unlink_segments()
     process = os.getpid()
 
@@ -166,9 +187,11 @@ def at_end(
                 hurry = Hurry(f"sys.exit({code})", code, silent=True)
             if checker is not None:
                 checker.leave(code, False)
-            departures.leave(made, hurry, processes, deadline)
+            departures.leave(made, hurry, state, deadline)
             if checker is not None:
                 checker.leave(code, True)
+                if checker.board.far:
+                    departures.meet(deadline)  # whoever ends answers no more
 
     atexit.register(leave)
     hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))

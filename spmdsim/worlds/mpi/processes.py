@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spmdsim.ending.stop import end_job
-from spmdsim.sides import name_ranks
+from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: What Linux calls a process that was stopped by a signal or by a debugger.
-STOPPED = ("T", "t")
-
-
-#: Exit code of a job that waits in vain: that of every mistake of the user's.
-MISTAKE = 2
+#: What becomes of a process: it runs, was stopped by a signal or a debugger, has ended, or its node does not answer.
+RUNS, STOPPED, ENDED, SILENT = range(1, 5)
+#: Ranks that are treated as a node of their own: 2 makes nodes of ranks 0 and 1, 2 and 3, and so on, on one machine.
+NODE_VARIABLE = "SPMDSIM_RANKS_PER_NODE"
 #: Memory that MPICH's ranks share, which a job leaves behind if it does not end well.
 SEGMENT = "/dev/shm/mpich_shm_"
 
@@ -31,41 +27,63 @@ class Place(NamedTuple):
     process: int
 
 
-def here() -> Place:
-    """Where this rank runs."""
+def ranks_per_node() -> int | None:
+    """How many ranks the environment wants treated as a node; None if the machine alone counts.
+
+    Raises:
+        InputError: it is no number of ranks.
+    """
+    asked = os.environ.get(NODE_VARIABLE)
+    if not asked:
+        return None
+    if not asked.isdecimal() or int(asked) < 1:
+        raise InputError(f"{NODE_VARIABLE} is a number of ranks from 1 on, but it is {asked!r}")
+    return int(asked)
+
+
+def here(rank: int) -> Place:
+    """Where this rank of all runs."""
+    each = ranks_per_node()
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return Place(f"{boot} {os.stat('/proc/self/ns/pid').st_ino}", os.getpid())
+        machine = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:  # no such system
-        return Place("", os.getpid())
+        machine = ""
+    return Place(machine if each is None else f"{machine} part {rank // each}", os.getpid())
+
+
+def state_of(process: int) -> int:
+    """Whether a process of this machine runs, is stopped, or has ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return ENDED
+    except OSError:  # somebody else's
+        return RUNS
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return RUNS
+    return {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}.get(state, RUNS)
 
 
 class Processes:
-    """The ranks of a job that run on this machine.
+    """The ranks of a job that run on this node.
 
     Args:
         comm: all ranks; collective over it.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
-        places: list[Place] = comm.allgather(mine := here())
+        places: list[Place] = comm.allgather(mine := here(comm.rank))
         self._of = {
             rank: p.process for rank, p in enumerate(places) if mine.machine and p.machine == mine.machine
         }
 
-    def require_running(self, ranks: Iterable[int], where: str) -> None:
-        """End the job if some of these ranks are stopped, by a signal or by a debugger: they will not come ``where``."""
-        stopped = sorted(filter(self._is_stopped, ranks))
-        if stopped:
-            are = "is" if len(stopped) == 1 else "are"
-            end_job(f"{name_ranks(stopped)} {are} stopped and did not come {where}, the job ends", MISTAKE)
-
-    def _is_stopped(self, rank: int) -> bool:
-        try:
-            text = Path(f"/proc/{self._of[rank]}/stat").read_text()
-            return text.rpartition(")")[2].split()[0] in STOPPED
-        except (KeyError, OSError, IndexError):
-            return False
+    def state(self, rank: int) -> int:
+        """Whether a rank runs, as far as this node can tell."""
+        return state_of(self._of[rank]) if rank in self._of else RUNS
 
 
 def unlink_segments() -> None:

@@ -116,11 +116,12 @@ class Recording:
         if not self.boards or os.getpid() != self._process:
             return
         with self._lock:
-            here = self.boards[0].area(self.boards[0].me) + WRITES
             numbers, end, done = self.boards[0].numbers, time.monotonic() + PATIENCE, 0
             if self._is_written():
                 return
-            numbers[here] = WRITING
+            numbers[WRITES] = WRITING
+            for board in self.boards:
+                board.refresh()
             try:
                 while self._others() and time.monotonic() < end:
                     time.sleep(0.005)
@@ -128,14 +129,14 @@ class Recording:
                     self._write(reason, last)
                     done = WRITTEN if last else time.monotonic_ns()
             finally:
-                numbers[here] = done
+                numbers[WRITES] = done
 
     def _states(self) -> list[int]:
         return [self.boards[0].state(place, WRITES) for place in self.boards[0].places()]
 
     def _others(self) -> bool:
         """Whether a rank writes that goes before this one."""
-        return WRITING in self._states()[: self.boards[0].me if self.boards[0].shared else 0]
+        return WRITING in self._states()[: self.boards[0].me]
 
     def _is_written(self) -> bool:
         """Whether it was written as the job ends, or just now."""
@@ -171,10 +172,10 @@ class Recording:
 
 def noted(board: Board, place: int) -> Iterator[LastCall]:
     """The calls of one rank that are kept."""
-    numbers = board.numbers
+    numbers = board.areas[place]
     for at, key in board.groups(place):
         group = _members(board, board.words(place, key) or "")
-        for number in board.kept(at):
+        for number in board.kept(place, at):
             agreed, tensor, line, begin, end = (
                 numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE, BEGIN, END)
             )

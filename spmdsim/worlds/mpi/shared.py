@@ -20,6 +20,7 @@ from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.rank_transfers import Index, RankTransfers
 from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted
+from spmdsim.worlds.mpi.processes import ranks_per_node
 from spmdsim.worlds.mpi.reduce import Group, scatter_into
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -114,11 +115,13 @@ class Shared:
         """Whether all members are on one node; collective when first asked."""
         found = self._on_one_node.get(members)
         if found is None:
-            node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-            sizes = np.array([node.Get_size()]), np.empty(1, np.int64)
+            node, each = comm.Split_type(MPI.COMM_TYPE_SHARED), ranks_per_node()
+            part = 0 if each is None else MPI.COMM_WORLD.Get_rank() // each
+            sizes = np.array([node.Get_size(), part, -part]), np.empty(3, np.int64)
             comm.agree(*sizes, MPI.MIN)
             node.Free()
-            found = self._on_one_node[members] = int(sizes[1][0]) == comm.Get_size()
+            least, first, last = sizes[1].tolist()
+            found = self._on_one_node[members] = least == comm.Get_size() and first == -last
         return found
 
     def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:

@@ -7,7 +7,6 @@ disagree, wait for one another in a circle, or after the deadline.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,13 +21,13 @@ from spmdsim.worlds.mpi.board import (
     FAILED,
     LEFT,
     LINE,
-    PROCESS,
     STAYS,
     TENSOR,
     Board,
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record
+from spmdsim.worlds.mpi.processes import ENDED, SILENT, STOPPED
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.calls import Calls
@@ -40,6 +39,8 @@ SIGNS = 10.0
 #: Seconds that ranks must have waited before they are said to wait for ever, and for which a rank that disagrees with
 #: others may come out of MPI and say so itself.
 SURE, PATIENT = 2.0, 3.0
+#: Seconds between two looks at ranks that seem to wait for ever.
+AGAIN = 0.05
 #: Exit code of a job that ends so: that of every mistake of the user's.
 CODE = 2
 
@@ -49,13 +50,7 @@ def gone(board: Board, place: int) -> str | None:
     how = board.state(place, LEFT)
     if how != STAYS:
         return {DONE: "left the program", FAILED: "failed"}[how]
-    try:
-        os.kill(board.state(place, PROCESS), 0)
-    except ProcessLookupError:
-        return "is not running any more"
-    except OSError:
-        pass
-    return None
+    return "is not running any more" if board.process(place) == ENDED else None
 
 
 def stuck(board: Board) -> set[int]:
@@ -78,12 +73,20 @@ def stuck(board: Board) -> set[int]:
 
 def _begun(board: Board, place: int, key: int, number: int) -> bool:
     at = board.find(place, key)
-    return at is not None and board.numbers[at + BEGUN] > number
+    return at is not None and board.areas[place][at + BEGUN] > number
 
 
-def nobody_comes(board: Board) -> bool:
-    """Whether this rank waits in vain."""
-    return board.shared and board.me in stuck(board)
+def held_up(board: Board) -> set[int]:
+    """The same, asked twice where some are on other nodes: what is known of those is not all of one moment."""
+    held = stuck(board)
+    if not held or not board.far:
+        return held
+    before = [board.waits(place) for place in sorted(held)]
+    time.sleep(AGAIN)
+    board.refresh()
+    return (
+        held if held == stuck(board) and before == [board.waits(place) for place in sorted(held)] else set()
+    )
 
 
 def absence(board: Board, calls: Calls, number: int, how: str = "will not come") -> str:
@@ -91,10 +94,6 @@ def absence(board: Board, calls: Calls, number: int, how: str = "will not come")
     there = calls.arrived(number)
     missing = [(rank, place) for rank, place in zip(calls.members, calls.places) if rank not in there]
     what = f"{calls.title(number)}: {calls.text(number)}"
-    if not board.shared:
-        return (
-            f"rank {board.members[board.me]} waits for others in {what}; do all ranks run the same program?"
-        )
     if not missing:
         return f"all ranks came to {what}, and wait there"
     who = name_ranks([rank for rank, _ in missing])
@@ -106,11 +105,11 @@ def where_is(board: Board, place: int, calls: Calls) -> str:
     """What a rank does that others wait for."""
     if (why := gone(board, place)) is not None:
         return f"{why}; {_last(board, place, calls)}"
-    there = board.waits(place)
+    process, there = board.process(place), board.waits(place)
+    state = {STOPPED: "is stopped; ", SILENT: "does not answer; when last heard of it "}.get(process, "")
     if there is not None:
-        return f"is in {_call(board, place, *there)}"
-    stopped = "is stopped; " if _is_stopped(board.state(place, PROCESS)) else ""
-    return f"{stopped}{_last(board, place, calls)}"
+        return f"{state}{'was' if process == SILENT else 'is'} in {_call(board, place, *there)}"
+    return f"{state}{_last(board, place, calls)}"
 
 
 def _call(board: Board, place: int, key: int, number: int) -> str:
@@ -119,7 +118,7 @@ def _call(board: Board, place: int, key: int, number: int) -> str:
     if at is None:
         return "a world that was closed meanwhile"
     members = [board.members[int(word)] for word in (board.words(place, key) or "").split()]
-    agreed, tensor, line = (board.numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE))
+    agreed, tensor, line = (board.areas[place][column(at, what, number)] for what in (AGREED, TENSOR, LINE))
     record = Record.unpacked(board.words(place, agreed ^ tensor) or "a call without words")
     where = board.words(place, line) or "an unknown place"
     return f"call {number} of {name_ranks(members)}: {record}, at {where}"
@@ -127,19 +126,11 @@ def _call(board: Board, place: int, key: int, number: int) -> str:
 
 def _last(board: Board, place: int, calls: Calls) -> str:
     at = board.find(place, calls.key)
-    begun = 0 if at is None else board.numbers[at + BEGUN]
+    begun = 0 if at is None else board.areas[place][at + BEGUN]
     if at is None or not begun:
         return "has made no call with them yet"
-    ago = (time.monotonic_ns() - board.numbers[column(at, BEGIN, begun - 1)]) / 1e9
+    ago = (time.monotonic_ns() - board.areas[place][column(at, BEGIN, begun - 1)]) / 1e9
     return f"was last in call {begun - 1}, {calls.text(begun - 1, place)}, {ago:.0f} s ago"
-
-
-def _is_stopped(process: int) -> bool:
-    try:
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False
 
 
 class Watch:
@@ -181,6 +172,7 @@ class Watch:
         since = 0.0
         while True:
             time.sleep(self._tick)
+            board.refresh()
             for calls in self.followed():
                 calls.differs()  # so that others need not wait for this rank's next call
             now = board.waits(board.me)
@@ -204,9 +196,10 @@ class Watch:
         if waited > min(PATIENT, deadline) + later and (wrong := calls.differs()) is not None:
             calls.tell_tensor(wrong)
             time.sleep(self._tick)  # the others tell theirs
+            self._board.refresh()
             return calls.disagreement(wrong)
         board = self._board
-        if waited > SURE and board.shared and board.me in (held := stuck(board)):
+        if waited > SURE and board.me in (held := held_up(board)):
             return absence(board, calls, number) if board.me == min(held) or waited > 2 * SURE else None
         if waited > deadline + later:
             return absence(board, calls, number, f"did not come within {deadline:g} s")
@@ -214,8 +207,6 @@ class Watch:
 
     def _speaks(self, calls: Calls, number: int) -> bool:
         """Whether this rank is the first one of those that wait for the others."""
-        if not self._board.shared:
-            return True
         there = calls.arrived(number)
         return bool(there) and calls.places[calls.members.index(there[0])] == self._board.me
 

@@ -28,7 +28,7 @@ from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
-from spmdsim.worlds.mpi.board import board_of
+from spmdsim.worlds.mpi.boards import board_of
 from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds, making, members_of
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally

@@ -1,0 +1,285 @@
+"""What ranks of other nodes note on their boards, asked for whenever somebody looks: copies of their areas.
+
+Not by MPI: a rank that is inside of a collective, or was stopped, or has died, must be readable too. Any process of a
+node answers for all ranks of that node, from the memory that they share: a thread of it waits for questions, and replies
+with the stretches of the areas that are new since it was last asked.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from spmdsim.worlds.mpi import board as areas
+from spmdsim.worlds.mpi.board import (
+    ANEW,
+    BEGIN,
+    BEGUN,
+    COLUMNS,
+    COMPARED,
+    END,
+    RING,
+    SEEN,
+    TEXTS,
+    WORDS,
+    column,
+)
+from spmdsim.worlds.mpi.processes import ENDED, SILENT
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.mpi.board import Board
+
+#: Seconds in which a process answers, or another one of its node is asked; and in which a node that does not is left alone.
+ANSWERS, RESTS = 1.0, 1.0
+#: Seconds for which nobody of a node may answer before its ranks are called silent.
+PATIENCE = 3.0
+_ASKS = b"?"
+_REPLY, _PATCH = struct.Struct("<qq"), struct.Struct("<qqqq")
+
+
+class Address(NamedTuple):
+    """Where a process answers: the machine's addresses, the port, and the word that those who ask must know."""
+
+    hosts: tuple[str, ...]
+    port: int
+    word: bytes
+
+
+class Patch(NamedTuple):
+    """A stretch of a rank's area: whose, where, and whether the numbers are times."""
+
+    place: int
+    at: int
+    numbers: bytes
+    times: bool = False
+
+
+class Courier:
+    """Answers for the ranks of this node, and asks for those of the others.
+
+    Args:
+        word: a secret of this process, of which the first rank's is everybody's.
+
+    Attributes:
+        address: of this process.
+        places: of the ranks of other nodes.
+    """
+
+    def __init__(self, word: bytes) -> None:
+        self._listens = socket.create_server(("", 0))
+        self.address = Address(_hosts(), self._listens.getsockname()[1], word)
+        self.places: frozenset[int] = frozenset()
+        self._nodes: list[Node] = []
+        self._word = word
+
+    def follow(self, nodes: Sequence[Node], word: bytes) -> None:
+        """Ask these from now on, and answer those who know the word."""
+        self._nodes, self._word = list(nodes), word
+        self.places = frozenset(place for node in nodes for place in node.places)
+        for node in nodes:
+            node.word = word
+
+    def serve(self, board: Board) -> None:
+        """Answer, in a thread."""
+        Thread(target=self._accept, args=(board,), name="spmdsim answers", daemon=True).start()
+
+    def reach(self, board: Board) -> str | None:
+        """Why a node cannot be reached at all, if one cannot."""
+        self.refresh(board)
+        return next((node.problem for node in self._nodes if node.problem), None)
+
+    def refresh(self, board: Board) -> None:
+        """Bring the copies up to date."""
+        for node in self._nodes:
+            node.refresh(board)
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _accept(self, board: Board) -> None:
+        while True:
+            asks, _ = self._listens.accept()
+            Thread(target=self._answer, args=(board, asks), name="spmdsim answers", daemon=True).start()
+
+    def _answer(self, board: Board, asks: socket.socket) -> None:
+        asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        news = News(board)
+        with asks, suppress(OSError, EOFError):
+            if not hmac.compare_digest(_receive(asks, len(self._word)), self._word):
+                return
+            while _receive(asks, 1) == _ASKS:
+                patches = b"".join(
+                    _PATCH.pack(place, at, len(numbers), times) + numbers
+                    for place, at, numbers, times in news.patches()
+                )
+                asks.sendall(_REPLY.pack(time.monotonic_ns(), len(patches)) + patches)
+
+
+class News:
+    """What the ranks of this node noted since it was last asked for.
+
+    Args:
+        board: with their areas.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._near = [place for place in board.places() if place not in board.far]
+        self._words = dict.fromkeys(self._near, (0, 0))
+        self._calls: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def patches(self) -> Iterator[Patch]:
+        """Words before the calls that they are about, calls before their number, and the head at last."""
+        for place in self._near:
+            yield from self._of(place)
+
+    def _of(self, place: int) -> Iterator[Patch]:
+        numbers = self._board.areas[place]
+        head = np.array(numbers[: areas.HEAD])
+        head[SEEN] = self._board.process(place)
+        anew, used = int(head[ANEW]), int(head[WORDS])
+        since = self._words[place][1] if self._words[place][0] == anew else 0
+        self._words[place] = anew, used
+        if since < used:
+            yield Patch(place, TEXTS + since // 8, numbers[TEXTS + since // 8 : TEXTS + used // 8].tobytes())
+        for at, key in list(self._board.groups(place)):
+            begun, compared = int(numbers[at + BEGUN]), int(numbers[at + COMPARED])
+            known, sent = self._calls.get((place, at), (0, 0))
+            if known != key:
+                sent = 0
+            if (known, sent) != (key, begun):
+                self._calls[place, at] = key, begun
+            for first, many in stretches(max(sent - 1, begun - RING, 0), begun):
+                for what in range(COLUMNS):
+                    begins = column(at, what, first)
+                    yield Patch(
+                        place, begins, numbers[begins : begins + many].tobytes(), what in (BEGIN, END)
+                    )
+            yield Patch(place, at, np.array([key, begun, compared]).tobytes())
+        yield Patch(place, 0, head.tobytes())
+
+
+def stretches(since: int, until: int) -> Iterator[tuple[int, int]]:
+    """Calls that stand one after the other in a ring: the first one, and how many.
+
+    >>> list(stretches(250, 260))
+    [(250, 6), (256, 4)]
+    """
+    while since < until:
+        many = min(until - since, RING - since % RING)
+        yield since, many
+        since += many
+
+
+class Node:
+    """The ranks of another node, and a connection to one of their processes.
+
+    Args:
+        places: of the ranks.
+        addresses: of their processes.
+        first: which of them is asked first; others ask others.
+
+    Attributes:
+        problem: why none answers; None as long as one does.
+        word: what those who ask must know.
+    """
+
+    def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
+        self.places, self._addresses, self._turn = tuple(places), list(addresses), first
+        self.problem: str | None = None
+        self.word = b""
+        self._connection: socket.socket | None = None
+        self._lock, self._heard, self._retry = Lock(), time.monotonic(), 0.0
+        self._shift: tuple[int, int] | None = None
+
+    def refresh(self, board: Board) -> None:
+        """Bring the copies of these ranks' areas up to date."""
+        with self._lock:
+            if time.monotonic() < self._retry:
+                return
+            refused = True
+            for _ in self._addresses:
+                try:
+                    self._ask(board)
+                    self.problem = None
+                    return
+                except (OSError, EOFError) as error:
+                    refused = refused and isinstance(error, ConnectionRefusedError)
+                    self.problem = self._say(error)
+                    self._hang_up()
+            self._retry = time.monotonic() + RESTS
+            silent = time.monotonic() - self._heard > PATIENCE
+            if refused or silent:
+                for place in self.places:
+                    board.areas[place][SEEN] = ENDED if refused else SILENT
+
+    def _ask(self, board: Board) -> None:
+        if self._connection is None:
+            self._connection = self._connect()
+        connection, asked = self._connection, time.monotonic_ns()
+        connection.sendall(_ASKS)
+        then, size = _REPLY.unpack(_receive(connection, _REPLY.size))
+        now, reply = time.monotonic_ns(), memoryview(_receive(connection, size))
+        if self._shift is None or now - asked < self._shift[0]:  # the clocks of two machines
+            self._shift = now - asked, (asked + now) // 2 - then
+        self._heard = time.monotonic()
+        while reply:
+            place, at, length, times = _PATCH.unpack(reply[: _PATCH.size])
+            data = bytes(reply[_PATCH.size : _PATCH.size + length])
+            if times:
+                clock = np.frombuffer(data, np.int64)
+                data = np.where(clock, clock + self._shift[1], 0).tobytes()
+            board.put(place, at, data)
+            reply = reply[_PATCH.size + length :]
+
+    def _connect(self) -> socket.socket:
+        address = self._addresses[self._turn % len(self._addresses)]
+        problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
+        for host in address.hosts:
+            try:
+                found = socket.create_connection((host, address.port), ANSWERS)
+            except OSError as error:
+                problem = error
+                continue
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            found.sendall(self.word)
+            return found
+        raise problem
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._turn = None, self._turn + 1
+
+    def _say(self, error: Exception) -> str:
+        address = self._addresses[self._turn % len(self._addresses)]
+        at = " or ".join(f"{host}:{address.port}" for host in address.hosts)
+        return f"no answer at {at or 'no address'} ({error or type(error).__name__})"
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        some = connection.recv(min(size - len(data), 1 << 20))
+        if not some:
+            raise EOFError("the connection was closed")
+        data += some
+    return bytes(data)
+
+
+def _hosts() -> tuple[str, ...]:
+    """The addresses of this machine, those that others can reach first."""
+    found: dict[str, None] = {}
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("10.255.255.255", 1))  # sends nothing: which interface would it be?
+        found[probe.getsockname()[0]] = None
+    with suppress(OSError):
+        found |= dict.fromkeys(socket.gethostbyname_ex(socket.gethostname())[2])
+    return tuple(host for host in found if not host.startswith("127.")) or ("127.0.0.1",)
