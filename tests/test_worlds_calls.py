@@ -8,8 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor
+from spmdsim import LockStep, Mesh, Tensor, check
 from spmdsim.errors import WorldError
+from spmdsim.tensor.checkpoint import save
 
 pytest.importorskip("mpi4py")
 from spmdsim.worlds import MPIWorld
@@ -186,3 +187,28 @@ def test_ranks_may_look_at_replicated_numbers_alone(mpi_comm):
         assert float((x * 2).shards[0].sum()) == 12 and x.full().sum() == 6
     assert (x + x).to(mesh("x")).to(mesh(None)).full().sum() == 12
     world.close()
+
+
+EXITS = {
+    "local": lambda t, path: t.local(0),
+    "shards": lambda t, path: t.shards,
+    "full": lambda t, path: t.full(),
+    "item": lambda t, path: t.sum().item(),
+    "float": lambda t, path: float(t.sum()),
+    "bool": lambda t, path: bool(t.sum() > 0),
+    "int": lambda t, path: int(t.sum()),
+    "check": lambda t, path: check(t, np.ones((4, 4))),
+    "save": lambda t, path: save(path / "checkpoint", {"t": t}),
+}
+
+
+@pytest.mark.parametrize("way", EXITS)
+def test_no_number_leaves_before_the_calls_were_compared(way, tmp_path, monkeypatch):
+    def disagree(world):
+        raise WorldError("ranks disagree")
+
+    with LockStep(2) as world:
+        t = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("x",))(None, None), world)
+        monkeypatch.setattr(LockStep, "settle", disagree)
+        with pytest.raises(WorldError, match="ranks disagree"):
+            EXITS[way](t, tmp_path)

@@ -268,7 +268,7 @@ class Tensor:
         """The whole tensor as one array, on every process. It communicates; all ranks must call it.
 
         Raises:
-            WorldError: the world holds no data.
+            WorldError: the world holds no data; the ranks did not all call the same.
         """
         if not self.world.has_data:
             raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
@@ -276,6 +276,7 @@ class Tensor:
         if mesh.size != self.world.size:
             mesh = Mesh((self.world.size,), ("world",))
         everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
+        self.world.settle()
         return np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
 
     #: The words of torch, OneFlow and Paddle, and of MindSpore.

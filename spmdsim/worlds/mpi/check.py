@@ -196,7 +196,8 @@ class Checker:
             self.board.refresh()
             calls.told = True
             raise WorldError(calls.disagreement(number))
-        calls.settled = calls.number
+        if calls.came(calls.number - 1, calls.far):  # else their copies are older than what they sent
+            calls.settled = calls.number
 
     def wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
         """Wait until the other ranks are where they must be before this rank goes on with a call.
