@@ -21,6 +21,11 @@ if case == "leave" and rank == 1:
     sys.exit()
 if case == "exit" and rank == 1:
     sys.exit(3)
+if case == "raised" and rank == 1:
+    raise SystemExit(3)
+if case == "callback" and rank == 1:
+    import atexit
+    atexit.register(lambda: 1 / 0)
 if case == "all exit":
     sys.exit(4)
 if case == "interrupt" and rank == 1:
@@ -47,7 +52,7 @@ if case == "outside" and rank == 1:
 if case == "slow" and rank == 0:
     time.sleep(2)
     print("slow and well")
-if case in ("leave", "fail", "exit", "interrupt", "vanish", "memory", "quick"):
+if case in ("leave", "fail", "exit", "raised", "interrupt", "vanish", "memory", "quick"):
     x.to(whole("all", None))
 if case == "outside":
     y = Tensor.from_global(np.arange(36.0).reshape(6, 6), pair("pair", None), w)
@@ -80,7 +85,7 @@ def test_who_left_is_named(tmp_path):
     text = "program.py: error: rank 1 will not come to call 2 of ranks 0, 1, 2: all_to_all over all"
     assert result.stderr.count(text) == 1 and "Traceback" not in result.stderr
     assert "rank 1 left the program; was last in call 1, all_to_all over all" in result.stderr
-    assert "program.py:39" in result.stderr
+    assert "program.py:44" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -97,10 +102,12 @@ def test_ranks_that_are_done_early_disturb_nobody(tmp_path, case, words):
     [
         ("fail", 1, "ValueError: broken on one"),
         ("exit", 3, "\nsys.exit(3)\n"),
+        ("raised", 3, "rank 1 of 3 stopped, the job ends:\nsys.exit(3)\n"),
+        ("callback", 1, "rank 1 of 3, at exit:\n"),
         ("interrupt", 130, "\nKeyboardInterrupt\n"),
         ("vanish", 2, "rank 1 will not come to call 2 of ranks 0, 1, 2"),
         ("memory", 1, "MemoryError"),
-        ("quick", 5, "rank 1 of 3 leaves with os._exit(5) at program.py:17\n"),
+        ("quick", 5, "rank 1 of 3 leaves with os._exit(5) at program.py:22\n"),
     ],
 )
 def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
@@ -110,6 +117,31 @@ def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
     assert result.returncode in ((code, 9) if case == "quick" else (code,))
     assert result.stderr.count(words) == 1, result.stderr
     assert case == "vanish" or "will not come" not in result.stderr  # no word of the victims
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ("sys.exit(3)", "(3, 'sys.exit(3)"),
+        ("raise SystemExit(3)", "(3, 'sys.exit(3)"),
+        ("exit(4)", "(4, 'sys.exit(4)"),
+        ("quit(259)", "(3, 'sys.exit(259)"),
+        ("raise type('Ended', (SystemExit,), {})(7)", "(7, 'Ended(7)"),
+        ("raise SystemExit('a reason')", "(1, \"sys.exit('a reason')"),
+        ("raise SystemExit", "(0, "),
+        ("import argparse; argparse.ArgumentParser().error('no')", "(2, 'sys.exit(2)"),
+        ("pass", "(0, '')"),
+        ("try:\n    raise SystemExit(3)\nexcept SystemExit as e:\n    assert e.code == 3 and e.args == (3,)", "(0, '')"),
+        ("e = SystemExit()\ne.code = 8\nraise e", "(8, 'sys.exit(8)"),
+        ("import threading; t = threading.Thread(target=sys.exit, args=(5,)); t.start(); t.join()", "(0, '')"),
+    ],
+)  # fmt: skip
+def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
+    """Whoever raised it: one process, without MPI."""
+    hooked = "import atexit, sys\nfrom spmdsim.ending import hooks\nhooks.hook_exit()\nhooks.hook_exit()\n"
+    result = run_python("-c", f"{hooked}atexit.register(lambda: print(hooks.left_with()))\n{ends}")
+    assert result.stdout.startswith(words), result
+    assert result.returncode == int(words[1])
 
 
 def test_a_caught_exit_is_none(tmp_path):

@@ -200,11 +200,11 @@ def run(tmp_path_factory, launcher):
 @pytest.mark.parametrize(
     "case, each, words",
     [
-        ("early", 2, ["about call 0 of ranks 0, 1, 2, 3", "rank 2: all_to_all", "ranks 0, 1, 3: all_gather"]),
-        ("look", 2, ["about call 300 of ranks 0, 1, 2, 3", "rank 2: all_to_all", "ranks 0, 1, 3: all_gather"]),
-        ("swap", 2, ["about call 300 of ranks 0, 1, 2, 3 in its tensor", "rank 2: all_gather", "number 2 of its kind"]),
-        ("skip", 2, ["rank 2 will not come to call 999", "left the program; was last in call 998"]),
-        ("stop", 1, ["rank 2 did not come within 5 s to call 300", "does not answer; when last heard of it was"]),
+        ("early", 2, ["about call 2 of ranks 0, 1, 2, 3", "rank 2: all_to_all", "ranks 0, 1, 3: all_gather"]),
+        ("look", 2, ["about call 302 of ranks 0, 1, 2, 3", "rank 2: all_to_all", "ranks 0, 1, 3: all_gather"]),
+        ("swap", 2, ["about call 302 of ranks 0, 1, 2, 3 in its tensor", "rank 2: all_gather", "number 2 of its kind"]),
+        ("skip", 2, ["rank 2 will not come to call 1001", "left the program; was last in call 1000"]),
+        ("stop", 1, ["rank 2 did not come within 5 s to call 302", "does not answer; when last heard of it was"]),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_on_another_node_is_named(run, case, each, words):

@@ -6,42 +6,27 @@ there on several ranks.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
 from spmdsim.ending.notes import job_folder
-from spmdsim.ending.stop import active_world, end_job, leave_together, stop
+from spmdsim.ending.stop import active_world, describe, end_job, exit_code, exit_words, leave_together, stop
 
-_left_with: list[int] = []
-
-
-class _Exit(SystemExit):
-    """What ``sys.exit`` raises: it notes that nobody has caught it when Python itself asks for the code."""
-
-    @property
-    def code(self) -> object:  # type: ignore[override]
-        """The code it was given."""
-        found = super().code
-        if sys._getframe().f_back is None:
-            _left_with[:] = [_number(found)]
-        return found
+_left_with: list[tuple[int, str]] = []
 
 
-def _number(code: object) -> int:
-    if code is None:
-        return 0
-    return code & 0xFF if isinstance(code, int) else 1
-
-
-def left_with() -> int:
-    """The exit code of a program that ``sys.exit`` ends, as soon as nobody can catch it any more; 0 before."""
-    return _left_with[0] if _left_with else 0
+def left_with() -> tuple[int, str]:
+    """The exit code of a program that an exception nobody can catch any more ends, and what it was; 0 before."""
+    return _left_with[0] if _left_with else (0, "")
 
 
 def protect(name: str | None = None) -> None:
@@ -51,15 +36,37 @@ def protect(name: str | None = None) -> None:
         name: how the program is called in error lines; the script's name by default.
     """
     hook_threads()
+    hook_callbacks()
     hook_exceptions(name)
     hook_exit()
 
 
 def hook_exit() -> None:
-    """Note the code that ``sys.exit`` ends this process with: what runs at exit cannot see it otherwise."""
+    """Note the code that ``SystemExit`` ends this process with: what runs at exit cannot see it otherwise.
 
-    def leave(status: object = None, /) -> None:
-        raise _Exit(status)
+    Whoever raised it, by ``sys.exit``, ``exit`` or itself: Python asks the exception for its code when nobody has caught
+    it, and no function runs then.
+    """
+    member = vars(SystemExit)["code"]
+    if isinstance(member, property):  # hooked already
+        return
+
+    def code(error: SystemExit) -> object:
+        found = member.__get__(error)
+        if sys._getframe().f_back is None:
+            _left_with[:] = [(exit_code(error), exit_words(error))]
+        return found
+
+    # Of a type that is written in C only its own dict takes a new attribute.
+    own = next((one for one in gc.get_referents(vars(SystemExit)) if isinstance(one, dict)), {})
+    own["code"] = property(code, member.__set__, member.__delete__)
+    with suppress(AttributeError):  # another Python than CPython
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+
+    def leave(
+        status: object = None, /
+    ) -> None:  # the one in C makes no exception of its own that could be asked
+        raise SystemExit(status)
 
     leave.__name__ = leave.__qualname__ = "exit"
     sys.exit = leave  # type: ignore[assignment]
@@ -113,6 +120,21 @@ def hook_threads() -> None:
         end_job(f"rank {comm.rank} of {comm.size}, thread {thread}:\n{''.join(lines).rstrip()}", 1)
 
     threading.excepthook = dies
+
+
+def hook_callbacks() -> None:
+    """End the job when what was to be done at exit raises, which Python would only print."""
+    before = sys.unraisablehook
+
+    def dies(args: sys.UnraisableHookArgs) -> None:
+        comm = active_world()
+        error = args.exc_value
+        if comm is None or comm.size == 1 or error is None or "atexit" not in (args.err_msg or ""):
+            before(args)
+            return
+        end_job(f"rank {comm.rank} of {comm.size}, at exit:\n{describe(error, '')}", exit_code(error) or 1)
+
+    sys.unraisablehook = dies
 
 
 def hook_exceptions(name: str | None = None) -> None:

@@ -96,8 +96,30 @@ def describe(error: BaseException, name: str) -> str:
     if isinstance(error, SystemExit):
         if isinstance(error.code, str):
             return error.code
-        return f"sys.exit({error.code})" if error.code else ""
+        return exit_words(error) if error.code else ""
     return "".join(traceback.format_exception(without_starters(error))).rstrip()
+
+
+def exit_words(error: SystemExit) -> str:
+    """By which call a program ends, and where it stands if that is known.
+
+    >>> exit_words(SystemExit(3))
+    'sys.exit(3)'
+    """
+    name = "sys.exit" if type(error) is SystemExit else type(error).__name__
+    return f"{name}({error.code!r}){_where(error)}"
+
+
+def _where(error: BaseException) -> str:
+    """The user's line that an exception comes from, behind a comma; the last one, where all are somebody else's."""
+    places = [
+        (code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        for code in [frame.f_code]
+    ]
+    foreign = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)), "<frozen")
+    own = [place for place in places if not place[0].startswith(foreign) and "-packages" not in place[0]]
+    return "".join(f", at {os.path.basename(file)}:{line}" for file, line in (own or places)[-1:])
 
 
 def without_starters(error: BaseException) -> BaseException:

@@ -19,10 +19,12 @@ def killed(number: int, word: str) -> tuple[str, ...]:
 
 WAYS_TO_DIE: dict[str, tuple[str, tuple[str, ...], tuple[str, ...] | None, float]] = {
     "raise": ("raise ValueError('broken on purpose')  # @here", ("{here}", "ValueError: broken on purpose"), None, SECONDS),
-    "sys.exit(3)": ("sys.exit(3)", (r"\b3\b",), (), SECONDS),
+    "sys.exit(3)": ("sys.exit(3)", (r"sys\.exit\(3\)",), None, SECONDS),
+    "raise SystemExit(3)": ("raise SystemExit(3)", (r"\b3\b",), None, SECONDS),
+    "exit(3)": ("exit(3)", (r"\b3\b",), None, SECONDS),
     "sys.exit(0)": ("sys.exit(0)", ("{step}",), None, SECONDS),
     "sys.exit(text)": ("sys.exit('the input is missing')", ("the input is missing",), None, SECONDS),
-    "os._exit(5)": ("os._exit(5)", (r"\b5\b",), (r"(?i)exit code: +5\b",), SECONDS),
+    "os._exit(5)": ("os._exit(5)", (r"os\._exit\(5\) at program\.py|exit code 5\b",), None, SECONDS),
     "os._exit(0)": ("os._exit(0)", (), None, LATE),
     "kill -9": ("os.kill(os.getpid(), 9)", killed(9, "SIGKILL|killed"), killed(9, "killed"), SECONDS),
     "segmentation fault": ("ctypes.string_at(0)", killed(11, "SIGSEGV|segmentation"), killed(11, "segmentation"), SECONDS),
@@ -180,6 +182,10 @@ CASES += [
     Case(
         "raises after the last call", "death", "step(3)\nbegins()\nif bad:\n    step(3)\n    raise ValueError('at the end')  # @here\n",
         (WHO, "{here}", "at the end"),
+    ),
+    Case(
+        "an exception at exit", "death",
+        "step(3)\nbegins()\nif bad: atexit.register(lambda: 1 / 0)  # @here\n", (WHO, "{here}", "ZeroDivisionError"), seconds=LATE,
     ),
     Case(
         "raises at exit", "death",

@@ -183,8 +183,9 @@ def at_end(
         if os.getpid() != process or MPI.Is_finalized():
             return
         if (made := counts()) is not None:
-            if code := left_with():
-                hurry = Hurry(f"sys.exit({code})", code, silent=True)
+            code, why = left_with()
+            if code:
+                hurry = Hurry(why, code, silent=True)
             if checker is not None:
                 checker.leave(code, False)
             departures.leave(made, hurry, state, deadline)
