@@ -6,23 +6,9 @@ from typing import Any
 
 from spmdsim.dialects.mindspore.nn import utils
 from spmdsim.dialects.mindspore.nn.cell import Cell, CellList, SequentialCell
-from spmdsim.dialects.mindspore.nn.layers import (
-    ELU,
-    GELU,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    Identity,
-    LayerNorm,
-    LogSoftmax,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Tanh,
-)
+from spmdsim.dialects.mindspore.nn.layers import GELU, Dense, Dropout, Embedding, Identity, LayerNorm
+from spmdsim.dialects.mindspore.nn.layers import cell_of as _cell_of
+from spmdsim.dialects.mindspore.nn.layers import cells as _cells
 from spmdsim.dialects.mindspore.nn.losses import (
     CrossEntropyLoss,
     L1Loss,
@@ -46,41 +32,21 @@ NEAREST = {
     "ForwardValueAndGrad": "mindspore.value_and_grad",
 }
 
+__all__ = [
+    "GELU", "SGD", "Adam", "Cell", "CellList", "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "Identity", "L1Loss",
+    "LayerNorm", "MSELoss", "Momentum", "Optimizer", "SequentialCell", "SoftmaxCrossEntropyWithLogits", "TrainOneStepCell",
+    "WithLossCell", "utils", *_cells(),
+]  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
+    row = _cells().get(name)
+    if row is not None:
+        return _cell_of(row)
     from spmdsim.dialects.missing import not_covered
 
     raise not_covered(__name__, name, __all__, NEAREST)
 
 
-__all__ = [
-    "ELU",
-    "GELU",
-    "SGD",
-    "Adam",
-    "Cell",
-    "CellList",
-    "CrossEntropyLoss",
-    "Dense",
-    "Dropout",
-    "Embedding",
-    "Flatten",
-    "Identity",
-    "L1Loss",
-    "LayerNorm",
-    "LogSoftmax",
-    "MSELoss",
-    "Momentum",
-    "Optimizer",
-    "ReLU",
-    "ReLU6",
-    "SequentialCell",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "SoftmaxCrossEntropyWithLogits",
-    "Tanh",
-    "TrainOneStepCell",
-    "WithLossCell",
-    "utils",
-]
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.nn import Module
+from spmdsim.nn import Module, ModuleList, Sequential
 
 
 class Cell(Module):
@@ -107,58 +107,26 @@ class Cell(Module):
         )
 
 
-class SequentialCell(Cell):
+class SequentialCell(Cell, Sequential):
     """Cells one after the other."""
 
+    attribute = "cell_list"
+
     def __init__(self, *cells: Any) -> None:
-        super().__init__()
-        self.cell_list = (
-            list(cells[0]) if len(cells) == 1 and isinstance(cells[0], (list, tuple)) else list(cells)
+        Sequential.__init__(
+            self, *(cells[0] if len(cells) == 1 and isinstance(cells[0], (list, tuple)) else cells)
         )
 
-    def append(self, cell: Any) -> SequentialCell:
-        """One more at the end."""
-        self.cell_list.append(cell)
-        return self
-
-    def __len__(self) -> int:
-        return len(self.cell_list)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.cell_list[index]
-
-    def construct(self, x: Any) -> Any:
-        """The last cell's result."""
-        for cell in self.cell_list:
-            x = cell(x)
-        return x
+    construct = Sequential.forward
 
 
-class CellList(Cell):
+class CellList(Cell, ModuleList):
     """A list of cells whose parameters are found."""
 
+    attribute = "cell_list"
+
     def __init__(self, cells: Iterable[Any] = ()) -> None:
-        super().__init__()
-        self.cell_list = list(cells)
-
-    def append(self, cell: Any) -> CellList:
-        """One more at the end."""
-        self.cell_list.append(cell)
-        return self
-
-    def extend(self, cells: Iterable[Any]) -> CellList:
-        """Several more at the end."""
-        self.cell_list.extend(cells)
-        return self
-
-    def __len__(self) -> int:
-        return len(self.cell_list)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.cell_list)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.cell_list[index]
+        ModuleList.__init__(self, cells)
 
 
 __all__ = ["Cell", "CellList", "SequentialCell"]

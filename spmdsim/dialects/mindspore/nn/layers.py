@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,30 +11,35 @@ import numpy as np
 from spmdsim.dialects.mindspore import ops
 from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.parameter import Parameter, initializer
+from spmdsim.dialects.mindspore.primitive import primitive
+from spmdsim.dialects.mindspore.table import TABLE, Row
 from spmdsim.errors import InputError
 
 
-def _activation(name: str, primitive: str) -> type[Cell]:
-    def __init__(self: Any) -> None:
-        Cell.__init__(self)
-        setattr(self, name.lower(), getattr(ops, primitive)())
+@cache
+def cell_of(row: Row) -> type[Cell]:
+    """The cell of a row of the table: its primitive, made with the cell's arguments, under the function's name."""
+    attribute = row.functions.partition("(")[0] or row.cell.lower()
 
-    def construct(self: Any, x: Any) -> Any:
-        return getattr(self, name.lower())(x)
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        setattr(self, attribute, primitive(row.primitives[0])(*given, **named))
 
-    about = f"``{primitive}``, element by element."
-    return type(name, (Cell,), {"__init__": __init__, "construct": construct, "__doc__": about})
+    def construct(self: Any, *operands: Any) -> Any:
+        return getattr(self, attribute)(*operands)
+
+    about = f"``{row.primitives[0]}`` as a cell."
+    return type(row.cell, (Cell,), {"__init__": __init__, "construct": construct, "__doc__": about})
 
 
-ReLU, ReLU6, Tanh, Sigmoid, SiLU = (_activation(n, n) for n in ("ReLU", "ReLU6", "Tanh", "Sigmoid", "SiLU"))
-ELU = _activation("ELU", "Elu")
+def cells() -> dict[str, Row]:
+    """The rows of the table that are a cell, by its name."""
+    return {row.cell: row for row in TABLE.values() if row.cell}
 
 
 class GELU(Cell):
     """Gaussian error linear unit, by the tanh formula."""
 
     def __init__(self, approximate: bool = True) -> None:
-        super().__init__()
         if not approximate:
             raise InputError("GELU is computed by the tanh formula here; nearest: approximate=True")
         self.gelu = ops.GeLU()
@@ -41,42 +47,6 @@ class GELU(Cell):
     def construct(self, x: Any) -> Any:
         """Element by element."""
         return self.gelu(x)
-
-
-class Softmax(Cell):
-    """Softmax along an axis."""
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.softmax = ops.Softmax(axis)
-
-    def construct(self, x: Any) -> Any:
-        """Row by row."""
-        return self.softmax(x)
-
-
-class LogSoftmax(Cell):
-    """Logarithm of the softmax along an axis."""
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.log_softmax = ops.LogSoftmax(axis)
-
-    def construct(self, x: Any) -> Any:
-        """Row by row."""
-        return self.log_softmax(x)
-
-
-class Flatten(Cell):
-    """All dims but the first as one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flatten = ops.Flatten()
-
-    def construct(self, x: Any) -> Any:
-        """``[batch, ...] -> [batch, n]``."""
-        return self.flatten(x)
 
 
 class Identity(Cell):
@@ -100,7 +70,6 @@ class Dense(Cell):
         activation: str | Callable[[Any], Any] | None = None,
         dtype: Any = np.float32,
     ) -> None:
-        super().__init__()
         shape = [out_channels, in_channels]
         self.weight = Parameter(initializer("normal" if weight_init is None else weight_init, shape, dtype))
         bias = initializer("zeros" if bias_init is None else bias_init, [out_channels], dtype)
@@ -118,14 +87,16 @@ class Dense(Cell):
         return y if self.activation is None else self.activation(y)
 
 
+#: Activations that a Dense may be given by name.
+_ACTIVATIONS = ("relu", "relu6", "tanh", "sigmoid", "gelu", "softmax", "elu")
+
+
 def _named(activation: str) -> Callable[[Any], Any]:
-    cells: dict[str, Callable[..., Any]] = {
-        "relu": ReLU, "relu6": ReLU6, "tanh": Tanh, "sigmoid": Sigmoid, "gelu": GELU, "softmax": Softmax, "elu": ELU,
-    }  # fmt: skip
-    if activation not in cells:
-        raise InputError(f"no activation is called {activation!r}; there are {', '.join(cells)}")
-    made: Callable[[Any], Any] = cells[activation]()
-    return made
+    if activation not in _ACTIVATIONS:
+        raise InputError(f"no activation is called {activation!r}; there are {', '.join(_ACTIVATIONS)}")
+    if activation == "gelu":
+        return GELU()
+    return next(cell_of(row) for name, row in cells().items() if name.lower() == activation)()
 
 
 class Embedding(Cell):
@@ -140,7 +111,6 @@ class Embedding(Cell):
         dtype: Any = np.float32,
         padding_idx: int | None = None,
     ) -> None:
-        super().__init__()
         if use_one_hot or padding_idx is not None:
             raise InputError("Embedding has neither use_one_hot nor padding_idx here; nearest: ops.Gather()")
         self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
@@ -164,7 +134,6 @@ class LayerNorm(Cell):
         epsilon: float = 1e-7,
         dtype: Any = np.float32,
     ) -> None:
-        super().__init__()
         shape = tuple(normalized_shape)
         self.gamma = Parameter(initializer(gamma_init, shape, dtype))
         self.beta = Parameter(initializer(beta_init, shape, dtype))
@@ -179,7 +148,6 @@ class Dropout(Cell):
     """Drops a share ``p`` of the elements while training (``set_train()``)."""
 
     def __init__(self, keep_prob: float | None = None, p: float | None = None) -> None:
-        super().__init__()
         self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob
         if not 0 <= self.p < 1:
             raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {self.p}")
@@ -189,7 +157,4 @@ class Dropout(Cell):
         return ops.dropout(x, self.p, self.training)
 
 
-__all__ = [
-    "ELU", "GELU", "Dense", "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "LogSoftmax", "ReLU", "ReLU6",
-    "SiLU", "Sigmoid", "Softmax", "Tanh",
-]  # fmt: skip
+__all__ = ["GELU", "Dense", "Dropout", "Embedding", "Identity", "LayerNorm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,27 +10,45 @@ import numpy as np
 import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.host import whole
+from spmdsim.dialects.mindspore.gradient import value_and_grad
 from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.primitive import to_tensor
 from spmdsim.errors import InputError
+from spmdsim.nn import losses
 from spmdsim.redistribution.rows import checked_ids
 from spmdsim.tensor import Tensor
 
-REDUCTIONS = ("mean", "sum", "none")
-
 
 class _Loss(Cell):
+    """The mean, the sum or all of the elements' losses."""
+
+    #: Of each element.
+    loss: Callable[..., Tensor]
+
     def __init__(self, reduction: str = "mean") -> None:
-        super().__init__()
-        if reduction not in REDUCTIONS:
-            raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
+        losses.check_reduction(reduction)
         self.reduction = reduction
 
-    def _reduced(self, losses: Tensor) -> Tensor:
-        if self.reduction == "none":
-            return losses
-        total = core.mean(losses) if self.reduction == "mean" else core.sum(losses)
-        return total.to(total.layout.reduced)
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """Two tensors of one shape -> ``[]``."""
+        given = to_tensor(logits)
+        return self._reduced(type(self).loss(given, _labels(labels, given), "none"))
+
+    def _reduced(self, found: Tensor) -> Tensor:
+        total = losses.reduced(found, self.reduction)
+        return total if self.reduction == "none" else total.to(total.layout.reduced)
+
+
+class MSELoss(_Loss):
+    """Squared differences."""
+
+    loss = losses.mse_loss
+
+
+class L1Loss(_Loss):
+    """Absolute differences."""
+
+    loss = losses.l1_loss
 
 
 def _labels(labels: Any, logits: Tensor) -> Tensor:
@@ -73,11 +92,11 @@ class CrossEntropyLoss(_Loss):
         return self._reduced(core.negative(core.sum(core.multiply(known, core.log_softmax(given)), -1)))
 
 
-class SoftmaxCrossEntropyWithLogits(_Loss):
+class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
     """Cross entropy from logits; ``sparse`` labels are class numbers, others probabilities."""
 
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.sparse = sparse
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
@@ -88,32 +107,13 @@ class SoftmaxCrossEntropyWithLogits(_Loss):
                 f"with sparse={self.sparse} labels are {'numbers' if self.sparse else 'probabilities'} of classes, but "
                 f"they have {dims} dims"
             )
-        return CrossEntropyLoss(reduction=self.reduction)(logits, labels)
-
-
-class MSELoss(_Loss):
-    """Squared differences."""
-
-    def construct(self, logits: Any, labels: Any) -> Tensor:
-        """Two tensors of one shape -> ``[]``."""
-        given = to_tensor(logits)
-        return self._reduced(core.squared_difference(given, _labels(labels, given)))
-
-
-class L1Loss(_Loss):
-    """Absolute differences."""
-
-    def construct(self, logits: Any, labels: Any) -> Tensor:
-        """Two tensors of one shape -> ``[]``."""
-        given = to_tensor(logits)
-        return self._reduced(core.absolute(core.subtract(given, _labels(labels, given))))
+        return super().construct(logits, labels)
 
 
 class WithLossCell(Cell):
     """A network with its loss."""
 
     def __init__(self, backbone: Any, loss_fn: Any) -> None:
-        super().__init__()
         self._backbone, self._loss_fn = backbone, loss_fn
 
     def construct(self, data: Any, label: Any) -> Any:
@@ -125,7 +125,6 @@ class TrainOneStepCell(Cell):
     """One step of training: the loss, its gradients, and the optimiser's update."""
 
     def __init__(self, network: Any, optimizer: Any, sens: float = 1.0) -> None:
-        super().__init__()
         if sens != 1.0:
             raise InputError(
                 f"the loss is not scaled here, but sens is {sens}; nearest: a larger learning rate"
@@ -134,8 +133,6 @@ class TrainOneStepCell(Cell):
 
     def construct(self, *inputs: Any) -> Any:
         """The loss before the update."""
-        from spmdsim.dialects.mindspore.gradient import value_and_grad
-
         loss, gradients = value_and_grad(self.network, None, self.optimizer.parameters)(*inputs)
         self.optimizer(gradients)
         return loss

@@ -1,4 +1,4 @@
-"""Optimisers called with gradients."""
+"""Optimisers of ours, made with MindSpore's arguments and called with gradients."""
 
 from __future__ import annotations
 
@@ -7,38 +7,35 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as core
+from spmdsim import nn
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError
-from spmdsim.nn import SGD as CoreSGD
-from spmdsim.nn import Adam as CoreAdam
-from spmdsim.nn.optimisers import Optimiser
 from spmdsim.tensor import Tensor
 
 
-class Optimizer:
-    """Base: one gradient per parameter, and a learning rate that may follow the steps.
+class Optimizer(nn.Optimiser):
+    """One gradient per parameter, and a learning rate that may follow the steps.
 
     Args:
-        params: the parameters, such as ``net.trainable_params()``.
-        learning_rate: a number, one number per step (the last one stays), or a function of the step.
-        weight_decay: added to the gradient, times the parameter.
-        inner: makes our optimiser from parameters and a first rate.
+        parameters: such as ``net.trainable_params()``.
+        rate: a number, one number per step (the last one stays), or a function of the step.
+        **options: what else our optimiser takes.
     """
 
-    def __init__(self, params: Iterable[Any], learning_rate: Any, weight_decay: float, inner: Any) -> None:
-        self.parameters: list[Parameter] = list(params)
-        for parameter in self.parameters:
+    def __init__(self, parameters: Iterable[Any], rate: Any, **options: Any) -> None:
+        found = list(parameters)
+        for parameter in found:
             if not isinstance(parameter, Parameter):
                 raise InputError(
                     f"an optimiser takes parameters, but got a {type(parameter).__name__}; groups with rates of their "
                     "own are not covered, nearest: one optimiser per group"
                 )
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
-        self.global_step = 0
-        self._inner: Optimiser = inner(self.parameters, self._rate())
+        self.learning_rate, self.global_step = rate, 0
+        super().__init__(found, self.get_lr(), **options)
 
-    def _rate(self) -> float:
+    def get_lr(self) -> float:
+        """The rate of the next step."""
         rate = self.learning_rate
         if callable(rate):
             rate = rate(self.global_step)
@@ -55,97 +52,85 @@ class Optimizer:
         given = list(grads)
         if len(given) != len(self.parameters):
             raise InputError(f"{len(given)} gradients were given for {len(self.parameters)} parameters")
+        self.zero_grad()
         for parameter, gradient in zip(self.parameters, given):
             if gradient is not None:
-                parameter.everywhere().grad = self._decayed(parameter, gradient)
-            elif parameter.tensor is not None:
-                parameter.tensor.grad = None
-        self._inner.rate = self._rate()
-        self._inner.parameters = [p for p in self.parameters if p.tensor is not None]
-        self._inner.step()
+                parameter.everywhere().grad = gradient  # type: ignore[attr-defined]
+        self.rate = self.get_lr()
+        self.step()
         self.global_step += 1
         return True
 
     construct = __call__
 
-    def get_lr(self) -> float:
-        """The rate of the next step."""
-        return self._rate()
 
-    def _decayed(self, parameter: Parameter, gradient: Tensor) -> Tensor:
-        if not self.weight_decay:
-            return gradient
-        return core.add(gradient, core.multiply(parameter.value.detach(), self.weight_decay))
-
-
-class SGD(Optimizer):
+class _SGD(Optimizer, nn.SGD):
     """Gradient descent with momentum, dampening, Nesterov's variant and weight decay."""
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        learning_rate: Any = 0.1,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        loss_scale: float = 1.0,
-    ) -> None:
-        _unscaled(loss_scale)
-        if nesterov and (momentum <= 0 or dampening):
-            raise InputError("nesterov needs a momentum above 0 and no dampening")
-        super().__init__(
-            params,
-            learning_rate,
-            weight_decay,
-            lambda found, rate: CoreSGD(found, rate, momentum, dampening=dampening, nesterov=nesterov),
-        )
 
-
-class Momentum(SGD):
-    """Gradient descent with momentum."""
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        learning_rate: Any,
-        momentum: float,
-        weight_decay: float = 0.0,
-        loss_scale: float = 1.0,
-        use_nesterov: bool = False,
-    ) -> None:
-        super().__init__(params, learning_rate, momentum, 0.0, weight_decay, use_nesterov, loss_scale)
-
-
-class Adam(Optimizer):
+class _Adam(Optimizer, nn.Adam):
     """Adam; weight decay is added to the gradient."""
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        learning_rate: Any = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        use_locking: bool = False,
-        use_nesterov: bool = False,
-        weight_decay: float = 0.0,
-        loss_scale: float = 1.0,
-    ) -> None:
-        _unscaled(loss_scale)
-        if use_nesterov:
-            raise InputError("Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)")
-        super().__init__(
-            params,
-            learning_rate,
-            weight_decay,
-            lambda found, rate: CoreAdam(found, rate, (beta1, beta2), eps),
-        )
 
 
 def _unscaled(loss_scale: float) -> None:
     if loss_scale != 1.0:
         raise InputError(f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0")
 
+
+def _sgd(
+    params: Any,
+    learning_rate: Any = 0.1,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    loss_scale: float = 1.0,
+) -> dict[str, Any]:
+    _unscaled(loss_scale)
+    if nesterov and (momentum <= 0 or dampening):
+        raise InputError("nesterov needs a momentum above 0 and no dampening")
+    return dict(
+        parameters=params, rate=learning_rate, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
+        nesterov=nesterov,
+    )  # fmt: skip
+
+
+def _momentum(
+    params: Any,
+    learning_rate: Any,
+    momentum: float,
+    weight_decay: float = 0.0,
+    loss_scale: float = 1.0,
+    use_nesterov: bool = False,
+) -> dict[str, Any]:
+    return dict(
+        params=params, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=use_nesterov,
+        loss_scale=loss_scale,
+    )  # fmt: skip
+
+
+def _adam(
+    params: Any,
+    learning_rate: Any = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+    weight_decay: float = 0.0,
+    loss_scale: float = 1.0,
+) -> dict[str, Any]:
+    _unscaled(loss_scale)
+    if use_nesterov:
+        raise InputError("Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)")
+    return dict(
+        parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
+        decoupled=False,
+    )  # fmt: skip
+
+
+SGD = renamed("SGD", _SGD, _sgd)
+Momentum = renamed("Momentum", SGD, _momentum)
+Adam = renamed("Adam", _Adam, _adam)
 
 __all__ = ["SGD", "Adam", "Momentum", "Optimizer"]
