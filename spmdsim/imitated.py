@@ -28,7 +28,7 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "signatures": {"oneflow": ("oneflow.signatures", "")},
     "signature table": {"oneflow": ("oneflow.signature_table", "")},
     "choice of signatures": {"oneflow": ("oneflow.signature_choice", "")},
-    "sharding rules": {"paddle": ("paddle.spmd_rules", "")},
+    "sharding rules": {"mindspore": ("mindspore.sharding", ""), "paddle": ("paddle.spmd_rules", "")},
     "region mappings": {"megatron": ("megatron", "")},
 }
 IMITATIONS = {kind: Registry(f"imitated {kind}", table) for kind, table in _TABLES.items()}

@@ -10,7 +10,7 @@ from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore import Layout
-from spmdsim.dialects.mindspore.sharding.infer import cut_first, infer_layout
+from spmdsim.dialects.mindspore.infer import cut_first, infer_layout
 from spmdsim.errors import RuleError
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor

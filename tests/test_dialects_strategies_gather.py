@@ -8,9 +8,9 @@ from layout_cases import cases, tuples
 
 import spmdsim.dialects.mindspore as ms
 import spmdsim.ops as ops
-from spmdsim.dialects.mindspore.sharding.gather_modes import mode_of
-from spmdsim.dialects.mindspore.sharding.strategies import shard
 from spmdsim.dialects.session import use_world
+from spmdsim.imitations.mindspore.sharding.gather_modes import mode_of
+from spmdsim.imitations.mindspore.sharding.strategies import shard
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 

@@ -9,9 +9,9 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
-from spmdsim.dialects.mindspore.sharding.strategies import shard
 from spmdsim.dialects.mindspore.table import ROWS, TABLE, find
 from spmdsim.errors import SpmdError
+from spmdsim.imitations.mindspore.sharding.strategies import shard
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 

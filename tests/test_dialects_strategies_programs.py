@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from spmdsim.dialects.mindspore import Layout, ops
-from spmdsim.dialects.mindspore.sharding.strategies import shard
 from spmdsim.dialects.session import use_world
+from spmdsim.imitations.mindspore.sharding.strategies import shard
 from spmdsim.worlds import LockStep
 
 L = Layout((2, 2, 2), ("dp", "sp", "mp"))

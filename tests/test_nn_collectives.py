@@ -10,7 +10,7 @@ import pytest
 import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core import Mesh
-from spmdsim.dialects.mindspore.sharding.strategies import shard
+from spmdsim.imitations.mindspore.sharding.strategies import shard
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly

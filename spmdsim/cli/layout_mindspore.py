@@ -10,7 +10,6 @@ from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.cli.layout_operator import Derived
-    from spmdsim.dialects.mindspore.sharding.sharded import Sharded
 
 WORDS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
 
@@ -48,7 +47,7 @@ def derive(
         SpmdError: shapes, attributes or strategies that do not fit the operator.
     """
     from spmdsim.cli.layout_operator import Collective, Derived, Placement
-    from spmdsim.dialects.mindspore.sharding.strategies import shard
+    from spmdsim.dialects.mindspore import shard
 
     if given is None and devices is None:
         raise InputError(
@@ -72,7 +71,7 @@ def derive(
     )
 
 
-def _facts(found: Sharded) -> dict[str, Any]:
+def _facts(found: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "operator": found.operator,
         "device_matrix": found.dev_matrix,

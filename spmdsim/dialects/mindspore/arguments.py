@@ -13,19 +13,21 @@ from spmdsim.errors import UsageTypeError
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call. What stands before a ``/`` are operands, what follows are attributes.
+    """The arguments of a call, as written: operands stand before a ``/``, or alone; ``([x])`` is a list of them.
 
-    Attributes:
-        text: as written.
-        signature: their names and defaults.
-        operands: how many operands are first; None for as many as there are.
-        listed: whether the first argument is a list of all operands.
+    >>> arguments("(x, /, axis=(), keep=False)").split("f", (1, 2), {})
+    ([1], {'axis': 2, 'keep': False})
+    >>> arguments("([inputs])").split("f", ((1, 2),), {}), arguments("(*operands)").split("f", (1, 2), {})
+    (([1, 2], {}), ([1, 2], {}))
+    >>> arguments("(axis=-1)").bind("f", (), {"axes": 0})
+    Traceback (most recent call last):
+    ...
+    spmdsim.errors.UsageTypeError: f(axis=-1): got an unexpected keyword argument 'axes'
     """
 
     text: str
     signature: Signature
-    operands: int | None
-    listed: bool = False
+    operands: int
 
     def bind(self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, with defaults.
@@ -44,45 +46,22 @@ class Arguments:
         self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """Operands and attributes of a call."""
-        if self.operands is None and not named:
-            return list(positional), {}
-        found = self.bind(caller, positional, named)
-        values = list(found.values())
-        if self.listed:
-            return list(values[0]), dict(list(found.items())[1:])
-        return values[: self.operands], dict(list(found.items())[self.operands :])
+        items = list(self.bind(caller, positional, named).items())
+        operands = [value for _, value in items[: self.operands]]
+        return list(operands[0]) if self.text[1] in "[*" else operands, dict(items[self.operands :])
 
 
 @cache
 def arguments(text: str) -> Arguments:
-    """Arguments from their text.
-
-    >>> arguments("(x, /, axis=(), keep=False)").split("f", (1, 2), {})
-    ([1], {'axis': 2, 'keep': False})
-    >>> arguments("([inputs])").split("f", ((1, 2),), {})
-    ([1, 2], {})
-    >>> arguments("(axis=-1)").bind("f", (), {"axes": 0})
-    Traceback (most recent call last):
-    ...
-    spmdsim.errors.UsageTypeError: f(axis=-1): got an unexpected keyword argument 'axes'
-    """
-    listed = text.startswith("([")
-    written = text.replace("[", "", 1).replace("]", "", 1) if listed else text
-    tree = ast.parse(f"lambda {written[1:-1]}: 0", mode="eval").body
+    """Arguments from their text."""
+    tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
     assert isinstance(tree, ast.Lambda)
     given = tree.args
-    names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
-    defaults = [ast.literal_eval(value) for value in given.defaults]
-    first = len(names) - len(defaults)
-    found = [
-        Parameter(
-            name,
-            Parameter.POSITIONAL_OR_KEYWORD,
-            default=defaults[k - first] if k >= first else Parameter.empty,
-        )
-        for k, name in enumerate(names)
-    ]
-    count: int | None = len(given.posonlyargs) or (first if first == len(names) else 0)
     if given.vararg is not None:
-        found, count = [Parameter(given.vararg.arg, Parameter.VAR_POSITIONAL)], None
-    return Arguments(text, Signature(found), count, listed)
+        return Arguments(text, Signature([Parameter(given.vararg.arg, Parameter.VAR_POSITIONAL)]), 1)
+    names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
+    required = len(names) - len(given.defaults)
+    defaults = [Parameter.empty] * required + [ast.literal_eval(value) for value in given.defaults]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    signature = Signature([Parameter(name, kind, default=value) for name, value in zip(names, defaults)])
+    return Arguments(text, signature, len(given.posonlyargs) or (len(names) if required == len(names) else 0))

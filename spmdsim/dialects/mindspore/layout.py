@@ -13,7 +13,7 @@ from typing import Any
 from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.even import first_uneven
-from spmdsim.dialects.mindspore.sharding.interleaved import VIRTUAL, device_layout
+from spmdsim.dialects.mindspore.interleaved import VIRTUAL, device_layout
 from spmdsim.errors import LayoutError, UsageTypeError
 
 TUPLE_ORDERS = ("tuple", "mesh")

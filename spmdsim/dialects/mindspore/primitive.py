@@ -10,15 +10,12 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.host import host, whole
+from spmdsim.dialects.mindspore import sharding as rules
 from spmdsim.dialects.mindspore.arguments import arguments
+from spmdsim.dialects.mindspore.errors import ShardError, refusing
+from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
-from spmdsim.dialects.mindspore.sharding.errors import ShardError, refusing
-from spmdsim.dialects.mindspore.sharding.interleaved import device_layout
-from spmdsim.dialects.mindspore.sharding.results import result_layout
-from spmdsim.dialects.mindspore.sharding.strategies import configured, cuts_of_result, default_cuts
-from spmdsim.dialects.mindspore.sharding.strategies import shard as derived
 from spmdsim.dialects.mindspore.table import TABLE, Row, our_operator
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import RuleError, UsageTypeError
@@ -59,7 +56,7 @@ class Primitive:
             RuleError: another attribute.
         """
         if name == "layout":
-            return self.shard(configured(value))
+            return self.shard(rules.configured(value))
         if name == "enable_nd_tp" and self.row.out_strategy == "product" and self.row.ours == "matmul":
             self.attrs[name] = bool(value)
             return self
@@ -141,7 +138,7 @@ class Primitive:
         """
         given = typed(operands)
         shapes = [shape_of(x) for x in given]
-        found = derived(
+        found = rules.shard(
             name,
             shapes,
             *self._strategies,
@@ -192,7 +189,9 @@ class Primitive:
         if sharding is not None and sharding.out_strategy is not None:
             computed = bound.output_layouts(strategy)[0]
             try:
-                result_layout(self.row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy)
+                rules.result_layout(
+                    self.row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy
+                )
             except RuleError as error:
                 raise ShardError(f"{self.name}.shard: {error.message}") from None
 
@@ -203,13 +202,13 @@ class Primitive:
         given = sharding.in_strategy
         if self.row.of_result and isinstance(given[0], tuple):
             with refusing(type(self).__name__):
-                factors = cuts_of_result(bound, given, range(ranks))
+                factors = rules.cuts_of_result(bound, given, range(ranks))
                 return strategy_from_factors(bound, factors, ranks, repeat=self._repeat)
         if isinstance(given[0], Layout):
             _check_devices(given, ranks)
         else:
             try:
-                check_cuts(given, bound.shapes, ranks)
+                rules.check_cuts(given, bound.shapes, ranks)
             except RuleError as error:
                 raise ShardError(f"{self.name}.shard({given}): {error.message}") from None
         try:
@@ -269,7 +268,7 @@ def shape_of(operand: Any) -> Shape:
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
     """Dim 0 of the first operand over all ranks, if it divides; else the same work everywhere."""
     try:
-        cuts = default_cuts(bound, ranks)
+        cuts = rules.default_cuts(bound, ranks)
     except RuleError:
         cuts = tuple((1,) * len(shape) for shape in bound.shapes)
     return strategy_from_cuts(bound, cuts, ranks)

@@ -18,7 +18,7 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore import special
 from spmdsim.dialects.mindspore.arguments import Arguments, arguments
-from spmdsim.dialects.mindspore.sharding.errors import ShardError
+from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.errors import InputError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
@@ -109,6 +109,12 @@ class Row:
     def known_as(self) -> list[str]:
         """All its names."""
         return [*self.primitives, *self.also_named.split()]
+
+    @property
+    def written_functions(self) -> dict[str, str]:
+        """Its functions by name, as they are written."""
+        written = [text.strip() for text in self.functions.split(";") if text]
+        return {text.partition("(")[0]: text for text in written}
 
     @cached_property
     def op(self) -> Op:
@@ -351,8 +357,23 @@ ROWS = (
     Row("", strategies="data", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip
 
+
+def by_name(rows: Sequence[Row]) -> dict[str, Row]:
+    """Rows by all their names.
+
+    Raises:
+        InputError: a name that two of them have.
+    """
+    found: dict[str, Row] = {}
+    for row in rows:
+        for name in row.known_as:
+            if found.setdefault(name, row) is not row:
+                raise InputError(f"two rows are called {name!r}: our {found[name].ours} and our {row.ours}")
+    return found
+
+
 #: The rows by all their names.
-TABLE: dict[str, Row] = {name: row for row in ROWS for name in row.known_as}
+TABLE = by_name(ROWS)
 
 
 def known() -> list[str]:

@@ -19,7 +19,7 @@ from spmdsim.errors import InputError
 @cache
 def cell_of(row: Row) -> type[Cell]:
     """The cell of a row of the table: its primitive, made with the cell's arguments, under the function's name."""
-    attribute = row.functions.partition("(")[0] or row.cell.lower()
+    attribute = next(iter(row.written_functions), row.cell.lower())
 
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         setattr(self, attribute, primitive(row.primitives[0])(*given, **named))

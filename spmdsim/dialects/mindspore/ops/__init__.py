@@ -24,8 +24,7 @@ NEAREST = {
 
 def _functions() -> dict[str, tuple[Row, str]]:
     """The functions of the table by name, each with its row and as it is written there."""
-    written = [(row, text.strip()) for row in TABLE.values() for text in row.functions.split(";") if text]
-    return {text.partition("(")[0]: (row, text) for row, text in written}
+    return {name: (row, text) for row in TABLE.values() for name, text in row.written_functions.items()}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,17 +18,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.dialects.mindspore.errors import ShardError, bind, refusing
+from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
-from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
-from spmdsim.dialects.mindspore.sharding.data_parallel import batch_parallel, data_source
-from spmdsim.dialects.mindspore.sharding.errors import ShardError, bind, refusing
-from spmdsim.dialects.mindspore.sharding.gather_modes import gather
-from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
-from spmdsim.dialects.mindspore.sharding.results import forward, result_layout
-from spmdsim.dialects.mindspore.sharding.sharded import Sharded
-from spmdsim.dialects.mindspore.sharding.tensor_parallel import nd_product
 from spmdsim.dialects.mindspore.table import Row, find
 from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
+from spmdsim.imitations.mindspore.sharding.data_parallel import batch_parallel, data_source
+from spmdsim.imitations.mindspore.sharding.gather_modes import gather
+from spmdsim.imitations.mindspore.sharding.results import forward, result_layout
+from spmdsim.imitations.mindspore.sharding.sharded import Sharded
+from spmdsim.imitations.mindspore.sharding.tensor_parallel import nd_product
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
 
 Cuts = Sequence[Sequence[int]]

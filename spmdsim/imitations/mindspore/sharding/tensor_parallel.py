@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.dialects.mindspore.sharding.errors import ShardError
-from spmdsim.dialects.mindspore.sharding.sharded import Forward, Sharded
+from spmdsim.dialects.mindspore.errors import ShardError
+from spmdsim.imitations.mindspore.sharding.sharded import Forward, Sharded
 
 Axes = tuple[str, ...]
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.dialects.mindspore.errors import ShardError
+from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
-from spmdsim.dialects.mindspore.sharding.data_parallel import device_mesh, device_ranks
-from spmdsim.dialects.mindspore.sharding.errors import ShardError
-from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
-from spmdsim.dialects.mindspore.sharding.results import forward, pending_axes, result_layout, scattered
-from spmdsim.dialects.mindspore.sharding.sharded import Sharded
 from spmdsim.errors import UsageTypeError
+from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
+from spmdsim.imitations.mindspore.sharding.data_parallel import device_mesh, device_ranks
+from spmdsim.imitations.mindspore.sharding.results import forward, pending_axes, result_layout, scattered
+from spmdsim.imitations.mindspore.sharding.sharded import Sharded
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
 from spmdsim.ops.lookup import LOOKED_UP
 

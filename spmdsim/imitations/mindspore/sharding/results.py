@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.core import Layout
-from spmdsim.dialects.mindspore.sharding.errors import ShardError
-from spmdsim.dialects.mindspore.sharding.interleaved import device_mesh, real_axes
-from spmdsim.dialects.mindspore.sharding.sharded import Forward
+from spmdsim.dialects.mindspore.errors import ShardError
+from spmdsim.dialects.mindspore.interleaved import device_mesh, real_axes
+from spmdsim.imitations.mindspore.sharding.sharded import Forward
 
 Shape = tuple[int, ...]
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout
+from spmdsim.dialects.mindspore.errors import bind
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.dialects.mindspore.sharding.errors import bind
 from spmdsim.dialects.mindspore.table import TABLE, Row, our_operator
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.ops.reduce import normal_dims

@@ -8,11 +8,11 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.bound import common_mesh
+from spmdsim.dialects.mindspore.errors import ShardError
+from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.dialects.mindspore.sharding.cuts import check_cuts
-from spmdsim.dialects.mindspore.sharding.errors import ShardError
-from spmdsim.dialects.mindspore.sharding.interleaved import check_devices
-from spmdsim.dialects.mindspore.sharding.sharded import Sharded
+from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
+from spmdsim.imitations.mindspore.sharding.sharded import Sharded
 
 Shape = tuple[int, ...]
 

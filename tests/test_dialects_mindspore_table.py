@@ -1,0 +1,144 @@
+"""MindSpore's operators are one table: a row is all that a new one takes, and calls change nothing of a primitive."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep
+from spmdsim.dialects.mindspore import Layout, infer_layout, nn, ops, shard
+from spmdsim.dialects.mindspore.table import ROWS, TABLE, Row, by_name, known, our_operator
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError, RuleError, UsageTypeError
+
+X = np.random.default_rng(0).normal(size=(8, 4))
+SWISH = Row(
+    "Swish", "silu", functions="swish; hidden_swish", cell="Swish", also_named="OldSwish", aliases="swishext"
+)
+TOTAL = Row(
+    "Total", "sum", lambda _shapes, attrs: {"dims": (attrs["axis"],), "keepdims": attrs["keep"]}, "(keep=False)",
+    "(x, /, axis=0)", "total(x, along=1, keep=False)", "Total",
+)  # fmt: skip
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """The table with two more rows."""
+    for row in (SWISH, TOTAL):
+        for name in row.known_as:
+            monkeypatch.setitem(TABLE, name, row)
+    yield
+    for name in ("Swish", "swish", "hidden_swish", "Total", "total"):
+        vars(ops).pop(name, None)
+
+
+@pytest.mark.ranks(4)
+def test_a_row_is_all_that_an_operator_takes(world, table):
+    expected = X / (1 + np.exp(-X))
+    with use_world(world):
+        primitive = ops.Swish().shard(((2, 2),))
+        found = primitive(X)
+        assert found.layout.parts == (2, 2) and repr(primitive) == "silu((2, 2),)"
+        assert ops.swish(X).layout.parts == (4, 1)  # data parallel
+        cell = nn.Swish()
+        cell.swish.shard(((1, 4),))
+        assert cell(X).layout.parts == (1, 4) and cell.get_parameters() == []
+        for y in (found, ops.swish(X), ops.hidden_swish(X), cell(X)):
+            np.testing.assert_allclose(y.asnumpy(), expected, rtol=1e-12)
+        for cuts, words in (
+            (((3, 1),), "split evenly into 3"),
+            (((2, 2), (2, 2)), "for 2 operands, but there are 1"),
+        ):
+            with pytest.raises(RuleError, match=words):
+                ops.Swish().shard(cuts)(X)
+    derived = shard("Swish", [(8, 4)], [(2, 1)], devices=4)
+    assert (
+        derived.dev_matrix == (2, 1, 2)
+        and derived.output_maps == ((2, 1),)
+        and derived.mirror_groups(0) == ((0, 1), (2, 3))
+    )
+    assert shard("OldSwish", [(8, 4)], [(2, 1)], devices=4).output_slices == ((4, 4),)
+    layout = Layout((2, 2), ("a", "b"))("a", "b")
+    assert infer_layout("Swish", [layout]).dims == infer_layout("SwishExt", [layout]).dims == layout.dims
+    assert (
+        {"Swish", "OldSwish"} <= {*known()}
+        and {"Swish", "swish", "hidden_swish"} <= {*dir(ops)}
+        and "OldSwish" not in dir(ops)
+    )
+
+
+@pytest.mark.ranks(4)
+def test_attributes_of_a_row_are_arguments_of_all_that_is_made_from_it(world, table):
+    with use_world(world):
+        for y in (
+            ops.Total()(X, 1),
+            ops.Total().shard(((2, 2),))(X, axis=1),
+            ops.total(X),
+            ops.total(X, along=1),
+        ):
+            np.testing.assert_allclose(y.asnumpy(), X.sum(1))
+        for y in (ops.Total(True)(X), ops.total(X, 0, True), nn.Total(keep=True)(X)):
+            np.testing.assert_allclose(y.asnumpy(), X.sum(0, keepdims=True))
+    derived = shard("Total", [(8, 4)], [(2, 2)], devices=4, attrs={"axis": 0, "keep": False})
+    assert str(derived.forward[0]) == "AllReduce:sum" and derived.forward[0].groups == ((0, 2), (1, 3))
+    for call, words in (
+        (lambda: ops.Total(False, 1), r"^Total\(keep=False\): too many positional"),
+        (lambda: ops.Total(keeps=1), r"unexpected keyword argument 'keeps'"),
+        (lambda: ops.Total()(), r"^Total\(x, /, axis=0\): missing a required argument: 'x'"),
+        (lambda: ops.total(X, axis=1), r"^total\(x, along=1, keep=False\): got an unexpected"),
+    ):
+        with pytest.raises(UsageTypeError, match=words):
+            call()
+
+
+def test_a_call_changes_nothing_of_its_primitive():
+    """One object may be called with different attributes and operands at the same time."""
+    with use_world(LockStep(4)):
+        made = {
+            name: getattr(ops, name)(*given)
+            for name, given in (
+                ("ReduceSum", ()), ("Transpose", ()), ("Softmax", ()), ("Split", (1, 2)), ("Reshape", ()), ("Gather", ()),
+                ("OneHot", ()), ("Argmax", ()), ("Dropout", (0.5,)), ("LayerNorm", ()), ("StridedSlice", ()),
+            )
+        }  # fmt: skip
+        calls = {"ReduceSum": (0,), "Transpose": ((1, 0),), "Reshape": ((4, 8),), "Gather": (np.arange(3), 0)}
+        calls |= {"OneHot": (5,), "LayerNorm": (X[0], X[1]), "StridedSlice": ((0, 1), (4, 3))}
+        for name, primitive in made.items():
+            before = copy.deepcopy({key: value for key, value in vars(primitive).items() if key != "op"})
+            primitive(X if name != "OneHot" else np.arange(4), *calls.get(name, ()))
+            assert {key: value for key, value in vars(primitive).items() if key != "op"} == before, name
+        found, total = {}, made["ReduceSum"]
+
+        def many(axis):
+            found[axis] = [total(X, axis).full() for _ in range(10)]
+
+        threads = [threading.Thread(target=many, args=(axis,)) for axis in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for axis in (0, 1):
+            assert len(found[axis]) == 10 and all(np.allclose(y, X.sum(axis)) for y in found[axis])
+
+
+def test_everything_in_the_table_can_be_made():
+    """Every primitive, function and cell that the rows name is there, once, and knows its arguments."""
+    primitives = [name for row in ROWS for name in row.primitives]
+    assert len(primitives) > 80 and {type(getattr(ops, name)) for name in primitives} == {type}
+    functions = [name for row in ROWS for name in row.written_functions]
+    assert len(functions) == len({*functions}) > 50 and all(
+        callable(getattr(ops, name)) for name in functions
+    )
+    cells = [row.cell for row in ROWS if row.cell]
+    assert len(cells) == len({*cells}) == 9 and all(issubclass(getattr(nn, name), nn.Cell) for name in cells)
+    needed = {"BroadcastTo": ((8, 4),)}
+    for name in primitives:
+        assert getattr(ops, name)(*needed.get(name, ())).op is our_operator(TABLE[name].ours)
+
+
+def test_two_rows_of_one_name_are_refused():
+    with pytest.raises(InputError, match="two rows are called 'ReLU'"):
+        by_name((*ROWS, Row("Mine", "relu", also_named="ReLU")))
