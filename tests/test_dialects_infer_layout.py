@@ -10,8 +10,8 @@ from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore import Layout
-from spmdsim.dialects.mindspore.infer import cut_first, infer_layout
 from spmdsim.errors import RuleError
+from spmdsim.imitations.mindspore.sharding.infer import cut_first, infer_layout
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep

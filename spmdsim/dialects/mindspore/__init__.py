@@ -24,7 +24,7 @@ EXPORTS: dict[str, str] = {
     "from_cuts": "layout",
     "from_tensor_map": "layout",
     "from_placements": "layout",
-    "infer_layout": "infer",
+    "infer_layout": "sharding",
     "shard": "sharding",
     "AutoParallel": "parallel",
     "Parameter": "parameter",
@@ -44,7 +44,7 @@ EXPORTS: dict[str, str] = {
         ),
         "context",
     ),
-    **dict.fromkeys(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "bool_"), "dtypes"),
+    **dict.fromkeys(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "bool_"), "common.dtype"),
 }  # fmt: skip
 
 #: What to use instead of a name that resembles none here.

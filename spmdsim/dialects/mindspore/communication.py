@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 
@@ -41,12 +40,7 @@ def _whole(group: str | None) -> None:
         )
 
 
-def __getattr__(name: str) -> Any:
-    from spmdsim.dialects.missing import not_covered
-
-    raise not_covered(__name__, name, __all__, {"create_group": "Mesh.groups of a Layout's mesh"})
-
-
 __all__ = [
     "GlobalComm", "get_group_size", "get_local_rank", "get_local_rank_size", "get_rank", "init", "release",
 ]  # fmt: skip
+__getattr__ = refusal(__name__, __all__, {"create_group": "Mesh.groups of a Layout's mesh"})

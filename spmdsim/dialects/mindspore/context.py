@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from spmdsim.dialects.session import current_world
@@ -58,9 +57,7 @@ def get_context(attr_key: str) -> Any:
     Raises:
         InputError: nothing of that name.
     """
-    if attr_key not in _other:
-        raise InputError(f"no setting {attr_key!r} was made; there are {', '.join(_other)}")
-    return _other[attr_key]
+    return _found(_other, attr_key, "no setting {!r} was made")
 
 
 def set_device(device_target: str, device_id: int | None = None) -> None:
@@ -81,13 +78,11 @@ def set_auto_parallel_context(**settings: Any) -> None:
     for name, value in settings.items():
         if name in _NEAREST and value not in (1, False, None, ""):
             raise InputError(f"{name}={value!r} is not covered by this dialect; nearest: {_NEAREST[name]}")
-        check = _CHECKS.get(name)
-        if check is not None:
-            check(value)
-        if name not in _DEFAULTS and name not in _IGNORED and name not in _NEAREST:
-            raise InputError(f"no setting is called {name!r}; there are {', '.join(_DEFAULTS)}")
+        _check(name, value)
         if name in _DEFAULTS:
             _set[name] = value
+        elif name not in _IGNORED and name not in _NEAREST:
+            _found(_DEFAULTS, name)
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
@@ -96,11 +91,8 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     Raises:
         InputError: nothing of that name.
     """
-    if attr_key not in _set:
-        raise InputError(f"no setting is called {attr_key!r}; there are {', '.join(_set)}")
-    if attr_key == "device_num" and _set[attr_key] is None:
-        return current_world().size
-    return _set[attr_key]
+    value = _found(_set, attr_key)
+    return current_world().size if attr_key == "device_num" and value is None else value
 
 
 def reset_auto_parallel_context() -> None:
@@ -109,33 +101,26 @@ def reset_auto_parallel_context() -> None:
     _set.update(_DEFAULTS)
 
 
-def _mode(value: str) -> None:
-    modes = [mode for name, mode in vars(ParallelMode).items() if not name.startswith("_")]
-    if value not in modes:
+def _found(settings: dict[str, Any], name: str, refusal: str = "no setting is called {!r}") -> Any:
+    if name not in settings:
+        raise InputError(f"{refusal.format(name)}; there are {', '.join(settings)}")
+    return settings[name]
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse values that cannot be had."""
+    modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
+    if name == "parallel_mode" and value not in modes:
         raise InputError(f"no parallel_mode is called {value!r}; there are {', '.join(modes)}")
-    if value == ParallelMode.AUTO_PARALLEL:
+    if name == "parallel_mode" and value == ParallelMode.AUTO_PARALLEL:
         raise InputError(
             "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
             'AutoParallel(train_step, parallel_mode="recursive_programming")'
         )
-
-
-def _device_num(value: int | None) -> None:
-    if value is not None and value != current_world().size:
+    if name == "device_num" and value is not None and value != current_world().size:
         raise InputError(f"device_num is {value}, but {current_world().size} ranks are running")
-
-
-def _dataset(value: Any) -> None:
-    if value not in ("full_batch", True):
+    if name in ("dataset_strategy", "full_batch") and value not in ("full_batch", True):
         raise InputError(f"data is given as 'full_batch', not {value!r}: every rank keeps its piece of it")
-
-
-_CHECKS: dict[str, Callable[[Any], None]] = {
-    "parallel_mode": _mode,
-    "device_num": _device_num,
-    "dataset_strategy": _dataset,
-    "full_batch": _dataset,
-}
 
 
 class _Runtime:

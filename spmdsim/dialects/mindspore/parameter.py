@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
-from spmdsim.nn import Normal, Uniform, ones, zeros
 from spmdsim.nn import Parameter as CoreParameter
+from spmdsim.nn.module import Initialiser
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import has_gradient
 
@@ -33,34 +34,62 @@ def next_seed() -> int:
     return (_seed[0] << 20) + _seed[1]
 
 
-def constant(value: float) -> Any:
+def Normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
+    """Normal numbers of this deviation.
+
+    Raises:
+        InputError: another mean than 0.
+    """
+    if mean:
+        raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Parameter(array)")
+    return nn.Normal(sigma)
+
+
+def Uniform(scale: float = 0.07) -> Initialiser:
+    """Numbers uniform in ``[-scale, scale)``."""
+    return nn.Uniform(scale)
+
+
+def Constant(value: float) -> Initialiser:
     """One value everywhere."""
     return lambda index, _shape, dtype, _seed: np.full([p.stop - p.start for p in index], value, dtype)
 
 
-def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Fan-in and fan-out of a weight ``[out, in, ...]`` as MindSpore counts them."""
-    if len(shape) < 2:
-        return (shape or (1,))[0], (shape or (1,))[0]
-    field = math.prod(shape[2:])
-    return shape[1] * field, shape[0] * field
+def Zero() -> Initialiser:
+    """All zero."""
+    return nn.zeros
 
 
-def xavier_uniform(shape: tuple[int, ...]) -> Uniform:
-    """Glorot and Bengio (2010)."""
-    return Uniform(math.sqrt(6 / sum(_fans(shape))))
+def One() -> Initialiser:
+    """All one."""
+    return nn.ones
 
 
-def he_uniform(shape: tuple[int, ...]) -> Uniform:
-    """He et al. (2015)."""
-    return Uniform(math.sqrt(6 / _fans(shape)[0]))
+def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
+    """Uniform numbers by fan-in and fan-out of a weight ``[out, in, ...]`` as MindSpore counts them."""
+
+    def block(index: Any, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+        field = math.prod(shape[2:])
+        fans = (shape[1] * field, shape[0] * field) if len(shape) > 1 else ((shape or (1,))[0],) * 2
+        return nn.Uniform(math.sqrt(bound(*fans)))(index, shape, dtype, seed)
+
+    return block
 
 
-#: Initialisers by MindSpore's names, from the shape; "normal" has a deviation of 0.01 there.
-INITIALISERS: dict[str, Callable[[tuple[int, ...]], Any]] = {
-    "normal": lambda _: Normal(0.01), "zeros": lambda _: zeros, "ones": lambda _: ones, "zero": lambda _: zeros,
-    "one": lambda _: ones, "uniform": lambda _: Uniform(0.07), "xavier_uniform": xavier_uniform, "XavierUniform": xavier_uniform,
-    "he_uniform": he_uniform, "HeUniform": he_uniform,
+def XavierUniform() -> Initialiser:
+    """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
+    return _by_fans(lambda fan_in, fan_out: 6 / (fan_in + fan_out))
+
+
+def HeUniform() -> Initialiser:
+    """Uniform numbers by fan-in (He et al., 2015)."""
+    return _by_fans(lambda fan_in, _: 6 / fan_in)
+
+
+#: Initialisers by MindSpore's names.
+INITIALISERS: dict[str, Callable[[], Initialiser]] = {
+    "normal": Normal, "zeros": Zero, "ones": One, "zero": Zero, "one": One, "uniform": Uniform,
+    "xavier_uniform": XavierUniform, "XavierUniform": XavierUniform, "he_uniform": HeUniform, "HeUniform": HeUniform,
 }  # fmt: skip
 
 
@@ -82,9 +111,9 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     found: Any
     if isinstance(init, (int, float)):
-        found = constant(init)
+        found = Constant(init)
     elif isinstance(init, str) and init in INITIALISERS:
-        found = INITIALISERS[init](sizes)
+        found = INITIALISERS[init]()
     elif isinstance(init, (np.ndarray, Tensor)):
         found = _values(init, sizes)
     elif callable(init):
@@ -111,13 +140,9 @@ class Parameter(CoreParameter):
     _count = 0
 
     def __init__(
-        self,
-        default_input: Any,
-        name: str | None = None,
-        requires_grad: bool = True,
-        layerwise_parallel: bool = False,
+        self, default_input: Any, name: str | None = None, requires_grad: bool = True, layerwise_parallel: bool = False,
         parallel_optimizer: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not isinstance(default_input, Initializer):
             array = default_input.full() if isinstance(default_input, Tensor) else np.asarray(default_input)
             if array.dtype == np.float64 and not isinstance(default_input, (np.ndarray, Tensor)):

@@ -6,6 +6,7 @@ from typing import Any
 
 from spmdsim.dialects.mindspore.nn import TrainOneStepCell, WithLossCell
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
+from spmdsim.dialects.missing import refusal
 from spmdsim.errors import InputError
 
 
@@ -82,15 +83,7 @@ class Model:
         return self.network(*inputs)
 
 
-def __getattr__(name: str) -> Any:
-    from spmdsim.dialects.missing import not_covered
-
-    nearest = {
-        "ModelCheckpoint": "save_checkpoint",
-        "CheckpointConfig": "save_checkpoint",
-        "TimeMonitor": "LossMonitor",
-    }
-    raise not_covered(__name__, name, __all__, nearest)
-
-
 __all__ = ["Callback", "LossMonitor", "Model"]
+__getattr__ = refusal(__name__, __all__, {
+    **dict.fromkeys(("ModelCheckpoint", "CheckpointConfig"), "save_checkpoint"), "TimeMonitor": "LossMonitor",
+})  # fmt: skip

@@ -6,8 +6,6 @@ and the network keeps its piece of it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from spmdsim.dialects.mindspore.dataset import transforms, vision
 from spmdsim.dialects.mindspore.dataset.sets import (
     Dataset,
@@ -15,15 +13,13 @@ from spmdsim.dialects.mindspore.dataset.sets import (
     MnistDataset,
     NumpySlicesDataset,
 )
-
-
-def __getattr__(name: str) -> Any:
-    from spmdsim.dialects.missing import not_covered
-
-    nearest = dict.fromkeys(("Cifar10Dataset", "ImageFolderDataset", "TFRecordDataset"), "NumpySlicesDataset")
-    raise not_covered(__name__, name, __all__, nearest)
-
+from spmdsim.dialects.missing import refusal
 
 __all__ = [
     "Dataset", "GeneratorDataset", "MnistDataset", "NumpySlicesDataset", "transforms", "vision",
 ]  # fmt: skip
+__getattr__ = refusal(
+    __name__,
+    __all__,
+    dict.fromkeys(("Cifar10Dataset", "ImageFolderDataset", "TFRecordDataset"), "NumpySlicesDataset"),
+)

@@ -127,26 +127,16 @@ class MnistDataset(Dataset):
         dataset_dir: the folder; scikit-learn's handwritten digits, enlarged, if None.
         usage: ``"train"`` (also if left out) or ``"test"``.
         num_samples: only so many rows.
-        num_parallel_workers: accepted for compatibility.
+        num_parallel_workers: accepted for compatibility, as is ``cache``.
         shuffle: must be false or left out.
-        sampler: must be left out.
-        num_shards: must be left out.
-        shard_id: must be left out.
-        cache: accepted for compatibility.
+        sampler: must be left out, as must ``num_shards`` and ``shard_id``.
     """
 
     def __init__(
-        self,
-        dataset_dir: str | None = None,
-        usage: str | None = None,
-        num_samples: int | None = None,
-        num_parallel_workers: int | None = None,
-        shuffle: bool | None = None,
-        sampler: Any = None,
-        num_shards: int | None = None,
-        shard_id: int | None = None,
-        cache: Any = None,
-    ) -> None:
+        self, dataset_dir: str | None = None, usage: str | None = None, num_samples: int | None = None,
+        num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
+        num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
+    ) -> None:  # fmt: skip
         if usage not in (None, "train", "test", "all") or sampler is not None:
             raise InputError(f"MnistDataset reads usage='train' or 'test' without a sampler, not {usage!r}")
         images, labels, count = _open(dataset_dir, "t10k" if usage == "test" else "train")
@@ -169,24 +159,15 @@ def _open(folder: str | None, part: str) -> tuple[Rows, Rows, int]:
 
 
 class NumpySlicesDataset(Dataset):
-    """Rows of arrays: one array, a tuple of them, or a dict by column.
+    """Rows of arrays of equal length: one array, a tuple of them, or a dict by column.
 
-    Args:
-        data: the arrays, of equal length.
-        column_names: their names.
-        shuffle: must be false or left out.
-        num_shards: must be left out.
-        **options: accepted for compatibility.
+    ``shuffle`` and ``num_shards`` must be false or left out; further options are accepted for compatibility.
     """
 
     def __init__(
-        self,
-        data: Any,
-        column_names: str | Sequence[str] | None = None,
-        shuffle: bool | None = None,
-        num_shards: int | None = None,
-        **options: Any,
-    ) -> None:
+        self, data: Any, column_names: str | Sequence[str] | None = None, shuffle: bool | None = None,
+        num_shards: int | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         if isinstance(data, Mapping):
             names, arrays = [*data], [np.asarray(x) for x in data.values()]
         else:
@@ -203,24 +184,9 @@ class NumpySlicesDataset(Dataset):
 
 
 class GeneratorDataset(NumpySlicesDataset):
-    """Rows of a generator function, a sequence of rows, or an object with ``__getitem__`` and ``__len__``.
+    """Rows of a generator function, a sequence of rows, or an object with ``__getitem__`` and ``__len__``; read once."""
 
-    Args:
-        source: where the rows come from; read once.
-        column_names: names of the columns.
-        shuffle: must be false or left out.
-        num_shards: must be left out.
-        **options: accepted for compatibility.
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        column_names: str | Sequence[str] | None = None,
-        shuffle: bool | None = None,
-        num_shards: int | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, source: Any, *columns: Any, **options: Any) -> None:
         if callable(source):
             rows: Iterable[Any] = source()
         elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
@@ -230,8 +196,9 @@ class GeneratorDataset(NumpySlicesDataset):
         found = [row if isinstance(row, tuple) else (row,) for row in rows]
         if not found:
             raise InputError("the generator gave no rows")
-        columns = tuple(np.stack([np.asarray(x) for x in column]) for column in zip(*found))
-        super().__init__(columns, column_names, shuffle, num_shards)
+        super().__init__(
+            tuple(np.stack([np.asarray(x) for x in column]) for column in zip(*found)), *columns, **options
+        )
 
 
 def _names(given: str | Sequence[str] | None, count: int) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from spmdsim.dialects.missing import refusal
+
 
 @dataclass(frozen=True)
 class TypeCast:
@@ -34,10 +36,5 @@ class Compose:
         return row
 
 
-def __getattr__(name: str) -> Any:
-    from spmdsim.dialects.missing import not_covered
-
-    raise not_covered(__name__, name, __all__, {"OneHot": "any function of one row"})
-
-
 __all__ = ["Compose", "TypeCast"]
+__getattr__ = refusal(__name__, __all__, {"OneHot": "any function of one row"})

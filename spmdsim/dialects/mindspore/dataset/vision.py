@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+
+from spmdsim.dialects.missing import refusal
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,5 @@ class HWC2CHW:
         return np.ascontiguousarray(np.moveaxis(image, -1, -3))
 
 
-def __getattr__(name: str) -> Any:
-    from spmdsim.dialects.missing import not_covered
-
-    raise not_covered(__name__, name, __all__, {"Resize": "any function of one row"})
-
-
 __all__ = ["HWC2CHW", "Normalize", "Rescale"]
+__getattr__ = refusal(__name__, __all__, {"Resize": "any function of one row"})

@@ -61,15 +61,9 @@ class Dense(Cell):
     """``x @ weight.T + bias``, the weight ``[out, in]`` as MindSpore keeps it."""
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        weight_init: Any = None,
-        bias_init: Any = None,
-        has_bias: bool = True,
-        activation: str | Callable[[Any], Any] | None = None,
-        dtype: Any = np.float32,
-    ) -> None:
+        self, in_channels: int, out_channels: int, weight_init: Any = None, bias_init: Any = None, has_bias: bool = True,
+        activation: str | Callable[[Any], Any] | None = None, dtype: Any = np.float32,
+    ) -> None:  # fmt: skip
         shape = [out_channels, in_channels]
         self.weight = Parameter(initializer("normal" if weight_init is None else weight_init, shape, dtype))
         bias = initializer("zeros" if bias_init is None else bias_init, [out_channels], dtype)
@@ -103,14 +97,9 @@ class Embedding(Cell):
     """Rows of a table by number, ``[...] -> [..., embedding_size]``."""
 
     def __init__(
-        self,
-        vocab_size: int,
-        embedding_size: int,
-        use_one_hot: bool = False,
-        embedding_table: Any = "normal",
-        dtype: Any = np.float32,
-        padding_idx: int | None = None,
-    ) -> None:
+        self, vocab_size: int, embedding_size: int, use_one_hot: bool = False, embedding_table: Any = "normal",
+        dtype: Any = np.float32, padding_idx: int | None = None,
+    ) -> None:  # fmt: skip
         if use_one_hot or padding_idx is not None:
             raise InputError("Embedding has neither use_one_hot nor padding_idx here; nearest: ops.Gather()")
         self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
@@ -125,15 +114,9 @@ class LayerNorm(Cell):
     """Normalised over the last dims, scaled and shifted."""
 
     def __init__(
-        self,
-        normalized_shape: Sequence[int],
-        begin_norm_axis: int = -1,
-        begin_params_axis: int = -1,
-        gamma_init: Any = "ones",
-        beta_init: Any = "zeros",
-        epsilon: float = 1e-7,
-        dtype: Any = np.float32,
-    ) -> None:
+        self, normalized_shape: Sequence[int], begin_norm_axis: int = -1, begin_params_axis: int = -1,
+        gamma_init: Any = "ones", beta_init: Any = "zeros", epsilon: float = 1e-7, dtype: Any = np.float32,
+    ) -> None:  # fmt: skip
         shape = tuple(normalized_shape)
         self.gamma = Parameter(initializer(gamma_init, shape, dtype))
         self.beta = Parameter(initializer(beta_init, shape, dtype))

@@ -72,65 +72,27 @@ class _Adam(Optimizer, nn.Adam):
     """Adam; weight decay is added to the gradient."""
 
 
-def _unscaled(loss_scale: float) -> None:
+def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
     if loss_scale != 1.0:
         raise InputError(f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0")
+    if refused:
+        raise InputError(refused)
+    return options
 
 
-def _sgd(
-    params: Any,
-    learning_rate: Any = 0.1,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-    loss_scale: float = 1.0,
-) -> dict[str, Any]:
-    _unscaled(loss_scale)
-    if nesterov and (momentum <= 0 or dampening):
-        raise InputError("nesterov needs a momentum above 0 and no dampening")
-    return dict(
-        parameters=params, rate=learning_rate, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
-        nesterov=nesterov,
-    )  # fmt: skip
-
-
-def _momentum(
-    params: Any,
-    learning_rate: Any,
-    momentum: float,
-    weight_decay: float = 0.0,
-    loss_scale: float = 1.0,
-    use_nesterov: bool = False,
-) -> dict[str, Any]:
-    return dict(
-        params=params, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=use_nesterov,
-        loss_scale=loss_scale,
-    )  # fmt: skip
-
-
-def _adam(
-    params: Any,
-    learning_rate: Any = 1e-3,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    use_locking: bool = False,
-    use_nesterov: bool = False,
-    weight_decay: float = 0.0,
-    loss_scale: float = 1.0,
-) -> dict[str, Any]:
-    _unscaled(loss_scale)
-    if use_nesterov:
-        raise InputError("Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)")
-    return dict(
-        parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
-        decoupled=False,
-    )  # fmt: skip
-
-
-SGD = renamed("SGD", _SGD, _sgd)
-Momentum = renamed("Momentum", SGD, _momentum)
-Adam = renamed("Adam", _Adam, _adam)
+SGD = renamed("SGD", _SGD, lambda params, learning_rate=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0,
+              nesterov=False, loss_scale=1.0: _options(
+    loss_scale, "nesterov needs a momentum above 0 and no dampening" * bool(nesterov and (momentum <= 0 or dampening)),
+    parameters=params, rate=learning_rate, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
+    nesterov=nesterov))  # fmt: skip
+Momentum = renamed("Momentum", SGD, lambda params, learning_rate, momentum, weight_decay=0.0, loss_scale=1.0,
+                   use_nesterov=False: dict(
+    params=params, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=use_nesterov,
+    loss_scale=loss_scale))  # fmt: skip
+Adam = renamed("Adam", _Adam, lambda params, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, use_locking=False,
+               use_nesterov=False, weight_decay=0.0, loss_scale=1.0: _options(
+    loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
+    parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
+    decoupled=False))  # fmt: skip
 
 __all__ = ["SGD", "Adam", "Momentum", "Optimizer"]
