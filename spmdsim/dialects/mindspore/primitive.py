@@ -202,7 +202,7 @@ class Primitive:
         given = sharding.in_strategy
         if self.row.of_result and isinstance(given[0], tuple):
             with refusing(type(self).__name__):
-                factors = rules.cuts_of_result(bound, given, range(ranks))
+                factors = rules.cuts_of_result(bound, given, ranks)
                 return strategy_from_factors(bound, factors, ranks, repeat=self._repeat)
         if isinstance(given[0], Layout):
             _check_devices(given, ranks)

@@ -12,16 +12,18 @@ from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
-from spmdsim.imitations.mindspore.sharding.sharded import Sharded
+from spmdsim.imitations.mindspore.sharding.sharded import Sharded, sourced
 
 Shape = tuple[int, ...]
+#: How many devices, or which, in their order; None for as many as the cuts make.
+Devices = int | Sequence[int] | None
 
 
 def batch_parallel(
     name: str,
     shapes: Sequence[Shape],
     given: Sequence[Any] | None,
-    devices: int | Sequence[int] | None,
+    devices: Devices,
     attrs: Mapping[str, Any],
 ) -> Sharded:
     """Dim 0 of every operand and result over all devices, on a device matrix of one axis.
@@ -45,17 +47,7 @@ def batch_parallel(
     def first(shape: Shape) -> Layout:
         return Layout(mesh, ["batch" if d == 0 else None for d in range(len(shape))])
 
-    outputs = tuple(first(shape) for shape in results)
-    return Sharded(
-        operator=name,
-        strategy=None,
-        mesh=mesh,
-        input_shapes=tuple(shapes),
-        inputs=tuple(first(shape) for shape in shapes),
-        output_shapes=tuple(results),
-        computed=outputs,
-        outputs=outputs,
-    )
+    return sourced(name, mesh, shapes, list(map(first, shapes)), results, list(map(first, results)))
 
 
 def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
@@ -68,7 +60,7 @@ def data_source(
     name: str,
     shapes: Sequence[Shape],
     given: Sequence[Any] | None,
-    devices: int | Sequence[int] | None,
+    devices: Devices,
     repeat: str,
 ) -> Sharded:
     """Tensors that come from a data set: each dim split as its strategy says, nothing else.
@@ -115,19 +107,11 @@ def _source(
 ) -> Sharded:
     if len(layouts) != len(shapes):
         raise ShardError(f"{len(layouts)} layouts were given for {len(shapes)} tensors")
-    return Sharded(
-        operator=name,
-        strategy=None,
-        mesh=common_mesh(layouts),
-        input_shapes=tuple(shapes) if name != "GetNext" else (),
-        inputs=layouts if name != "GetNext" else (),
-        output_shapes=tuple(shapes),
-        computed=layouts,
-        outputs=layouts,
-        repeated_calc=repeated,
-        repeated_side=side,
-        by_cuts=False,
-    )
+    read = name != "GetNext"
+    return sourced(
+        name, common_mesh(layouts), shapes if read else (), layouts if read else (), shapes, layouts,
+        repeated_calc=repeated, repeated_side=side, by_cuts=False,
+    )  # fmt: skip
 
 
 def _longest(cuts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -145,7 +129,7 @@ def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) ->
     return Mesh(sizes, names, ranks)
 
 
-def device_ranks(devices: int | Sequence[int] | None, otherwise: int) -> tuple[int, ...]:
+def device_ranks(devices: Devices, otherwise: int) -> tuple[int, ...]:
     """The ranks meant by a number of devices or a list of them."""
     if devices is None:
         return tuple(range(otherwise))

@@ -19,9 +19,9 @@ from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.errors import UsageTypeError
 from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
-from spmdsim.imitations.mindspore.sharding.data_parallel import device_mesh, device_ranks
+from spmdsim.imitations.mindspore.sharding.data_parallel import Devices, device_mesh, device_ranks
 from spmdsim.imitations.mindspore.sharding.results import forward, pending_axes, result_layout, scattered
-from spmdsim.imitations.mindspore.sharding.sharded import Sharded
+from spmdsim.imitations.mindspore.sharding.sharded import Sharded, derived, sourced
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
 from spmdsim.ops.lookup import LOOKED_UP
 
@@ -69,7 +69,7 @@ def gather(
     shapes: Sequence[Shape],
     given: Sequence[Any] | None,
     out: Any,
-    devices: int | Sequence[int] | None,
+    devices: Devices,
     repeat: str | None,
     attrs: Mapping[str, Any],
 ) -> Sharded:
@@ -106,29 +106,13 @@ def _data_parallel(table: Shape, ids: Shape, devices: int) -> tuple[Cuts, Cuts]:
     return (1,) * len(table), tuple(devices if d == 0 else 1 for d in range(len(ids)))
 
 
-def _made(bound: BoundRule, strategy: Strategy, mode: str, repeated: int, side: str) -> Sharded:
-    computed = bound.output_layouts(strategy)
-    return Sharded(
-        operator="Gather",
-        strategy=strategy,
-        mesh=strategy.mesh,
-        input_shapes=bound.shapes,
-        inputs=bound.input_layouts(strategy),
-        output_shapes=bound.output_shapes,
-        computed=computed,
-        outputs=tuple(layout.reduced for layout in computed),
-        repeated_calc=repeated,
-        repeated_side=side,
-        bound=bound,
-        mode=mode,
-    )
-
-
 def _normal(bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], repeat: str) -> Sharded:
     """The axis is whole: indices and the table's other dims are split freely, the axis has none of its own."""
     strategy = strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
     used = math.prod(cuts[0]) * math.prod(cuts[1])
-    return _made(bound, strategy, NORMAL, len(ranks) // used, repeat)
+    return derived(
+        "Gather", bound, strategy, mode=NORMAL, repeated_calc=len(ranks) // used, repeated_side=repeat
+    )
 
 
 def _split(
@@ -156,7 +140,10 @@ def _split(
     splits = {factor: f"dim{d}" for d, factor in enumerate(factors) if factor}
     strategy = Strategy.of(mesh, splits)
     bound.check(strategy)
-    return _made(bound, strategy, mode, len(ranks) // used, repeat or "left")
+    repeated = len(ranks) // used
+    return derived(
+        "Gather", bound, strategy, mode=mode, repeated_calc=repeated, repeated_side=repeat or "left"
+    )
 
 
 def _rounded(table: Shape, param: Cuts) -> Shape:
@@ -181,17 +168,8 @@ def _manual(
         raise ShardError(f"manual_split needs all {len(ranks)} devices, but the table is cut into {param}")
     mesh = Mesh(param, ("dim0", "dim1"), ranks)
     result = Layout(mesh, (None, "dim0", "dim1"))
-    return Sharded(
-        operator="Gather",
-        strategy=None,
-        mesh=mesh,
-        input_shapes=bound.shapes,
-        inputs=(Layout(mesh, ("dim0", "dim1")), Layout(mesh, (None, "dim0"))),
-        output_shapes=bound.output_shapes,
-        computed=(result,),
-        outputs=(result,),
-        mode=MANUAL,
-    )
+    inputs = Layout(mesh, ("dim0", "dim1")), Layout(mesh, (None, "dim0"))
+    return sourced("Gather", mesh, bound.shapes, inputs, bound.output_shapes, (result,), mode=MANUAL)
 
 
 def _finished(made: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
@@ -222,9 +200,7 @@ def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out:
     raise ShardError(f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(kept)}")
 
 
-def _by_layouts(
-    bound: BoundRule, given: Sequence[Any], out: Any, devices: int | Sequence[int] | None
-) -> Sharded:
+def _by_layouts(bound: BoundRule, given: Sequence[Any], out: Any, devices: Devices) -> Sharded:
     """Layouts instead of cuts: what the rule makes of them, reduced, or scattered along dim 0 if out says so."""
     if not all(isinstance(entry, Layout) for entry in given):
         raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
@@ -232,15 +208,9 @@ def _by_layouts(
     for i, (layout, shape) in enumerate(zip(given, bound.shapes)):
         layout.check_shape(shape)
         check_even(layout, shape, f"operand {i}")
-    made = _made(bound, bound.infer(given), "LAYOUT", 1, "right")
-    wanted = made.computed[0].reduced
+    made = derived("Gather", bound, bound.infer(given), inputs=tuple(given), mode="LAYOUT", by_cuts=False)
+    wanted = made.outputs[0]
     if out is not None:
         wanted = result_layout("product", made.computed[0], made.output_shapes[0], out)
     check_even(wanted, made.output_shapes[0], "the result")
-    return replace(
-        made,
-        inputs=tuple(given),
-        outputs=(wanted,),
-        forward=tuple(forward(made.computed[0], wanted)),
-        by_cuts=False,
-    )
+    return replace(made, outputs=(wanted,), forward=tuple(forward(made.computed[0], wanted)))

@@ -182,6 +182,32 @@ class Sharded:
         return self.bound.gradient_layout(self.strategy, operand)
 
 
+def derived(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) -> Sharded:
+    """What an operator's rule makes of a strategy, every result reduced."""
+    computed = bound.output_layouts(strategy)
+    facts: dict[str, Any] = {
+        "inputs": bound.input_layouts(strategy), "output_shapes": bound.output_shapes, "computed": computed,
+        "outputs": tuple(layout.reduced for layout in computed), **more,
+    }  # fmt: skip
+    return Sharded(operator, strategy, strategy.mesh, bound.shapes, bound=bound, **facts)
+
+
+def sourced(operator: str, mesh: Mesh, shapes: Sequence[Shape], inputs: Sequence[Layout], results: Sequence[Shape],
+            outputs: Sequence[Layout], **more: Any) -> Sharded:  # fmt: skip
+    """An operator without a rule: where its operands and results lie."""
+    return Sharded(
+        operator,
+        None,
+        mesh,
+        tuple(shapes),
+        tuple(inputs),
+        tuple(results),
+        tuple(outputs),
+        tuple(outputs),
+        **more,
+    )
+
+
 def merged(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
     """The layout with the axes of each tuple put together, where they stand side by side in the device matrix.
 

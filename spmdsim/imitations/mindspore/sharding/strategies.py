@@ -24,10 +24,15 @@ from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
 from spmdsim.dialects.mindspore.table import Row, find
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
-from spmdsim.imitations.mindspore.sharding.data_parallel import batch_parallel, data_source
+from spmdsim.imitations.mindspore.sharding.data_parallel import (
+    Devices,
+    batch_parallel,
+    data_source,
+    device_ranks,
+)
 from spmdsim.imitations.mindspore.sharding.gather_modes import gather
 from spmdsim.imitations.mindspore.sharding.results import forward, result_layout
-from spmdsim.imitations.mindspore.sharding.sharded import Sharded
+from spmdsim.imitations.mindspore.sharding.sharded import Sharded, derived
 from spmdsim.imitations.mindspore.sharding.tensor_parallel import nd_product
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
 
@@ -108,21 +113,23 @@ def _by_cuts(
     bound: BoundRule,
     given: Any,
     out: Any,
-    devices: int | Sequence[int] | None,
+    devices: Devices,
     repeat: str,
     attrs: Mapping[str, Any],
 ) -> Sharded:
-    ranks = _members(devices)
     if row.of_result and given is not None:
-        found = cuts_of_result(bound, given, ranks)
+        found = cuts_of_result(bound, given, devices)
     else:
-        wanted = given if given is not None else default_cuts(bound, _count(ranks, 1))
+        wanted = given if given is not None else default_cuts(bound, len(device_ranks(devices, 1)))
         cuts = row.adjust(wanted, bound.shapes)
-        check_cuts(cuts, bound.shapes, _count(ranks, _product(factor_cuts(bound, cuts))))
+        check_cuts(
+            cuts, bound.shapes, len(device_ranks(devices, math.prod(factor_cuts(bound, cuts).values())))
+        )
         found = factor_cuts(bound, cuts)
-    members = ranks if ranks is not None else tuple(range(_product(found)))
+    used = math.prod(found.values())
+    members = device_ranks(devices, used)
     strategy = strategy_from_factors(bound, found, members, repeat=repeat)
-    repeated = len(members) // _product(found)
+    repeated = len(members) // used
     return _derive(name, row, bound, strategy, out, attrs, repeated, repeat)
 
 
@@ -132,7 +139,7 @@ def _by_layouts(
     bound: BoundRule,
     given: Sequence[Any],
     out: Any,
-    devices: int | Sequence[int] | None,
+    devices: Devices,
     attrs: Mapping[str, Any],
 ) -> Sharded:
     if not all(isinstance(entry, Layout) for entry in given):
@@ -176,44 +183,24 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(devices if factor in dim else 1 for dim in term) for term in bound.inputs)
 
 
-def cuts_of_result(bound: BoundRule, given: Sequence[Any], ranks: Sequence[int] | None) -> dict[str, int]:
+def cuts_of_result(bound: BoundRule, given: Sequence[Any], devices: Devices) -> dict[str, int]:
     """Factor cuts from those of the result; entries for further, scalar operands are empty."""
     entries = [tuple(entry) for entry in given]
     if any(entry for entry in entries[1:]):
         raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {given}")
-    product = math.prod(entries[0])
-    check_cuts(entries[:1], bound.output_shapes[:1], _count(ranks, max(product, 1)))
+    check_cuts(
+        entries[:1], bound.output_shapes[:1], len(device_ranks(devices, max(math.prod(entries[0]), 1)))
+    )
     return {factor: cut for dim, cut in zip(bound.outputs[0], entries[0]) for factor in dim}
-
-
-def _members(devices: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    if devices is None:
-        return None
-    return tuple(range(devices)) if isinstance(devices, int) else tuple(devices)
-
-
-def _count(ranks: Sequence[int] | None, otherwise: int) -> int:
-    return otherwise if ranks is None else len(ranks)
-
-
-def _product(found: Mapping[str, int]) -> int:
-    return math.prod(found.values())
 
 
 # -- what follows ------------------------------------------------------------------------------------
 
 
 def _derive(
-    name: str,
-    row: Row,
-    bound: BoundRule,
-    strategy: Strategy,
-    out: Any,
-    attrs: Mapping[str, Any],
-    repeated: int,
-    side: str,
-    given: tuple[Layout, ...] | None = None,
-) -> Sharded:
+    name: str, row: Row, bound: BoundRule, strategy: Strategy, out: Any, attrs: Mapping[str, Any], repeated: int,
+    side: str, given: tuple[Layout, ...] | None = None,
+) -> Sharded:  # fmt: skip
     inputs = given or bound.input_layouts(strategy)
     computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
     for op, params in row.also(bound.shapes, attrs):
@@ -230,19 +217,8 @@ def _derive(
         outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], out)
     for layout, shape in zip(outputs, shapes):
         check_even(layout, shape, "the result")
-    return Sharded(
-        operator=name,
-        strategy=strategy,
-        mesh=strategy.mesh,
-        input_shapes=bound.shapes,
-        inputs=inputs,
-        output_shapes=tuple(shapes),
-        computed=tuple(computed),
-        outputs=tuple(outputs),
+    return derived(
+        name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
+        outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss, by_cuts=given is None,
         forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
-        repeated_calc=repeated,
-        repeated_side=side,
-        loss_output=row.loss,
-        bound=bound,
-        by_cuts=given is None,
-    )
+    )  # fmt: skip

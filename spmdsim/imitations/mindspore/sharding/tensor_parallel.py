@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.mindspore.errors import ShardError
-from spmdsim.imitations.mindspore.sharding.sharded import Forward, Sharded
+from spmdsim.imitations.mindspore.sharding.sharded import Forward, Sharded, derived
 
 Axes = tuple[str, ...]
 
@@ -47,19 +47,16 @@ def nd_product(name: str, bound: BoundRule, given: Sequence[Layout]) -> Sharded:
     pending = computed.partial_axes
     if pending:
         forward.append(Forward("ReduceScatter", "sum", pending, computed.mesh.groups(*pending)))
-    return Sharded(
-        operator=name,
-        strategy=strategy,
-        mesh=computed.mesh,
-        input_shapes=bound.shapes,
+    mode = "2-D" if scattered == "n" else "3-D"
+    return derived(
+        name,
+        bound,
+        strategy,
         inputs=tuple(given),
-        output_shapes=bound.output_shapes,
-        computed=(computed,),
         outputs=(result,),
         forward=tuple(forward),
-        bound=bound,
         by_cuts=False,
-        mode="2-D" if scattered == "n" else "3-D",
+        mode=mode,
     )
 
 
