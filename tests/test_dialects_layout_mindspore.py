@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 from layout_cases import cases, tuples
 
+from spmdsim import LockStep, Tensor
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.core import Mesh, Partial, Replicate, Shard
 from spmdsim.dialects import mindspore
@@ -352,3 +354,20 @@ def test_cuts_no_operator_could_have(cuts, shapes, devices, kind, words):
 
 def test_cuts_need_not_be_powers_of_two_on_other_device_counts():
     mindspore.check_cuts(((3, 2),), ((33, 64),), 6)
+
+
+def test_equal_layouts_accept_equal_shapes_whoever_came_first():
+    """A single tuple of axes is two dims of a tensor of two; the plain layout of one dim is another one, and refuses."""
+    mesh = Mesh((2, 4), ("x", "y"))
+    plain, template = mesh(("x", "y")), mindspore.Layout((2, 4), ("x", "y"))(("x", "y"))
+    assert (
+        template != plain
+        and plain != template
+        and template == mindspore.Layout((2, 4), ("x", "y"))(("x", "y"))
+    )
+    x, world = np.arange(8.0).reshape(2, 4), LockStep(8)
+    assert Tensor.from_global(x, template, world).local(5).shape == (1, 1)
+    with pytest.raises(LayoutError, match="for tensors of 1 dims"):
+        Tensor.from_global(x, plain, world)
+    other = mindspore.Layout((2, 4), ("x", "y"))("x", "y")
+    assert other == mesh("x", "y") == other and hash(other) == hash(mesh("x", "y"))

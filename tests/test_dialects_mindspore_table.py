@@ -139,6 +139,42 @@ def test_everything_in_the_table_can_be_made():
         assert getattr(ops, name)(*needed.get(name, ())).op is our_operator(TABLE[name].ours)
 
 
+def test_what_does_not_fit_is_refused_at_once():
+    """An axis that there is not was taken modulo the dims, and a shape of another size was looked for without end."""
+    with use_world(LockStep(4)):
+        for call, words in (
+            (lambda: ops.Softmax(2)(X), "dim 2 is out of range for a tensor of 2 dims"),
+            (lambda: ops.concat([X, X], 5), "dim 5 is out of range"),
+            (lambda: ops.expand_dims(X, 3), "dim 3 is out of range for a tensor of 3 dims"),
+            (lambda: ops.Gather()(X, np.arange(2), -3), "dim -3 is out of range"),
+            (lambda: ops.transpose(X, (0, 0)), r"perm \(0, 0\) is not an order of the 2 dims"),
+            (
+                lambda: ops.Reshape()(X, (5, 5)),
+                r"shape \(8, 4\) has 32 elements, but the new shape \(5, 5\) has 25",
+            ),
+        ):
+            with pytest.raises(RuleError, match=words):
+                call()
+        with pytest.raises(TypeError, match=r"Momentum.* missing 2 required"):
+            nn.Momentum([])
+
+
+def test_strategies_of_a_row_need_no_attributes_that_say_nothing_of_layouts():
+    for name in ("Cast", "Dropout", "Identity"):
+        assert shard(name, [(8, 4)], [(2, 2)], devices=8).dev_matrix == (2, 2, 2)
+    layout = Layout((2, 2), ("a", "b"))("a", "b")
+    assert infer_layout("Cast", [layout]).dims == layout.dims
+    assert infer_layout("ReduceSum", [layout], {"axis": ()}).partial_axes == (
+        "a",
+        "b",
+    )  # as the primitive: all dims
+    ids = Layout((2, 2), ("a", "b"))("b")
+    assert infer_layout("EmbeddingLookup", [Layout((2, 2), ("a", "b"))("None", "a"), ids]).dims == (
+        ("b",),
+        ("a",),
+    )
+
+
 def test_two_rows_of_one_name_are_refused():
     with pytest.raises(InputError, match="two rows are called 'ReLU'"):
         by_name((*ROWS, Row("Mine", "relu", also_named="ReLU")))

@@ -92,4 +92,6 @@ def renamed(
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         ours.__init__(self, **arguments(*given, **named))
 
+    arguments.__qualname__ = name  # what Python calls it where an argument is missing
+
     return type(name, (*bases, ours), {"__init__": __init__, "__doc__": ours.__doc__, **members})

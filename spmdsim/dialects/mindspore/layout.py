@@ -27,6 +27,9 @@ class NestedRankListError(LayoutError, UsageTypeError):
 class MindSporeLayout(CoreLayout):
     """A layout that remembers how it was written: equal to, and usable as, a plain :class:`spmdsim.Layout`.
 
+    One that was written as a single tuple of axes equals only others written so: it accepts shapes that a plain one
+    refuses, see :meth:`of`, and what is remembered of equal layouts must hold for all of them.
+
     What it adds is ``to_dict`` with the tensor map as written (``-1`` inside a tuple is kept) and, for a
     virtual axis, which micro-shards a device holds.
     """
@@ -44,6 +47,16 @@ class MindSporeLayout(CoreLayout):
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return (MindSporeLayout, (self.mesh, self.dims, self.tensor_map, self.devices))
 
+    @property
+    def _open(self) -> bool:
+        """Whether the tensor's number of dims says what is meant."""
+        return self.ndim == 1 and isinstance(self.tensor_map[0], tuple) and len(self.tensor_map[0]) > 1
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and self._open == (isinstance(other, MindSporeLayout) and other._open)
+
+    __hash__ = CoreLayout.__hash__
+
     def of(self, ndim: int) -> MindSporeLayout:
         """The layout of a tensor of so many dims.
 
@@ -55,11 +68,9 @@ class MindSporeLayout(CoreLayout):
         >>> layout.bounds((16,), rank=5), layout.bounds((2, 4), rank=5)
         (((10, 12),), ((1, 2), (1, 2)))
         """
-        if self.ndim != 1 or ndim == 1 or not isinstance(self.tensor_map[0], tuple):
+        if not self._open or len(self.tensor_map[0]) != ndim:
             return self
         entries, axes = self.tensor_map[0], self.mesh.axes
-        if len(entries) != ndim:
-            return self
         dims = [() if n == -1 else (axes[len(axes) - 1 - n],) for n in entries]
         return MindSporeLayout(self.mesh, dims, entries, self.devices)
 

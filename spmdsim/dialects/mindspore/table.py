@@ -121,6 +121,10 @@ class Row:
         """Our operator whose rule says what strategies mean."""
         return our_operator(self.sharded or self.ours)
 
+    def strategy_params(self, shapes: Sequence[Shape], attrs: Attrs) -> Params:
+        """The parameters of :attr:`op`; another operator than ours has none."""
+        return {} if self.sharded else self.params(shapes, attrs)
+
     @property
     def makes(self) -> Arguments:
         """What the primitive is made with."""
@@ -298,8 +302,8 @@ ROWS = (
     _elements("Cos", "cos", "cos"),
     _elements("Identity", "identity", also_named="TmpIdentity _TmpIdentity"),
     _elements("StopGradient", "identity", "stop_gradient"),
-    _elements("OnesLike", "identity", run=special.filled(1)),
-    _elements("ZerosLike", "identity", run=special.filled(0)),
+    _elements("OnesLike", "identity", called="(x)", run=special.filled(1)),
+    _elements("ZerosLike", "identity", called="(x)", run=special.filled(0)),
     _elements("Dropout", "dropout", made="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
               run=special.dropout, check=special.check_keep_prob),
     Row("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",

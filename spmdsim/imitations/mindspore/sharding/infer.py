@@ -209,7 +209,7 @@ def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[
     if row is not None:
         first = row.known_as[0]
         given = {**args, "axis": args["dim"]} if "dim" in args else args
-        params = otherwise[first]() if first in otherwise else row.params(shapes, given)
+        params = otherwise[first]() if first in otherwise else row.strategy_params(shapes, given)
         return (
             our_operator(row.ours) if first == "Reshape" else row.op,
             params,

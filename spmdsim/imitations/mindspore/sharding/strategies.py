@@ -84,7 +84,7 @@ def shard(
         if "layout" in attributes:
             given = configured(attributes["layout"])
         further = shapes[1:] if row.first_only else []
-        bound = bind(row.op, shapes[: len(shapes) - len(further)], row.params(shapes, attributes))
+        bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
         if given and any(isinstance(entry, Layout) for entry in given):
             made = _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
         else:
