@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
@@ -131,6 +132,22 @@ def test_memory_limits_equal_brute_force(seed: int) -> None:
         solve_integer(problem, least - 1)
 
 
+def test_too_little_time_is_no_reason_to_say_that_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine has found no assignment when the time is over: the solver goes on."""
+    real, allowed = scipy.optimize.milp, []
+
+    def milp(*args: Any, options: dict[str, float], **rest: Any) -> Any:
+        allowed.append(options["time_limit"])
+        if len(allowed) < 3:
+            return scipy.optimize.OptimizeResult(x=None, status=1)
+        return real(*args, options=options, **rest)
+
+    monkeypatch.setattr(scipy.optimize, "milp", milp)
+    problem = random_problem(0)
+    assert solve_integer(problem, seconds_allowed=15).seconds == brute_force(problem).seconds
+    assert allowed == [15, 30, 60]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_frontier_equals_brute_force(seed: int) -> None:
     problem = random_problem(seed)
@@ -221,6 +238,25 @@ def test_a_shared_message_can_decide() -> None:
     assert [str(s) for s in together.choice.strategies] == [".0:a"] * 4
     assert [str(s) for s in alone.choice.strategies] != [".0:a"] * 4
     assert together.seconds < alone.seconds
+
+
+@pytest.mark.parametrize(("layers", "width", "flops"), [(2, 509, 22e9), (2, 509, 24e9), (3, 127, 3e9)])
+def test_helpers_are_part_of_a_shared_messages_price(layers: int, width: int, flops: float) -> None:
+    """Ranks along the axis that splits nothing help to reduce all gradients; no choice is better by its report."""
+    build = GraphBuilder("odd")
+    x = build.input("x", (4, width))  # only the batch divides, and only along one axis
+    for k in range(layers):
+        x = product(build, x, width, f"mm{k}")
+    machine = Machine("m", alpha=1e-6, beta=1e-10, flops=flops)
+    settings = Settings(machine=machine)
+    model = ChoiceModel(build.graph(x), Mesh((4, 2), ("a", "b")), settings)
+    found = eliminate(model.problem)
+    own = [range(n) if v not in set(model.problem.hubs) else (0,) for v, n in enumerate(model.problem.sizes)]
+    reports = [evaluate(model.choice(states), settings, model.moves) for states in itertools.product(*own)]
+    assert any(len(message.steps) == 2 for report in reports for message in report.messages)
+    report = evaluate(model.choice(found.states), settings, model.moves)
+    assert report.seconds == pytest.approx(found.seconds, rel=2e-3)
+    assert report.seconds <= (1 + 2e-3) * min(report.seconds for report in reports)
 
 
 def test_buckets_fill_up() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from processes import hear_ctrl_c
 
+import spmdsim.launch.limits as limits_module
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import MIB, Limits, run_limited
@@ -107,7 +110,7 @@ def test_a_function_is_not_simulated_past_a_threads_call() -> None:
 @pytest.mark.parametrize("command", ["check", "simulate"])
 def test_ctrl_c_is_one_line(command: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        f"import os\ndef f(rank, size):\n    open({str(tmp_path / 'on')!r}, 'w').close()\n    while True: pass\n    yield\n"
+        f"import os\ndef f(rank, size):\n    path = {str(tmp_path / 'on')!r}\n    while True: open(path, 'w').close()\n    yield\n"
         + ("next(f(0, 2))\n" if command == "simulate" else "")
     )
     words = ["simulate", "mine.py"] if command == "simulate" else ["collective", "check", "mine.py:f"]
@@ -127,6 +130,38 @@ def test_ctrl_c_is_one_line(command: str, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "interrupted at mine.py:4\n")
+
+
+def test_who_waits_for_a_processor_is_at_work() -> None:
+    """On a busy machine a process may get next to nothing, which is no reason to end it."""
+    if not hasattr(os, "SCHED_IDLE") or not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system does not say how long a process waits for a processor")
+    core, children = min(os.sched_getaffinity(0)), []
+    try:
+        for idle in (False, False, True):
+            children.append(os.fork())
+            if not children[-1]:
+                os.sched_setaffinity(0, {core})
+                if idle:
+                    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+                while True:
+                    pass
+        for _ in range(600):
+            starved = limits_module._processor_seconds(children[-1])
+            if starved > 0.5:
+                break
+            time.sleep(0.1)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert starved > 0.5
+
+
+def test_where_a_program_was_is_not_who_started_it() -> None:
+    """Over its time before a line of the user's ran: nobody is accused."""
+    with pytest.raises(InputError, match=r"^it has not ended after 0\.2 s"):
+        run_limited(partial(time.sleep, 99), Limits(seconds=0.2))
 
 
 def test_limits_are_chosen(capfd: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +229,7 @@ ALLOWED = {
     ("simulation/runner.py", "compile"): "the same, once for all ranks",
     ("cli/collective/common.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
     ("simulation/engine/isolation.py", "exec_module"): "modules that the simulated program imports",
-    ("auto_parallel/programs/record.py", "run_path"): "the user's program, which search records",
+    ("auto_parallel/programs/record_program.py", "run_path"): "the user's program, which search records",
     ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",
     ("launch/bootstrap.py", "run_module"): "the same, as a module",
     ("simulation/data/payloads.py", "loads"): "objects that a simulated program sends to itself",

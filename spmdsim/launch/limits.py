@@ -195,8 +195,10 @@ def _limit(limits: Limits, report: int) -> None:
     global _memory
 
     def over(_: int, frame: FrameType | None) -> None:
-        while frame is not None and not _is_users(frame):
+        while frame is not None and frame.f_code is not _be_child.__code__ and not _is_users(frame):
             frame = frame.f_back
+        if frame is not None and frame.f_code is _be_child.__code__:
+            frame = None  # whoever called this has not come to the user's code yet, or is past it
         place = "" if frame is None else in_words(frame.f_code.co_filename, frame.f_lineno)
         with suppress(RuntimeError):  # it may be printing just now
             sys.stdout.flush()
@@ -240,10 +242,12 @@ def _address_space() -> int:
 
 
 def _processor_seconds(process: int) -> float:
-    """What another process has used; 0 where the system does not say."""
+    """What another process has used of a processor or waited for one; 0 where the system does not say."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        waited = Path(f"/proc/{process}/schedstat")  # not every system keeps it
+        ready = int(waited.read_text().split()[1]) / 1e9 if waited.exists() else 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + ready
     except (OSError, ValueError, IndexError):
         return 0.0
 
@@ -301,7 +305,7 @@ class _Watch:
             pass
 
     def _works(self) -> bool:
-        """Whether the child has used a tenth of its time by the clock: then others had the machine, and it goes on."""
+        """Whether the child was at work, or ready for it, a tenth of its time by the clock: then it goes on."""
         before, self.used = self.used, _processor_seconds(self.child)
         self.deadline += WALL * self.limits.seconds
         return self.used - before > WALL * self.limits.seconds / 10

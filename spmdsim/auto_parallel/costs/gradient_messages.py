@@ -4,18 +4,22 @@ Reductions of gradients that may go together (:mod:`spmdsim.redistribution.merge
 one collective takes as a function of its bytes is, for real machines, the least of a few straight lines, such as the
 latency-optimal and the bandwidth-optimal algorithm. So a search needs one more variable per kind of message: its
 states are "every gradient on its own" and one per line; each gradient that goes this way adds the line's slope, and the
-line's start is paid once.
+line's start is paid once. Ranks that hold copies of all gradients in a message help to reduce it, which takes lines of
+its own: only gradients that have these copies may go that way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, moved_itemsize
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
+from spmdsim.cost.machine import Machine
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of
 
 if TYPE_CHECKING:
@@ -24,11 +28,21 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
     from spmdsim.core import Layout
 
-#: Message sizes between which a cost model is taken for straight.
+#: Message sizes at which lines are looked for.
 SAMPLES = tuple(2.0**k for k in range(4, 45, 4))
+#: The least of the lines is no more than this share above the price.
+CLOSE = 1e-3
 
 #: A price as a straight line: seconds of a message without bytes, and seconds per byte.
 Line = tuple[float, float]
+
+
+class Way(NamedTuple):
+    """One way of a message: its line, and the axes along which ranks hold copies of all that is in it."""
+
+    start: float
+    slope: float
+    copies: frozenset[str]
 
 
 def shared(settings: Settings, src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
@@ -39,21 +53,44 @@ def shared(settings: Settings, src: Layout, dst: Layout, shape: tuple[int, ...])
     return None if found is not None and found.dim is not None and not settings.scatter else found
 
 
-def lines(price: Callable[[float], float]) -> list[Line]:
-    """The straight lines whose least is a concave price, found at :data:`SAMPLES`.
+def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:
+    """The straight lines whose least is a concave price: those at :data:`SAMPLES` and where two of them meet.
 
-    >>> [(round(a, 6), round(b, 6)) for a, b in lines(lambda r: min(1 + r, 100 + r / 2))]
-    [(1.0, 1.0), (100.0, 0.5)]
+    Args:
+        price: seconds of a message of so many bytes.
+        unit: all sizes asked for are multiples of it.
+
+    >>> [(round(a, 2), round(b, 2)) for a, b in lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
+    [(1.0, 1.0), (20.0, 0.5), (60.0, 0.25)]
     """
+    open_ends = [(unit * size, _tangent(price, unit * size)) for size in reversed(SAMPLES)]
     found: list[Line] = []
-    for size in SAMPLES:
-        low, high = price(size), price(1.25 * size)
-        slope = (high - low) / (0.25 * size)
-        line = (low - slope * size, slope)
-        known = any(abs(a - line[0]) <= 1e-6 * abs(a) and abs(b - slope) <= 1e-6 * abs(b) for a, b in found)
-        if line[0] >= 0 and slope >= 0 and not known:
+    size, line = open_ends.pop()
+    while open_ends:
+        further, other = open_ends[-1]
+        (start, slope), (high, flat) = line, other
+        meet = 4 * unit * ((high - start) / (slope - flat) // (4 * unit)) if slope > flat else size
+        if size < meet < further and price(meet) < (1 - CLOSE) * (start + slope * meet):
+            open_ends.append((meet, _tangent(price, meet)))
+        else:
             found.append(line)
-    return found
+            size, line = open_ends.pop()
+    found.append(line)
+    kept: list[Line] = []
+    for line in found:
+        if min(line) >= 0 and not any(_same(line, other) for other in kept):
+            kept.append(line)
+    return kept
+
+
+def _tangent(price: Callable[[float], float], size: float) -> Line:
+    low, high = price(size), price(1.25 * size)
+    slope = (high - low) / (0.25 * size)
+    return low - slope * size, slope
+
+
+def _same(one: Line, other: Line) -> bool:
+    return all(abs(a - b) <= CLOSE / 10 * max(abs(a), abs(b)) for a, b in zip(one, other))
 
 
 class SharedMessages:
@@ -71,7 +108,7 @@ class SharedMessages:
     ) -> None:
         self.problem, self.moves, self.settings = problem, moves, settings
         self.many = total_bytes > BUCKET_BYTES
-        self._hubs: dict[tuple[Merge, int], tuple[int, list[Line]]] = {}
+        self._hubs: dict[tuple[Merge, int], tuple[int, list[Way]]] = {}
         self._merges: dict[tuple[object, ...], list[Merge | None]] = {}
 
     def add(
@@ -105,7 +142,8 @@ class SharedMessages:
                 if merges[k] == merge:
                     held = moved_itemsize(src, value.itemsize) * elements_held(src, value.shape)
                     own = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
-                    prices[k] = exposed * np.array([own, *self._along(known, held)])
+                    copies = frozenset(src.canonical.replicated_axes)
+                    prices[k] = exposed * np.array([own, *self._along(known, held, copies)])
             self.problem.add_pair(variable, hub, prices)
 
     def _find(
@@ -116,15 +154,31 @@ class SharedMessages:
             self._merges[key] = [shared(self.settings, *pair, shape) for pair in zip(sources, targets)]
         return self._merges[key]
 
-    def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[Line]]:
+    def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[Way]]:
         found = self._hubs.get((merge, itemsize))
         if found is None:
-            known = lines(partial(self.moves.together, merge))
-            starts = (1.0 - self.settings.overlap) * np.array([0.0, *(start for start, _ in known)])
+            known = self._ways(merge, itemsize)
+            starts = (1.0 - self.settings.overlap) * np.array([0.0, *(way.start for way in known)])
             found = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
         return found
 
-    def _along(self, known: list[Line], held: int) -> list[float]:
+    def _ways(self, merge: Merge, itemsize: int) -> list[Way]:
+        """The lines of messages without helpers and with any; what helpers do not change is there once."""
+        others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
+        helps = isinstance(self.moves.machine, Machine)
+        known: list[Way] = []
+        for count in range(1 + len(others) * helps):
+            for copies in combinations(others, count):
+                unit = float(itemsize * merge.mesh.size) if copies else 1.0
+                price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
+                for line in lines(price, unit):
+                    if not any(way.copies < {*copies} and _same(line, way[:2]) for way in known):
+                        known.append(Way(*line, frozenset(copies)))
+        return known
+
+    def _along(self, known: list[Way], held: int, copies: frozenset[str]) -> list[float]:
         """Of one gradient: its price along each line, with its part of the bucket's message."""
         messages = min(1.0, held / BUCKET_BYTES) if self.many else 0.0
-        return [slope * held + start * messages for start, slope in known]
+        return [
+            way.slope * held + way.start * messages if way.copies <= copies else IMPOSSIBLE for way in known
+        ]

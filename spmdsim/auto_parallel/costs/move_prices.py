@@ -21,7 +21,7 @@ from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.even_moves import price_move
 from spmdsim.redistribution.merge import Merge
 from spmdsim.redistribution.plan_candidates import LOCAL
-from spmdsim.redistribution.price import machine_on
+from spmdsim.redistribution.price import machine_on, price_step
 
 
 class MovePrices:
@@ -87,13 +87,18 @@ class MovePrices:
         made_pending = any(axis not in src.partial_axes for axis in dst.partial_axes)
         return made_pending or price_move(src, dst, shape, itemsize, self._models[0]).kind != LOCAL
 
-    def together(self, merge: Merge, nbytes: float) -> float:
+    def together(self, merge: Merge, nbytes: float, copies: Sequence[str] = (), itemsize: int = 4) -> float:
         """Time of one message of gradients that are reduced together.
 
         Args:
             merge: what they have in common.
             nbytes: bytes of them that a rank holds before.
+            copies: axes along which ranks hold copies of all of them and help.
+            itemsize: bytes per element; it matters where ranks help.
         """
+        if copies:
+            steps = merge.steps(int(nbytes) // itemsize, copies, itemsize, self.machine)
+            return sum(price_step(step, itemsize, self.machine)[1] for step in steps)
         model = machine_on(self.machine, merge.mesh)
         return model.seconds(merge.collective, merge.ranks, merge.received(nbytes), merge.axes)
 

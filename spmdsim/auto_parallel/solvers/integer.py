@@ -15,6 +15,9 @@ import numpy as np
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Solution
 from spmdsim.errors import InputError, SpmdError
 
+#: What scipy's milp says where HiGHS had no more time.
+OUT_OF_TIME = 1
+
 
 class DoesNotFitError(SpmdError, ValueError):
     """No assignment stays below the memory limit.
@@ -43,7 +46,7 @@ def solve_integer(
     Args:
         problem: the problem.
         limit: bytes; None for no limit.
-        seconds_allowed: HiGHS stops after this time with the best assignment found.
+        seconds_allowed: HiGHS stops after this time with the best assignment found; if it has none, it gets twice as long.
         gap: relative gap at which it stops.
 
     Raises:
@@ -92,13 +95,18 @@ def _solve(
     allowed = model.prices < IMPOSSIBLE / 2
     prices = np.where(allowed, model.prices, 0.0)
     scale = float(np.abs(prices).max(initial=0.0)) or 1.0
-    answer = milp(
-        prices / scale,
-        integrality=model.binary,
-        bounds=(0, np.where(allowed, 1.0, 0.0)),
-        constraints=constraints,
-        options={"time_limit": seconds_allowed, "mip_rel_gap": gap},
-    )
+    while True:
+        answer = milp(
+            prices / scale,
+            integrality=model.binary,
+            bounds=(0, np.where(allowed, 1.0, 0.0)),
+            constraints=constraints,
+            options={"time_limit": seconds_allowed, "mip_rel_gap": gap},
+        )
+        if answer.x is not None or answer.status != OUT_OF_TIME:
+            break
+        # What is slow, or runs beside others, is no reason to say that nothing fits.
+        seconds_allowed *= 2
     if answer.x is None:
         return None
     states = [int(np.argmax(answer.x[a:b])) for a, b in model.spans]
@@ -109,7 +117,8 @@ def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
     least = smallest_memory(problem)
     if limit is not None and least > limit:
         return DoesNotFitError.below(limit, least)
-    return DoesNotFitError("no assignment was found in the time allowed, or none is possible")
+    within = "" if limit is None else f" within {limit:,.0f} bytes per rank"
+    return DoesNotFitError(f"no assignment{within} was found")
 
 
 def smallest_memory(problem: ChoiceProblem) -> float:
