@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import alone
-from spmdsim.errors import PlanError, SpmdError, WorldError
+from spmdsim.errors import PlanError, WorldError
 
 #: What is compared, and what is said when it differs.
 SAID = {
@@ -42,8 +43,6 @@ def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
 
 def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> dict[str, str]:
     """What one rank passed, in words; of data its shape and a number for its bytes."""
-    from spmdsim.dialects.oneflow import sbp as sbp_module
-
     facts = {"placement": repr(placement), "sbp": sbp_module.text(sbp_module.as_tuple(sbp, placement.ndim))}
     if data is not None:
         content = hashlib.blake2b(np.ascontiguousarray(data).tobytes(), digest_size=8).hexdigest()
@@ -80,14 +79,11 @@ def same_code() -> Iterator[None]:
 @contextmanager
 def transition(before: Any, after: tuple[Placement, Any]) -> Iterator[None]:
     """Say as OneFlow does which transition of a global tensor there is not."""
-    from spmdsim.dialects.oneflow import sbp as sbp_module
-
     try:
         yield
     except PlanError as error:
-        made: SpmdError = OneFlowError(
+        raise OneFlowError(
             f"global-to-global not supported. from_nd_sbp: {sbp_module.text(before.sbp)}, to_nd_sbp: "
             f"{sbp_module.text(sbp_module.as_tuple(after[1], after[0].ndim))}, from_placement: {before.placement}, "
             f"to_placement: {after[0]}: {error.message}"
-        )
-        raise made from error
+        ) from error

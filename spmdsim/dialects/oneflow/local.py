@@ -7,7 +7,7 @@ owned rank. Symbols are numpy's, applied to every rank's array, or our operators
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -15,20 +15,17 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from spmdsim.core import Layout
 from spmdsim.dialects.missing import not_covered
-from spmdsim.dialects.oneflow.agreement import (
-    check_placement,
-    check_same,
-    facts_of,
-    same_code,
-    transition,
-)
+from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
+from spmdsim.dialects.oneflow.gradients import GradientMove
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.session import current_world
+from spmdsim.redistribution import plan
 from spmdsim.redistribution.step import Step
 from spmdsim.tensor import Tensor as CoreTensor
+from spmdsim.tensor.move import run_plan
 
 
 class Size(tuple):
@@ -44,24 +41,15 @@ class _Symbols(NDArrayOperatorsMixin):
     """``x + 1``, ``-x``, ``x @ w``, ``x > 0``: numpy's functions of the same meaning are asked for."""
 
     __hash__ = object.__hash__
+    shape: Any
+    item: Any
+    _apply: Any
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
         return NotImplemented if method != "__call__" or options else self._apply(ufunc, *operands)
 
-    def _apply(self, ufunc: np.ufunc, *operands: Any) -> Any:
-        raise NotImplementedError
-
-    def item(self) -> Any:
-        """The only element, as a Python number."""
-        raise NotImplementedError
-
     def __bool__(self) -> bool:
         return bool(self.item())
-
-    @property
-    def shape(self) -> Size:
-        """The sizes of its dims."""
-        raise NotImplementedError
 
     @property
     def ndim(self) -> int:
@@ -114,16 +102,13 @@ class LocalTensor(_Symbols):
         ]
         return LocalTensor([np.asarray(function(*row)) for row in rows], self.world)
 
-    def sum(self) -> LocalTensor:
-        """Each rank's own sum."""
-        return self._apply(np.sum, self)
+    def _each(self, function: Any) -> LocalTensor:
+        return self._apply(function, self)
 
-    def mean(self) -> LocalTensor:
-        """Each rank's own mean."""
-        return self._apply(np.mean, self)
+    sum, mean = partialmethod(_each, np.sum), partialmethod(_each, np.mean)
 
     def item(self) -> Any:
-        """The only element of this process's first rank's array."""
+        """The only element of the first owned rank's array."""
         return self.shards[0].item()
 
     def numpy(self, rank: int | None = None) -> np.ndarray:
@@ -168,16 +153,15 @@ class LocalTensor(_Symbols):
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
         facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards], "to_global")
-        members = placement.order
+        shapes, dtypes = zip(*(facts[rank] for rank in placement.order))
         if not check_meta:
-            return logical_shape(placement, sbp, facts[members[0]][0])
-        dtypes = {facts[rank][1] for rank in members}
-        if len(dtypes) > 1:
+            return logical_shape(placement, sbp, shapes[0])
+        if len(set(dtypes)) > 1:
             raise OneFlowError(
                 "Expected all tensors on each rank to be the same dtype, but found at least two dtypes, "
-                + " and ".join(sorted(dtypes))
+                + " and ".join(sorted(set(dtypes)))
             )
-        return logical_shape_of(placement, sbp, [facts[rank][0] for rank in members])
+        return logical_shape_of(placement, sbp, shapes)
 
     def __repr__(self) -> str:
         if len(self.shards) == 1:
@@ -204,10 +188,10 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
     pending = Layout(mesh, layout.dims, [(axis, op) for axis in axes])
     given = []
     for rank, shard in zip(world.ranks, tensor.shards):
-        keeps = rank in mesh and mesh.group(rank, *axes)[0] == rank
-        given.append(shard if keeps or rank not in mesh else np.zeros_like(shard))
         if rank not in mesh:
-            given[-1] = np.zeros((0,) * shard.ndim, shard.dtype)
+            given.append(np.zeros((0,) * shard.ndim, shard.dtype))
+        else:
+            given.append(shard if mesh.group(rank, *axes)[0] == rank else np.zeros_like(shard))
     target = Layout(mesh, layout.dims)
     return world.run(Step("all_reduce", axes, pending, target, shape, op), given)
 
@@ -243,22 +227,6 @@ class GlobalTensor(_Symbols):
     def T(self) -> GlobalTensor:
         """Its dims in reverse order."""
         return self.permute(*range(self.ndim)[::-1])
-
-    def dim(self) -> int:
-        """Number of dims."""
-        return self.ndim
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return self.value.size
-
-    def item(self) -> Any:
-        """The only element, on every process."""
-        return self.value.item()
-
-    def detach(self) -> GlobalTensor:
-        """The same values, without a way back."""
-        return GlobalTensor(self.value.detach(), self.placement)
 
     @property
     def requires_grad(self) -> bool:
@@ -325,8 +293,6 @@ class GlobalTensor(_Symbols):
         with transition(self, (where, entries)), same_code():
             moved = _to(self.value, layout)
         if grad_sbp is not None and moved.requires_grad:
-            from spmdsim.dialects.oneflow.gradients import GradientMove
-
             wanted = layout_of(where, grad_sbp, self.value.ndim)
             again = CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
             again.node = GradientMove(moved, wanted)
@@ -352,8 +318,5 @@ def _to(value: CoreTensor, layout: Layout) -> CoreTensor:
     """To a layout that may be partial: what is wanted pending is reduced first, then spread as OneFlow does."""
     if not layout.partial or layout == value.layout:
         return value.to(layout)
-    from spmdsim.redistribution import plan
-    from spmdsim.tensor.move import run_plan
-
     found = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
     return run_plan(value, found)

@@ -120,7 +120,11 @@ def cat(tensors: Sequence[GlobalTensor], dim: int = 0) -> GlobalTensor:
 #: Methods of global tensors.
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: lifted(row.call) for name, row in TABLE.items()},
+    "detach": lifted(lambda x: x.detach()),
+    "dim": lambda x: x.value.ndim,
     "float": lifted(lambda x: core.cast(x, np.float32)),
+    "item": lambda x: x.value.item(),
+    "numel": lambda x: x.value.size,
 }
 #: Functions of global tensors.
 FUNCTIONS = {name: METHODS[name] for name in TABLE} | {"cat": cat, "concat": cat}

@@ -93,12 +93,7 @@ def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
     return Sbp("split", given)
 
 
-_WORDS = {
-    "B": broadcast,
-    "broadcast": broadcast,
-    "P": partial_sum,
-    "partial_sum": partial_sum,
-}
+_WORDS = {"B": broadcast, "broadcast": broadcast, "P": partial_sum, "partial_sum": partial_sum}
 _SPLIT = re.compile(r"(?:S|split)\s*(?:\(\s*(?:(?:axis|dim)\s*=\s*)?(-?\d+)\s*\)|(\d+))$")
 _PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?")
 

@@ -15,16 +15,9 @@ from spmdsim.errors import LayoutError
 from spmdsim.layout.written import flatten
 
 __all__ = [
-    "Partial",
-    "ProcessMesh",
-    "Replicate",
-    "Shard",
-    "ceil_split",
-    "check_even",
-    "dims_mapping",
-    "from_dims_mapping",
+    "Partial", "ProcessMesh", "Replicate", "Shard", "ceil_split", "check_even", "dims_mapping", "from_dims_mapping",
     "layout",
-]
+]  # fmt: skip
 
 
 class ProcessMesh:
@@ -65,25 +58,10 @@ class ProcessMesh:
             raise LayoutError(f"All elements of the mesh must be unique, but got {list(ids)}")
         self._mesh = Mesh(sizes, names, ids)
 
-    @property
-    def shape(self) -> list[int]:
-        """Size of each dim."""
-        return list(self._mesh.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dims."""
-        return len(self._mesh.shape)
-
-    @property
-    def dim_names(self) -> list[str]:
-        """Name of each dim."""
-        return list(self._mesh.axes)
-
-    @property
-    def process_ids(self) -> list[int]:
-        """The ids in row-major order."""
-        return list(self._mesh.rank_list)
+    shape = property(lambda self: list(self._mesh.shape), doc="Size of each dim.")
+    ndim = property(lambda self: len(self._mesh.shape), doc="Number of dims.")
+    dim_names = property(lambda self: list(self._mesh.axes), doc="Name of each dim.")
+    process_ids = property(lambda self: list(self._mesh.rank_list), doc="The ids in row-major order.")
 
     def get_dim_size(self, dim_name: str) -> int:
         """Size of a named dim."""
@@ -91,9 +69,8 @@ class ProcessMesh:
 
     def get_rank_by_dim_and_process_id(self, dim_name: str, process_id: int) -> int:
         """The coordinate of a process on a named dim; -1 for a process outside the mesh."""
-        if process_id not in self._mesh:
-            return -1
-        return self._mesh.coords(process_id)[self._mesh.axis_index(dim_name)]
+        axis = self._mesh.axis_index(dim_name)
+        return self._mesh.coords(process_id)[axis] if process_id in self._mesh else -1
 
     def to_mesh(self) -> Mesh:
         """The same thing in this package's words."""
@@ -125,12 +102,8 @@ def dims_mapping(layout: Layout) -> list[int | list[int]]:
     >>> dims_mapping(layout(ProcessMesh([[0, 1], [2, 3]]), [Replicate(), Shard(0)], ndim=2))
     [1, -1]
     """
-    index = layout.mesh.axes.index
-    found: list[int | list[int]] = []
-    for entry in layout.dims:
-        numbers = [index(axis) for axis in entry]
-        found.append(numbers if len(numbers) > 1 else numbers[0] if numbers else -1)
-    return found
+    numbers = [[layout.mesh.axes.index(axis) for axis in entry] for entry in layout.dims]
+    return [entry if len(entry) > 1 else entry[0] if entry else -1 for entry in numbers]
 
 
 def from_dims_mapping(
@@ -153,10 +126,8 @@ def from_dims_mapping(
             )
         return axes[number]
 
-    dims: list[tuple[str, ...]] = []
-    for entry in mapping:
-        numbers = (entry,) if isinstance(entry, int) else tuple(entry)
-        dims.append(tuple(name(number) for number in numbers if number != -1))
+    entries = [(entry,) if isinstance(entry, int) else tuple(entry) for entry in mapping]
+    dims = [tuple(name(number) for number in entry if number != -1) for entry in entries]
     return Layout(mesh.to_mesh(), dims, {name(number): op for number in partial_on})
 
 
@@ -181,7 +152,7 @@ def check_even(layout: Layout, shape: Sequence[int], what: str = "the tensor") -
     """
     uneven = first_uneven(layout, shape)
     if uneven:
-        sizes = ceil_split(uneven.size, uneven.parts)
         raise LayoutError(
-            f"{what} of shape {tuple(shape)} cannot be split: {uneven} (Paddle would cut {sizes})"
+            f"{what} of shape {tuple(shape)} cannot be split: {uneven} "
+            f"(Paddle would cut {ceil_split(uneven.size, uneven.parts)})"
         )

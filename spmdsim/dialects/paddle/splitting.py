@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.core import Layout, Mesh
@@ -66,23 +67,17 @@ class SplitLayout:
                 f"{self.size[self.axis]} rows in parts of {self.part_sizes()} are not balanced, so no layout says "
                 f"so; ask weight_bounds(rank)"
             )
-        return self.mesh(MODEL_AXIS, None) if self.axis == 0 else self.mesh(None, MODEL_AXIS)
+        return self.mesh(*(MODEL_AXIS if dim == self.axis else None for dim in (0, 1)))
 
     @property
     def bias(self) -> Layout | None:
         """Layout of the bias: split like the columns, whole for row-parallel, none for an embedding."""
-        if self.operation == "embedding":
-            return None
-        return self.mesh(None if self.axis == 0 else MODEL_AXIS)
+        return None if self.operation == "embedding" else self.mesh(None if self.axis == 0 else MODEL_AXIS)
 
     @property
     def collective(self) -> str | None:
         """What follows the local operation: all_reduce, all_gather, or nothing."""
-        if self.num_partitions == 1:
-            return None
-        if self.operation == "embedding":
-            return "all_reduce"
-        if not self.gather_out:
+        if self.num_partitions == 1 or (self.operation == "linear" and not self.gather_out):
             return None
         return "all_reduce" if self.axis == 0 else "all_gather"
 
@@ -100,9 +95,9 @@ class SplitLayout:
         >>> split_layout((8, 8), "embedding", num_partitions=2).part_range(1)
         (4, 8)
         """
-        sizes, part = self.part_sizes(), self.inner_rank(rank)
-        start = sum(sizes[:part])
-        return start, start + sizes[part]
+        ends = list(accumulate(self.part_sizes(), initial=0))
+        part = self.inner_rank(rank)
+        return ends[part], ends[part + 1]
 
     def weight_bounds(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """``(start, stop)`` per dim of a rank's part of the weight, padding not counted."""
@@ -120,10 +115,8 @@ class SplitLayout:
 
     def bias_shape(self, rank: int) -> tuple[int] | None:
         """Shape of a rank's bias; None for an embedding."""
-        if self.bias is None:
-            return None
-        start, stop = self.part_range(rank)
-        return (self.size[1] if self.axis == 0 else stop - start,)
+        start, stop = self.weight_bounds(rank)[1]
+        return None if self.bias is None else (stop - start,)
 
     def padding_index(self, rank: int) -> int | None:
         """The row of zeros in a rank's table, or None without one."""
@@ -193,22 +186,17 @@ def check_call(size: Any, operation: Any) -> None:
     Raises:
         SplitError: in Paddle's words.
     """
+    call = "for paddle.distributed.split must be"
     if not isinstance(size, list | tuple):
-        raise SplitError(
-            f"The type of size for paddle.distributed.split must be list or tuple. Got {type(size).__name__}"
-        )
+        raise SplitError(f"The type of size {call} list or tuple. Got {type(size).__name__}")
     if len(size) != 2:
         raise SplitError(
             f"Number of elements in size of paddle.distributed.split must be two. Got {tuple(size)}"
         )
     if not isinstance(operation, str):
-        raise SplitError(
-            f"The type of operation for paddle.distributed.split must be str. Got {type(operation).__name__}"
-        )
+        raise SplitError(f"The type of operation {call} str. Got {type(operation).__name__}")
     if operation not in OPERATIONS:
-        raise SplitError(
-            f"The operation for paddle.distributed.split must be one of ['linear', 'embedding']. Got {operation!r}"
-        )
+        raise SplitError(f"The operation {call} one of ['linear', 'embedding']. Got {operation!r}")
 
 
 def _mesh(num_partitions: int, world_size: int | None) -> Mesh:
@@ -221,7 +209,7 @@ def _mesh(num_partitions: int, world_size: int | None) -> Mesh:
 
 
 def _check_parts(made: SplitLayout) -> None:
-    p, (rows, columns) = made.num_partitions, made.size
+    p, rows = made.num_partitions, made.size[0]
     if made.operation == "embedding":
         if made.axis != 0:
             raise SplitError(
@@ -242,11 +230,9 @@ def _check_parts(made: SplitLayout) -> None:
         raise LayoutError("only an embedding has a padding row")
     if made.axis not in (0, 1):
         raise LayoutError(f"The value of axis must be 0 or 1, but the value given is {made.axis}.")
-    if made.axis == 0 and rows % p:
+    which = ("rows", "column")[made.axis]
+    if made.size[made.axis] % p:
         raise SplitError(
-            f"Number of rows of the weight for linear ({rows}) must be divisible by num_partitions ({p})"
-        )
-    if made.axis == 1 and columns % p:
-        raise SplitError(
-            f"Number of column of the weight for linear ({columns}) must be divisible by num_partitions ({p})"
+            f"Number of {which} of the weight for linear ({made.size[made.axis]}) must be divisible by "
+            f"num_partitions ({p})"
         )

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as ops
-from spmdsim.core import BoundRule
+from spmdsim import ops
+from spmdsim.core import BoundRule, Rule
+from spmdsim.dialects.oneflow.operators import TABLE
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.table import same
 from spmdsim.imitations.oneflow.sbp_reshape import broadcast_only
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
@@ -64,13 +66,14 @@ class Row:
         return tuple(f"{self.inputs[0]}_{i}" for i in range(count))
 
 
-_UNARY = {
-    "relu": "relu", "gelu": "gelu", "tanh": "tanh", "sigmoid": "sigmoid", "silu": "silu", "elu": "elu", "exp": "exp",
-    "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "square": "square",
-    "reciprocal": "reciprocal", "abs": "absolute", "sign": "sign", "floor": "floor", "ceil": "ceil", "rint": "rint",
-    "sin": "sin", "cos": "cos", "softplus": "softplus", "negative": "negative",
-    "identity": "identity", "logical_not": "logical_not",
-}  # fmt: skip
+#: Functions of one or two elements that programs have no function for, or by another name.
+_ELEMENTWISE = same(
+    ops,
+    "elu expm1 log1p reciprocal rint softplus negative identity logical_not equal not_equal greater greater_equal less "
+    "less_equal logical_and logical_or floordiv=floor_divide fmod=remainder atan2=arctan2",
+)
+#: Names of operands and results by the number of operands.
+_NAMES = {1: (("x",), ("y",)), 2: (("x", "y"), ("z",))}
 #: Functions of one element that have no operator of their own here; their rows are those of any such function.
 _FUNCTIONS = (
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "celu", "clip_by_scalar", "cosh", "erf", "erfc",
@@ -78,20 +81,14 @@ _FUNCTIONS = (
     "log_sigmoid", "mish", "quick_gelu", "reciprocal_no_nan", "round", "scalar_add", "scalar_pow", "selu", "sinh",
     "softshrink", "softsign", "square_relu", "tan", "threshold", "trunc",
 )  # fmt: skip
-_BINARY = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power", "maximum": "maximum",
-    "minimum": "minimum", "equal": "equal", "not_equal": "not_equal", "greater": "greater",
-    "greater_equal": "greater_equal", "less": "less", "less_equal": "less_equal", "logical_and": "logical_and",
-    "logical_or": "logical_or", "floordiv": "floor_divide", "fmod": "remainder", "atan2": "arctan2",
-}  # fmt: skip
 _REDUCE = {
     "reduce_sum": "sum", "reduce_mean": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod",
     "reduce_any": "any", "reduce_all": "all",
 }  # fmt: skip
 
 
-def _op(function: Any) -> Op:
-    return function.op
+def _op(function: Any) -> Any:
+    return getattr(function, "op", None)
 
 
 def _transposes(_shapes: Sequence[Shape], attrs: Attrs) -> Params:
@@ -133,11 +130,13 @@ def _window(shapes: Sequence[Shape], attrs: Attrs) -> Params:
 @cache
 def table() -> dict[str, Row]:
     """All rows, by OneFlow's name."""
-    rows = {name: Row(_op(getattr(ops, ours))) for name, ours in _UNARY.items()}
+    rows = {
+        name: Row(op, *_NAMES[len(op.rule.inputs)])
+        for name, op in ((name, _op(row.call)) for name, row in {**_ELEMENTWISE, **TABLE}.items())
+        if op and isinstance(op.rule, Rule) and op.rule.text in ("... -> ...", "..., ... -> ...")
+    }
     rows |= dict.fromkeys(_FUNCTIONS, rows["relu"])
     rows |= dict.fromkeys(("scalar_mul", "scalar_div"), rows["identity"])
-    for name, ours in _BINARY.items():
-        rows[name] = Row(_op(getattr(ops, ours)), ("x", "y"), ("z",))
     for name, ours in _REDUCE.items():
         rows[name] = Row(_op(getattr(ops, ours)), ("in",), ("out",), _reduction)
     product = Row(_op(ops.matmul), ("a", "b"), ("out",), _transposes)
