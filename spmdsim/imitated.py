@@ -28,6 +28,7 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "signatures": {"oneflow": ("oneflow.signatures", "")},
     "signature table": {"oneflow": ("oneflow.signature_table", "")},
     "choice of signatures": {"oneflow": ("oneflow.signature_choice", "")},
+    "agreement of ranks": {"oneflow": ("oneflow.agreement", "")},
     "sharding rules": {"mindspore": ("mindspore.sharding", ""), "paddle": ("paddle.spmd_rules", "")},
     "region mappings": {"megatron": ("megatron", "")},
 }

@@ -48,6 +48,11 @@ def lazy(
     raise not_covered(package, name, [*exports, *functions, *submodules], nearest)
 
 
+def exported(**modules: str) -> dict[str, str]:
+    """The submodule of every public name, from the names of every submodule."""
+    return {name: module for module, names in modules.items() for name in names.split()}
+
+
 def __getattr__(name: str) -> ModuleType:
     if name in DIALECTS:
         return import_module(f"{__name__}.{name}")

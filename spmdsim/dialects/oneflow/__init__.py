@@ -10,29 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects import lazy
+from spmdsim.dialects import exported, lazy
 
 #: Public name -> the submodule that has it.
-EXPORTS: dict[str, str] = {
-    "placement": "placements",
-    "sbp": "sbp",
-    "broadcast_groups": "tensors",
-    "can_merge": "tensors",
-    "check_sizes": "tensors",
-    "layout": "tensors",
-    "local_range": "tensors",
-    "local_shape": "tensors",
-    "logical_shape": "tensors",
-    "logical_shape_of": "tensors",
-    "sbp_of": "tensors",
-    "GlobalTensor": "local",
-    "LocalTensor": "local",
-    "Size": "local",
-    **dict.fromkeys(("Tensor", "manual_seed", "tensor"), "creation"),
-    **dict.fromkeys(("arange", "full", "ones", "rand", "randn", "zeros"), "creation"),
-    **dict.fromkeys(("cast", "cat", "concat"), "operators"),
-    **dict.fromkeys(("bool", "float16", "float32", "float64", "int8", "int32", "int64"), "dtypes"),
-}
+EXPORTS = exported(
+    placements="placement",
+    sbp="sbp",
+    tensors="broadcast_groups can_merge check_sizes layout local_range local_shape logical_shape logical_shape_of sbp_of",
+    local="GlobalTensor LocalTensor Size",
+    creation="Tensor arange full manual_seed ones rand randn tensor zeros",
+    operators="cast cat concat",
+    dtypes="bool float16 float32 float64 int8 int32 int64",
+)
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {

@@ -5,6 +5,7 @@ Semantics: ``oneflow/api/python/symbol/placement_symbol.cpp``, ``oneflow/core/jo
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,20 +77,9 @@ class placement:
         """The ranks as nested lists."""
         return nest(self.order, self.shape)
 
-    @property
-    def device_type(self) -> str:
-        """OneFlow's older name of ``type``."""
-        return self.type
-
-    @property
-    def hierarchy(self) -> tuple[int, ...]:
-        """OneFlow's older name of the shape."""
-        return self.shape
-
-    @property
-    def ndim(self) -> int:
-        """The number of mesh axes."""
-        return len(self.shape)
+    device_type = property(lambda self: self.type, doc="OneFlow's older name of ``type``.")
+    hierarchy = property(lambda self: self.shape, doc="OneFlow's older name of the shape.")
+    ndim = property(lambda self: len(self.shape), doc="The number of mesh axes.")
 
     @property
     def mesh(self) -> Mesh:
@@ -101,12 +91,10 @@ class placement:
 
 
 def _check(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
-    repeated = (
-        [rank for i, rank in enumerate(order) if rank in order[:i]] if len(set(order)) < len(order) else []
-    )
-    if repeated:
+    if len(set(order)) < len(order):
+        repeated = next(rank for i, rank in enumerate(order) if rank in order[:i])
         raise OneFlowError(
-            f"the ranks of a placement must differ, but {repeated[0]} is repeated in {list(order)}"
+            f"the ranks of a placement must differ, but {repeated} is repeated in {list(order)}"
         )
     if min(order) < 0:
         raise OneFlowError(f"the ranks of a placement must not be negative, but got {list(order)}")
@@ -115,12 +103,9 @@ def _check(order: tuple[int, ...], world_size: int | None, devices_per_node: int
             f"Placement is invalid because rank must be less than world size! rank {max(order)} of {list(order)}, "
             f"world size {world_size}"
         )
-    if devices_per_node is not None:
-        counts: dict[int, int] = {}
-        for rank in order:
-            counts[rank // devices_per_node] = counts.get(rank // devices_per_node, 0) + 1
-        if len(set(counts.values())) > 1:
-            raise OneFlowError(
-                f"every node of a placement must contribute the same number of devices, but nodes of "
-                f"{devices_per_node} contribute {counts} (node: devices)"
-            )
+    nodes = Counter(rank // devices_per_node for rank in order) if devices_per_node else {}
+    if len(set(nodes.values())) > 1:
+        raise OneFlowError(
+            f"every node of a placement must contribute the same number of devices, but nodes of "
+            f"{devices_per_node} contribute {dict(nodes)} (node: devices)"
+        )

@@ -137,7 +137,7 @@ def _joined(group: list[tuple[int, tuple[int, ...]]], entry: Sbp) -> tuple[int, 
     for rank, shape in group[1:]:
         wrong = [d for d, (a, b) in enumerate(zip(expected, shape)) if a != b and d != dim]
         if wrong or len(shape) != len(expected):
-            d = wrong[0] if wrong else 0
+            d = next(iter(wrong), 0)
             but = "" if dim is None else f" except in dimension {dim}"
             raise OneFlowError(
                 f"Sizes of tensors must match{but}. Expected size {expected[d]} but got size {shape[d]} for tensor "
@@ -146,8 +146,7 @@ def _joined(group: list[tuple[int, tuple[int, ...]]], entry: Sbp) -> tuple[int, 
     if dim is None:
         return first, expected
     sizes = [shape[dim] for _, shape in group]
-    total = sum(sizes)
-    balanced = list(block_sizes(total, len(sizes)))
+    total, balanced = sum(sizes), list(block_sizes(sum(sizes), len(sizes)))
     if sizes != balanced:
         raise OneFlowError(
             f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution. "

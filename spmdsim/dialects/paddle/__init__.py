@@ -10,34 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects import lazy
+from spmdsim.dialects import exported, lazy
 
 #: Public name -> the submodule that has it.
-EXPORTS: dict[str, str] = {
-    "Partial": "process_mesh",
-    "ProcessMesh": "process_mesh",
-    "Replicate": "process_mesh",
-    "Shard": "process_mesh",
-    "ceil_split": "process_mesh",
-    "check_even": "process_mesh",
-    "dims_mapping": "process_mesh",
-    "from_dims_mapping": "process_mesh",
-    "layout": "process_mesh",
-    "SplitLayout": "splitting",
-    "split_layout": "splitting",
-    **dict.fromkeys(
-        (
-            "arange", "disable_static", "enable_static", "full", "get_device", "in_dynamic_mode", "ones", "rand",
-            "randint", "randn", "seed", "set_device", "to_tensor", "zeros",
-        ),
-        "static",
-    ),
-    "ParamAttr": "attributes",
-    **dict.fromkeys(
-        ("ColumnParallelLinear", "ParallelCrossEntropy", "RowParallelLinear", "VocabParallelEmbedding"),
-        "layers",
-    ),
-}  # fmt: skip
+EXPORTS = exported(
+    process_mesh="Partial ProcessMesh Replicate Shard ceil_split check_even dims_mapping from_dims_mapping layout",
+    splitting="SplitLayout split_layout",
+    static="arange disable_static enable_static full get_device in_dynamic_mode ones rand randint randn seed set_device "
+    "to_tensor zeros",
+    attributes="ParamAttr",
+    layers="ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding",
+)
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {

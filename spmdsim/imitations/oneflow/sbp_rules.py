@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spmdsim.core import Layout, Mesh, Placement, Replicate, Shard, split_block
+from spmdsim.dialects.oneflow.tensors import can_merge as can_merge_split
 from spmdsim.redistribution.lower_bound import lower_bound
 
 Sbp = Sequence[Placement]
@@ -38,15 +39,6 @@ def total_traffic(mesh: Mesh, src: Sbp, dst: Sbp, shape: Sequence[int], itemsize
     """
     one, other = (Layout.from_placements(mesh, placements, len(shape)) for placements in (src, dst))
     return itemsize * lower_bound(one, other, tuple(shape)).total
-
-
-def can_merge_split(size: int, parts: int) -> bool:
-    """Whether a nested split by two axes cuts as one split by their product does, whatever the two are.
-
-    >>> [can_merge_split(size, 4) for size in (5, 6, 7, 8)]
-    [True, False, True, True]
-    """
-    return size % parts in (0, 1, parts - 1)
 
 
 def reduce_dims(

@@ -77,9 +77,7 @@ class HybridCommunicateGroup:
         return current_world().ranks[0] // model_parts()
 
 
-def get_hybrid_communicate_group() -> HybridCommunicateGroup:
-    """Who this process is among the data- and the model-parallel ranks."""
-    return HybridCommunicateGroup()
+get_hybrid_communicate_group = HybridCommunicateGroup
 
 
 def distributed_model(model: Any) -> Any:
