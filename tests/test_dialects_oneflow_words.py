@@ -244,3 +244,24 @@ def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
         ) as said:
             ask()
         assert nearest in str(said.value) and "\n" not in str(said.value)
+
+
+@pytest.mark.ranks(2)
+def test_symbols_compare_element_by_element(world):
+    """``(prediction == labels).float().mean()``: with ``==`` by identity it would be no number, or a wrong one."""
+    with use_world(world):
+        placement = flow.placement("cpu", [0, 1])
+        x, y = (flow.tensor(a, placement, S0, dtype=np.float64) for a in (X, Y))
+        signs = flow.tensor(np.sign(X), placement, B, dtype=np.float64).to_global(sbp=S0)
+        assert (x.sign() == signs).float().mean().item() == 1.0
+        np.testing.assert_array_equal((x > y).numpy(), X > Y)
+        np.testing.assert_array_equal((x <= 0).numpy(), X <= 0)
+        np.testing.assert_allclose((np.float64(3) - x).numpy(), 3 - X)
+        assert x.numel() == 32 and x.dim() == 2 and x.size(1) == 4 and not x.detach().requires_grad
+        with pytest.raises(
+            AttributeError, match=r"Tensor\.softmx is not covered by this dialect; nearest: softmax"
+        ):
+            x.softmx(-1)
+        own = flow.tensor([1.0, 2.0])
+        assert [bool(shard.all()) for shard in (own == own).shards] == [True] * len(world.ranks)
+        assert own.sum().item() == 3 and own.mean() and not flow.tensor([0.0])

@@ -14,15 +14,12 @@ from spmdsim.nn import Normal as _Normal
 from spmdsim.nn import Uniform as _Uniform
 from spmdsim.nn.module import Initialiser
 
-#: An initialiser, once the shape is known.
-Deferred = Callable[[tuple[int, ...]], Initialiser]
-
 
 @dataclass(frozen=True)
 class Initializer:
     """First values of a parameter, once its shape is known."""
 
-    of: Deferred
+    of: Callable[[tuple[int, ...]], Initialiser]
 
 
 @dataclass(frozen=True)
