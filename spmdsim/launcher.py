@@ -6,6 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TextIO
+
+LAUNCHER_VARIABLE = "SPMDSIM_LAUNCHER"
+"""The process that started this rank's nurse."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +68,34 @@ def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
             continue
         return Launched(launcher, rank, size, local or 1)
     return None
+
+
+def launched() -> bool:
+    """Is this process a rank of a job that an MPI launcher started?"""
+    return detect() is not None
+
+
+def is_root() -> bool:
+    """True on rank 0, and outside MPI: the rank that prints."""
+    found = detect()
+    return found is None or found.rank == 0
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """Width of the terminal that a stream ends in, None if it ends in a file or a pipe.
+
+    Open MPI gives its ranks a terminal of its own, whatever its output goes to; then its own output is looked at.
+    """
+    if not stream.isatty():
+        return None
+    try:
+        if not launched():
+            return os.get_terminal_size(stream.fileno()).columns or 80
+        launcher = os.environ.get(LAUNCHER_VARIABLE, os.getppid())
+        descriptor = os.open(f"/proc/{launcher}/fd/{stream.fileno()}", os.O_WRONLY | os.O_NOCTTY)
+        try:
+            return os.get_terminal_size(descriptor).columns or 80
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return None

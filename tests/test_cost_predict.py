@@ -13,11 +13,10 @@ from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.core import Mesh
 from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine
-from spmdsim.cost.emulated import emulated_seconds
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.prediction import predict
-from spmdsim.cost.pricing import price
+from spmdsim.cost.pricing import emulated_seconds, price
 from spmdsim.draw.prediction_text import prediction_plot
 from spmdsim.errors import InputError
 from spmdsim.redistribution import plan

@@ -11,7 +11,7 @@ import pytest
 from spmdsim.collectives import algorithm, algorithms, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
-from spmdsim.cost.formulas import closed_form, crossover_bytes
+from spmdsim.cost.closed_forms import closed_form, crossover_bytes
 from spmdsim.cost.networks.link_load import link_loads, symmetry_of
 from spmdsim.cost.pricing import price, reaches
 from spmdsim.errors import InputError

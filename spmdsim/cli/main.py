@@ -10,12 +10,10 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from spmdsim.cli.encoding import print_anywhere
+from spmdsim.ending.notes import has_log
+from spmdsim.ending.stop import stop
 from spmdsim.errors import InputError
-from spmdsim.launch.abort import guard
-from spmdsim.launch.checks import check_launcher
-from spmdsim.launch.environment import Launched, is_root, prepare
-from spmdsim.launch.logs import redirect_output
-from spmdsim.launch.nurse import nursed
+from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.reading import one_line
 from spmdsim.registry import Registry
 
@@ -36,6 +34,9 @@ COMMANDS: Registry[str] = Registry(
 )
 """Command -> help. The module ``spmdsim.cli.<command>`` has ``add_parser(subparsers)``, whose parser sets
 ``run=function`` with ``function(args) -> int``."""
+
+#: Commands that only compute and print: outside a job, nothing of how ranks start and end is loaded for them.
+ON_PAPER = ("layout", "plan", "calls")
 
 EXAMPLES = """\
 examples:
@@ -127,16 +128,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 if all went well, 1 if a verdict does not hold, 2 for a wrong argument or input.
     """
     print_anywhere()
-    rank = prepare()
-    nursed(rank)
     argv = sys.argv[1:] if argv is None else list(argv)
     command = chosen_command(argv)
-    return guard(lambda: _run(command, argv, rank), f"spmdsim {command}" if command else "spmdsim")
+    name = f"spmdsim {command}" if command else "spmdsim"
+    if command in ON_PAPER and detect() is None and not has_log():
+        try:
+            return _run(command, argv, None)
+        except BaseException as error:
+            return stop(error, name)
+    return _as_rank(command, argv, name)
+
+
+def _as_rank(command: str | None, argv: Sequence[str], name: str) -> int:
+    """Run a command as one rank of many, or one that may start some: its failure ends all of them."""
+    from spmdsim.launch.abort import guard
+    from spmdsim.launch.checks import check_launcher
+    from spmdsim.launch.environment import prepare
+    from spmdsim.launch.logs import redirect_output
+    from spmdsim.launch.nurse import nursed
+
+    rank = prepare()
+    nursed(rank)
+
+    def run() -> int:
+        redirect_output(rank.rank if rank else 0)
+        check_launcher(rank)
+        return _run(command, argv, rank)
+
+    return guard(run, name)
 
 
 def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int:
-    redirect_output(rank.rank if rank else 0)
-    check_launcher(rank)
     parser = build_parser(command)
     args = parser.parse_args(argv)
     if args.command is None:

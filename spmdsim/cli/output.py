@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spmdsim.ending.notes import has_log
 from spmdsim.errors import InputError
-from spmdsim.launch.environment import is_root, terminal_columns
+from spmdsim.launcher import is_root, terminal_columns
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,10 +13,10 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, R
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate
+    from spmdsim.cost.closed_forms import closed_form, crossover_bytes
     from spmdsim.cost.events.event_program import EventProgram
     from spmdsim.cost.events.loggops import LogGOPS, simulate_program
     from spmdsim.cost.events.lowering import program_of
-    from spmdsim.cost.formulas import closed_form, crossover_bytes
     from spmdsim.cost.machine_file import load_cost_model, load_machine, save_machine
     from spmdsim.cost.networks.spec import parse_topology
     from spmdsim.cost.networks.topology import Topology
@@ -59,8 +59,8 @@ _HOME = {
     "Topology": "networks.topology",
     "Work": "roofline",
     "calibrate": "calibration",
-    "closed_form": "formulas",
-    "crossover_bytes": "formulas",
+    "closed_form": "closed_forms",
+    "crossover_bytes": "closed_forms",
     "load_cost_model": "machine_file",
     "load_machine": "machine_file",
     "parse_topology": "networks.spec",

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from spmdsim.cost.closed_forms import message_bytes, textbook_seconds
 from spmdsim.cost.cost_model import CostModel
-from spmdsim.cost.links import Link, Piece, Rate, piecewise, scaled
-from spmdsim.cost.measured import MeasuredTable, Measurement
-from spmdsim.cost.textbook import textbook_seconds
-from spmdsim.cost.volumes import message_bytes
+from spmdsim.cost.curves import Link, MeasuredTable, Measurement, Piece, Rate, at_size, scaled
 from spmdsim.errors import InputError
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
@@ -132,34 +130,33 @@ class Machine:
                 return Link(max(one.alpha for one in links), max(one.beta for one in links))
         if self.intra is not None and (span or group_size) <= self.ranks_per_node:
             return self.intra
-        return self.piece(nbytes) if self.pieces else Link(self.alpha, self.beta)
+        return self.piece(nbytes)
 
     def piece(self, nbytes: float) -> Link:
         """Alpha and beta of one message of this size outside any level."""
-        for one in self.pieces:
-            if nbytes <= one.limit:
-                return Link(one.alpha, one.beta)
-        return Link(self.alpha, self.beta)
+        return at_size(self.pieces, nbytes, Link(self.alpha, self.beta))
 
     def message_seconds(self, nbytes: float) -> float:
         """Time of one message outside any level."""
-        link = self.piece(nbytes)
-        return link.alpha + nbytes * link.beta
+        return self.piece(nbytes).seconds(nbytes)
 
     def still_seconds(self, nbytes: float) -> float:
         """Time of one message whose bytes the sender has not written since it last sent them."""
-        for one in self.still_pieces:
-            if nbytes <= one.limit:
-                return one.alpha + nbytes * one.beta
-        return self.message_seconds(nbytes)
+        return at_size(self.still_pieces, nbytes, self.piece(nbytes)).seconds(nbytes)
 
     def reduce_seconds(self, nbytes: float) -> float:
         """Time to reduce this many bytes at once; nothing for no bytes."""
-        return piecewise(self.reduce_pieces, nbytes, self.gamma)
+        return (
+            at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma)).seconds(nbytes) if nbytes > 0 else 0.0
+        )
 
     def copy_seconds(self, nbytes: float) -> float:
         """Time to copy this many bytes at once; nothing for no bytes."""
-        return piecewise(self.copy_pieces, nbytes, self.beta_memory)
+        return (
+            at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory)).seconds(nbytes)
+            if nbytes > 0
+            else 0.0
+        )
 
     def message_parts(self, nbytes: Any, sources: Any, targets: Any) -> tuple[Any, Any]:
         """Seconds of messages, as arrays: the part per message and the part per byte.
@@ -216,7 +213,7 @@ class Machine:
         """Time of one collective over one group.
 
         Args:
-            collective: one of ``spmdsim.cost.volumes.COLLECTIVES``; ``slice`` moves nothing and costs
+            collective: one of ``spmdsim.cost.closed_forms.COLLECTIVES``; ``slice`` moves nothing and costs
                 only its local copy, ``exchange`` is one irregular exchange of single messages.
             group_size: ranks that take part.
             nbytes: bytes each rank receives by the least count: (n-1) pieces for all_gather, 2(n-1)/n of

@@ -11,15 +11,14 @@ from typing import Any
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
 from spmdsim.collectives.bounds import lower_bound
 from spmdsim.core.blocks import largest_block
+from spmdsim.cost.closed_forms import closed_form, most_received
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
-from spmdsim.cost.formulas import closed_form
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.networks.link_load import compressed_rounds, symmetry_of
 from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
 from spmdsim.cost.pricing import price
-from spmdsim.cost.volumes import most_received
 from spmdsim.errors import InputError
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spmdsim.cost.volumes import message_bytes, received_per_message
+from spmdsim.cost.closed_forms import message_bytes, received_per_message
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spmdsim.launch.environment import Launched, detect, launched, prepare
+from spmdsim.launch.environment import prepare
+from spmdsim.launcher import Launched, detect, launched
 
 __all__ = ["Launched", "detect", "end_job_on_error", "launched", "prepare", "start", "start_self"]
 

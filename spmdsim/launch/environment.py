@@ -10,7 +10,6 @@ import os
 from collections.abc import MutableMapping
 from math import ceil
 from pathlib import Path
-from typing import TextIO
 
 from spmdsim.launcher import Launched, detect
 
@@ -26,41 +25,6 @@ THREAD_VARIABLES = (
 
 YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 """Makes Open MPI's waiting ranks give way to others."""
-
-
-LAUNCHER_VARIABLE = "SPMDSIM_LAUNCHER"
-"""The process that started this rank's nurse."""
-
-
-def launched() -> bool:
-    """Is this process a rank of a job that an MPI launcher started?"""
-    return detect() is not None
-
-
-def is_root() -> bool:
-    """True on rank 0, and outside MPI: the rank that prints."""
-    found = detect()
-    return found is None or found.rank == 0
-
-
-def terminal_columns(stream: TextIO) -> int | None:
-    """Width of the terminal that a stream ends in, None if it ends in a file or a pipe.
-
-    Open MPI gives its ranks a terminal of its own, whatever its output goes to; then its own output is looked at.
-    """
-    if not stream.isatty():
-        return None
-    try:
-        if not launched():
-            return os.get_terminal_size(stream.fileno()).columns or 80
-        launcher = os.environ.get(LAUNCHER_VARIABLE, os.getppid())
-        descriptor = os.open(f"/proc/{launcher}/fd/{stream.fileno()}", os.O_WRONLY | os.O_NOCTTY)
-        try:
-            return os.get_terminal_size(descriptor).columns or 80
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError):
-        return None
 
 
 def cores() -> int:

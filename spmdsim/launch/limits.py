@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NoReturn, TextIO
 
 from spmdsim.errors import InputError, SpmdError
-from spmdsim.launch.environment import launched
+from spmdsim.launcher import launched
 from spmdsim.trace.source_lines import in_words
 
 MIB = 1 << 20

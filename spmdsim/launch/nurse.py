@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from spmdsim.ending.notes import began, has_left, job_folder, note_end, note_failure, ranks_gone
-from spmdsim.launch.environment import LAUNCHER_VARIABLE, Launched
 from spmdsim.launch.leftovers import sweep
+from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
 
 STARTER_VARIABLE = "SPMDSIM_STARTER"
 """The process that wants the job."""

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from spmdsim.ending.notes import ENDING, FAILED_DIR, LOG_DIR, Failure, began, failures, note_begin
 from spmdsim.errors import InputError, WorldError
-from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores, launched
+from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.leftovers import sweep
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_logs
 from spmdsim.launch.mpi import find_launcher
 from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, dies_with_parent
 from spmdsim.launch.record import Recorded, passed_on
+from spmdsim.launcher import launched
 from spmdsim.worlds.base import RANKS_VARIABLE
 
 FAILED_SECONDS = 5.0

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.cost.links import Link
+from spmdsim.cost.curves import Link
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.planner import cheapest

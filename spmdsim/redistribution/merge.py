@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.cost.closed_forms import received_per_message
 from spmdsim.cost.machine import CostModel
-from spmdsim.cost.volumes import received_per_message
 from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.step import Step
 

@@ -12,7 +12,7 @@ import math
 from typing import NamedTuple
 
 from spmdsim.core import Layout
-from spmdsim.cost.volumes import most_received, reduction_elements
+from spmdsim.cost.closed_forms import most_received, reduction_elements
 from spmdsim.redistribution.price import Prices
 from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.transitions import Splits, Target, Transition

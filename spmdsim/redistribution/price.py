@@ -17,11 +17,10 @@ import numpy as np
 from spmdsim.bounded import Bounded
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.blocks import largest_block
+from spmdsim.cost.closed_forms import most_received as most_of_message
+from spmdsim.cost.closed_forms import reduction_elements, textbook_seconds
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
-from spmdsim.cost.textbook import textbook_seconds
-from spmdsim.cost.volumes import most_received as most_of_message
-from spmdsim.cost.volumes import reduction_elements
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
 from spmdsim.redistribution.exchange.even_pieces import EvenVolume
 from spmdsim.redistribution.exchange.exchange_volume import ExchangeVolume, busiest, exchange_volume

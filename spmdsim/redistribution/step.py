@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.blocks import split_block
-from spmdsim.cost.volumes import reduction_elements
+from spmdsim.cost.closed_forms import reduction_elements
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what

@@ -147,7 +147,7 @@ def _measure(
         native_call,
         seconds_per_call,
     )
-    from spmdsim.cost.volumes import bus_factor
+    from spmdsim.cost.closed_forms import bus_factor
 
     try:
         dtype = np.dtype(args.datatype)
@@ -214,7 +214,7 @@ def _machine(name: str) -> Machine | None:
 
 
 def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:
-    from spmdsim.cost.emulated import emulated_seconds
+    from spmdsim.cost.pricing import emulated_seconds
 
     if schedule is None:
         return machine.measured_seconds(name, "native", case.size, case.nbytes)

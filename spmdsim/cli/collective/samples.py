@@ -25,7 +25,7 @@ from spmdsim.collectives.execution import execute, rounds_of
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, ArraySpan, RankProgram, RankStep
 from spmdsim.cost import Machine, Measurement
 from spmdsim.cost.calibration import CalibrationCheck, Sample
-from spmdsim.cost.emulated import emulated_seconds
+from spmdsim.cost.pricing import emulated_seconds
 
 #: Collectives whose native calls are measured for the table of the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

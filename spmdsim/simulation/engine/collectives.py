@@ -22,12 +22,12 @@ class CollectiveRule:
 
     Attributes:
         answer: gets all calls in rank order and sets each one's ``blocks``.
-        shape: how its data flows, for its modelled time.
+        priced_as: the collective whose modelled time it takes.
         flow: ``all`` waits for everybody, ``down`` for the root only, ``up`` lets all but the root go early.
     """
 
     answer: Callable[[list[CollectiveCall]], None]
-    shape: str
+    priced_as: str
     flow: str = "all"
 
 
@@ -192,7 +192,7 @@ def join(comm: Any, call: CollectiveCall, name: str, site: Site) -> CollectiveCa
 def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
     rule = calls[0].rule
     nbytes = max(call.nbytes() for call in calls)
-    seconds = collective_seconds(rule.shape, shared.ranks, nbytes, scheduler.speeds)
+    seconds = collective_seconds(rule.priced_as, shared.ranks, nbytes, scheduler.speeds)
     last = max(call.entered for call in calls)
     root = calls[0].root
     for call in calls:
@@ -335,15 +335,15 @@ _no_site: Site = (_no_answer.__code__, 0)
 
 RULES: dict[str, CollectiveRule] = {
     "barrier": CollectiveRule(_nothing, "barrier"),
-    "broadcast": CollectiveRule(_broadcast, "tree", "down"),
-    "gather": CollectiveRule(_gather, "spread", "up"),
-    "scatter": CollectiveRule(_scatter, "spread", "down"),
-    "all_gather": CollectiveRule(_all_gather, "spread"),
-    "all_to_all": CollectiveRule(_all_to_all, "spread"),
-    "reduce": CollectiveRule(_reduce, "reduce_tree", "up"),
+    "broadcast": CollectiveRule(_broadcast, "broadcast", "down"),
+    "gather": CollectiveRule(_gather, "gather", "up"),
+    "scatter": CollectiveRule(_scatter, "scatter", "down"),
+    "all_gather": CollectiveRule(_all_gather, "all_gather"),
+    "all_to_all": CollectiveRule(_all_to_all, "all_to_all"),
+    "reduce": CollectiveRule(_reduce, "reduce", "up"),
     "all_reduce": CollectiveRule(_all_reduce, "all_reduce"),
-    "reduce_scatter": CollectiveRule(_reduce_scatter, "spread"),
-    "scan": CollectiveRule(_scan, "reduce_tree"),
-    "exscan": CollectiveRule(_exscan, "reduce_tree"),
-    "neighbours": CollectiveRule(_neighbours, "spread"),
+    "reduce_scatter": CollectiveRule(_reduce_scatter, "reduce_scatter"),
+    "scan": CollectiveRule(_scan, "scan"),
+    "exscan": CollectiveRule(_exscan, "exscan"),
+    "neighbours": CollectiveRule(_neighbours, "all_gather"),
 }

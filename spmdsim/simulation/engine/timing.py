@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.cost.closed_forms import received_per_message, textbook_seconds
 from spmdsim.errors import InputError, UsageTypeError
 
 
@@ -79,34 +80,17 @@ def speeds_of(machine: Any) -> Speeds:
     return Speeds(*speeds, near.alpha, near.beta) if near is not None and node else Speeds(*speeds[:3])
 
 
-def collective_seconds(shape: str, ranks: Sequence[int], nbytes: int, speeds: Speeds) -> float:
-    """Seconds of one collective of ``size`` ranks, from the moment the last one it needs has come.
+def collective_seconds(collective: str, ranks: Sequence[int], nbytes: int, speeds: Speeds) -> float:
+    """Seconds of one collective, from the moment the last rank it needs has come: the textbook's, as plans count.
 
     Args:
-        shape: how data flows: ``tree`` (one value down or up a binomial tree), ``reduce_tree`` (the same,
-            reduced), ``spread`` (blocks gathered, scattered or exchanged), ``all_reduce``, or ``barrier``.
+        collective: its name in ``spmdsim.cost.closed_forms``.
         ranks: ranks of the whole program that take part.
         nbytes: bytes of the vector, or all bytes one rank exchanges with the others.
         speeds: the machine.
 
-    >>> collective_seconds("tree", range(8), 1000, Speeds(1.0, 0.0, 0.0))
+    >>> collective_seconds("broadcast", range(8), 1000, Speeds(1.0, 0.0, 0.0))
     3.0
     """
-    size = len(ranks)
-    if size <= 1:
-        return 0.0
-    rounds = (size - 1).bit_length()
-    share = (size - 1) / size
-    alpha, beta = speeds.link(ranks)
-    gamma = speeds.gamma
-    if shape == "barrier":
-        return rounds * alpha
-    if shape == "tree":
-        return rounds * (alpha + nbytes * beta)
-    if shape == "reduce_tree":
-        return rounds * (alpha + nbytes * (beta + gamma))
-    if shape == "spread":
-        return rounds * alpha + share * nbytes * beta
-    whole_vector = rounds * (alpha + nbytes * (beta + gamma))
-    halves = 2 * rounds * alpha + share * nbytes * (2 * beta + gamma)
-    return min(whole_vector, halves)
+    received = nbytes * received_per_message(collective, len(ranks))
+    return textbook_seconds(collective, len(ranks), received, *speeds.link(ranks), speeds.gamma)

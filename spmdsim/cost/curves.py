@@ -1,4 +1,4 @@
-"""Measured times of collectives, looked up by log-log interpolation."""
+"""Times over sizes: alpha and beta of a link or of a range of sizes, rates of operators, and measured curves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,67 @@ from spmdsim.errors import InputError
 
 
 @dataclass(frozen=True)
+class Link:
+    """Latency and inverse bandwidth of one level of the network.
+
+    Attributes:
+        alpha: seconds per message.
+        beta: seconds per byte.
+    """
+
+    alpha: float
+    beta: float
+
+    def seconds(self, nbytes: float) -> float:
+        """Time of one message, or whatever else takes this per piece and byte."""
+        return self.alpha + nbytes * self.beta
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Alpha and beta of messages up to a size: MPI libraries change their protocol with the size.
+
+    Attributes:
+        limit: largest message in bytes this holds for; infinity for the last piece.
+        alpha: seconds per message.
+        beta: seconds per byte.
+    """
+
+    limit: float
+    alpha: float
+    beta: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a class of operators takes on one rank: the slower of the two decides.
+
+    Attributes:
+        kind: the class, as :attr:`spmdsim.core.BoundRule.work` says.
+        per_flop: seconds per operation.
+        per_byte: seconds per byte read or written.
+    """
+
+    kind: str
+    per_flop: float
+    per_byte: float
+
+
+def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
+    """Alpha and beta of the range that a size falls into; ``otherwise`` beyond the last one."""
+    for one in pieces:
+        if nbytes <= one.limit:
+            return Link(one.alpha, one.beta)
+    return otherwise
+
+
+def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float | None = None) -> tuple[Piece, ...]:
+    """Ranges with alpha and beta multiplied (both by the first factor if there is only one)."""
+    b = alpha if beta is None else beta
+    return tuple(Piece(one.limit, one.alpha * alpha, one.beta * b) for one in pieces)
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One measured time.
 
@@ -18,7 +79,7 @@ class Measurement:
         collective: such as ``all_reduce``.
         algorithm: the emulated algorithm's name, or ``native`` for the MPI library's own call.
         group_size: ranks that took part.
-        nbytes: message size as benchmarks state it (see ``spmdsim.cost.volumes``).
+        nbytes: message size as benchmarks state it (see ``spmdsim.cost.closed_forms``).
         seconds: time of one call.
     """
 
