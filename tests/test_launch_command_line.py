@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,3 +149,29 @@ def test_vendors():
     assert not related("Open MPI", "MPICH")
     assert missing("ModuleNotFoundError: No module named 'mpi4py'").startswith("mpi4py is not installed")
     assert "libmpi.so" in missing("RuntimeError: cannot load MPI library\nlibmpi.so: cannot open")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["layout", "--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "6,10"],
+        ["layout", "--device-matrix", "2,2,2", "--alias", "a,b,c", "--tensor-map", "c,(b,a)"],
+        ["plan", "--mesh", "dp=2,tp=4", "--shape", "8,8", "--src", "dp,tp", "--dst", "tp,-"],
+        ["plan", "--mesh", "dp=2,tp=4", "--shape", "8,8", "--src", "dp,tp", "--dst", "nowhere"],
+    ],
+    ids=["layout", "MindSpore's layout", "plan", "a mistake"],
+)
+def test_what_is_only_computed_loads_nothing_of_how_ranks_start(arguments):
+    """Outside a job; inside one, as ranks do, all of it."""
+    code = (
+        "import sys; from spmdsim.cli.main import main; code = main(sys.argv[1:]);"
+        "print([name for name in sys.modules if name.startswith('spmdsim.launch.')], code, file=sys.stderr)"
+    )
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
+    wrong = "nowhere" in arguments
+    assert said.stderr.splitlines()[-1] == f"[] {2 if wrong else 0}"
+    assert ("spmdsim plan: error: " in said.stderr) is wrong
+    here |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
+    assert "spmdsim.launch.nurse" in said.stderr.splitlines()[-1]

@@ -1,13 +1,58 @@
-"""Types of arguments, for :mod:`argparse`."""
+"""How a command is declared: arguments that several take, and types of arguments for :mod:`argparse`."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout, Mesh
+
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+#: What several commands take, by its last flag; a command may say some of it in its own words.
+SHARED: dict[str, dict[str, Any]] = {
+    "collective": {"help": "such as all_reduce"},
+    "algorithm": {"help": "its name (see list), or FILE.py:FUNCTION"},
+    "--algorithms": {"default": "", "metavar": "A,B", "help": "only these; native is the library's"},
+    "--factor": {"type": float, "default": 4, "help": "from size to size (4)"},
+    "--group": {"type": int, "metavar": "G", "help": "ranks per group, for two-level algorithms"},
+    "--itemsize": {"type": int, "default": 1, "metavar": "B", "help": "bytes that are never cut (1)"},
+    "--json": {"action": "store_true", "help": "for programs"},
+    "--segments": {"type": int, "metavar": "S", "help": "segments, for algorithms that have them"},
+    "--world": {"choices": ("mpi", "lockstep"), "help": "lockstep needs no MPI"},
+}
+
+
+class Command:
+    """A command that is being declared: called with each of its arguments, as ``add_argument`` is.
+
+    Args:
+        subparsers: where it is declared.
+        name: what users type.
+        run: gets the arguments and returns the exit code.
+        description: what its ``--help`` says first.
+        **options: others of ``add_parser``.
+    """
+
+    def __init__(self, subparsers: Subparsers, name: str, run: Run, description: str, **options: Any) -> None:
+        self.run = run
+        self.parser = subparsers.add_parser(name, description=description, **options)
+        self.parser.set_defaults(run=run)
+
+    def __call__(self, *flags: str, **options: Any) -> None:
+        """Add an argument; of one in :data:`SHARED` only what is said differently."""
+        self.parser.add_argument(*flags, **{**SHARED.get(flags[-1], {}), **options})
+
+    def limits(self) -> None:
+        """The command runs a user's program: in a child, within limits that the user may set."""
+        from spmdsim.launch.limits import add_limits, limited
+
+        add_limits(self.parser.add_argument)
+        self.parser.set_defaults(run=lambda args: limited(args, lambda: self.run(args)))
 
 
 def positive(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.output import say
 
 EXAMPLES = """\
@@ -17,16 +18,12 @@ The first call that ranks made differently is marked with ">".
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser(
-        "calls",
-        help="show what every rank called last, side by side",
-        description="Show what every rank called last, side by side.",
-        epilog=EXAMPLES,
+    add = Command(
+        subparsers, "calls", run, "Show what every rank called last, side by side.", epilog=EXAMPLES
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="what launch --record FILE.json wrote")
-    parser.set_defaults(run=run)
+    add("files", nargs="+", metavar="FILE", help="what launch --record FILE.json wrote")
 
 
 def run(args: argparse.Namespace) -> int:

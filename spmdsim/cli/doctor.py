@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from spmdsim.cli.arguments import Command, Subparsers
+
 EXAMPLES = """\
 examples:
   spmdsim doctor               this process, and a trial run on 2 ranks
@@ -14,17 +16,17 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "doctor",
-        help="look at MPI, BLAS and this machine, and say what is wrong",
-        description="Look at MPI, BLAS and this machine, and say what is wrong and how to mend it.",
+        run,
+        "Look at MPI, BLAS and this machine, and say what is wrong and how to mend it.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--no-trial", action="store_true", help="do not start ranks to try MPI")
-    parser.set_defaults(run=run)
+    add("--json")
+    add("--no-trial", action="store_true", help="do not start ranks to try MPI")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.errors import InputError
 
 EXAMPLES = """\
@@ -23,35 +24,24 @@ the rank is named, its traceback is shown once, and its exit code is returned.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser(
-        "launch",
-        help="start any script on N ranks",
-        description="Start any script on N ranks.",
-        epilog=EXAMPLES,
-    )
-    parser.add_argument("-n", type=int, required=True, metavar="N", help="number of ranks")
-    parser.add_argument(
-        "--log-dir",
-        metavar="DIR",
-        help="write worker_N.log per rank there; rank 0 is shown here too",
-    )
-    parser.add_argument(
+    add = Command(subparsers, "launch", run, "Start any script on N ranks.", epilog=EXAMPLES)
+    add("-n", type=int, required=True, metavar="N", help="number of ranks")
+    add("--log-dir", metavar="DIR", help="write worker_N.log per rank there; rank 0 is shown here too")
+    add(
         "--record",
         metavar="FILE",
         help="on a stop, the deadline, SIGTERM or SIGUSR1 write there what all ranks called last; see spmdsim calls",
     )
-    parser.add_argument(
+    add(
         "--world",
-        choices=("mpi", "lockstep"),
         default="mpi",
         help="lockstep needs no MPI: the script's own world() plays all ranks in one process",
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="the script is a module")
-    parser.add_argument("script", help="script or module")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    parser.set_defaults(run=run)
+    add("-m", dest="module", action="store_true", help="the script is a module")
+    add("script", help="script or module")
+    add("args", nargs=argparse.REMAINDER, help="its arguments")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,22 +33,22 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "layout",
-        help="derive and explain where a tensor lives",
-        description="Derive and explain where a tensor lives: steps, slices, replicas, pictures.",
+        run,
+        "Derive and explain where a tensor lives: steps, slices, replicas, pictures.",
         epilog=EXAMPLES,
     )
-    _add_layout_arguments(parser)
-    _add_operator_arguments(parser)
-    _add_paddle_arguments(parser)
-    out = parser.add_argument_group("output")
+    _add_layout_arguments(add.parser)
+    _add_operator_arguments(add.parser)
+    _add_paddle_arguments(add.parser)
+    out = add.parser.add_argument_group("output")
     out.add_argument("--rank", type=int, action="append", metavar="R", help="only this rank (repeatable)")
     out.add_argument("--all", action="store_true", help="every rank, however many there are")
     out.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
 
 
 def _add_layout_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
@@ -29,44 +30,38 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the command."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "plan",
-        help="from one layout to another: the collectives and their bytes",
-        description="Plan how a tensor goes from one layout to another, and what that costs.",
+        run,
+        "Plan how a tensor goes from one layout to another, and what that costs.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("--shape", required=True, metavar="N,M", help="global shape of the tensor")
-    parser.add_argument("--src", required=True, metavar="LAYOUT", help="where it lives")
-    parser.add_argument("--dst", required=True, metavar="LAYOUT", help="where it is to live")
-    parser.add_argument("--mesh", metavar="MESH", help="dp=2,tp=4, if the layouts do not name theirs")
-    parser.add_argument("--dst-mesh", metavar="MESH", help="the target's mesh, if it is another one")
-    parser.add_argument(
-        "--device-matrix", metavar="N,M", help="MindSpore's mesh: the layouts are tensor maps"
-    )
-    parser.add_argument("--dst-device-matrix", metavar="N,M", help="the target's, if it is another one")
-    parser.add_argument("--alias", metavar="A,B", help="names of the axes of --device-matrix")
-    parser.add_argument("--dst-alias", metavar="A,B", help="names of the axes of --dst-device-matrix")
-    parser.add_argument(
+    add("--shape", required=True, metavar="N,M", help="global shape of the tensor")
+    add("--src", required=True, metavar="LAYOUT", help="where it lives")
+    add("--dst", required=True, metavar="LAYOUT", help="where it is to live")
+    add("--mesh", metavar="MESH", help="dp=2,tp=4, if the layouts do not name theirs")
+    add("--dst-mesh", metavar="MESH", help="the target's mesh, if it is another one")
+    add("--device-matrix", metavar="N,M", help="MindSpore's mesh: the layouts are tensor maps")
+    add("--dst-device-matrix", metavar="N,M", help="the target's, if it is another one")
+    add("--alias", metavar="A,B", help="names of the axes of --device-matrix")
+    add("--dst-alias", metavar="A,B", help="names of the axes of --dst-device-matrix")
+    add(
         "--partial",
         metavar="AXIS[:OP]",
         action="append",
         default=[],
         help="an axis the source is pending over",
     )
-    parser.add_argument("--to-shape", metavar="N,M", help="reshape to this on the way")
-    parser.add_argument("--dtype", default="float32", help="element type (float32)")
-    parser.add_argument(
-        "--machine", metavar="NAME|FILE", help="price plans on laptop, cluster, ... or a file"
-    )
-    parser.add_argument(
-        "--style", choices=tuple(IMITATIONS["plan"]), help="what another system would do, beside ours"
-    )
-    parser.add_argument("--draw", action="store_true", help="draw who sends which box to whom")
-    parser.add_argument("--rank", type=int, metavar="R", help="list what this rank receives")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add("--to-shape", metavar="N,M", help="reshape to this on the way")
+    add("--dtype", default="float32", help="element type (float32)")
+    add("--machine", metavar="NAME|FILE", help="price plans on laptop, cluster, ... or a file")
+    add("--style", choices=tuple(IMITATIONS["plan"]), help="what another system would do, beside ours")
+    add("--draw", action="store_true", help="draw who sends which box to whom")
+    add("--rank", type=int, metavar="R", help="list what this rank receives")
+    add("--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spmdsim.cli.arguments import positive
+from spmdsim.cli.arguments import Command, Subparsers, positive
 from spmdsim.reading import one_line
 
 if TYPE_CHECKING:
@@ -39,51 +39,40 @@ arguments or files, 3 if a fault that changes a result is MISSED
 """
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the parser."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "run",
-        help="run distributed operators on real ranks and check every shard",
-        description="Run MatMul, parallel Embedding and Linear under every kind of strategy, through real "
+        run,
+        "Run MatMul, parallel Embedding and Linear under every kind of strategy, through real "
         "collectives, and check every shard against a single-process reference.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)"
-    )
-    parser.add_argument("--world", choices=("mpi", "lockstep"), help="lockstep needs no MPI")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="OP", help="matmul, embedding or linear"
-    )
-    parser.add_argument(
-        "--every", action="store_true", help="all assignments of mesh axes, not one of each kind"
-    )
-    parser.add_argument("--mesh", metavar="SHAPE", help="one mesh: 2,4 or dp=2,tp=4")
-    parser.add_argument(
-        "--strategy", metavar="TEXT", help="one matmul strategy: 'm:dp k:tp', '>m' to scatter"
-    )
-    parser.add_argument("--layout", metavar="X;W", help="one matmul by layouts: 'dp,tp; tp,None[; OUT]'")
-    parser.add_argument("--shape", metavar="M,K,N", help="sizes of the matrix product")
-    parser.add_argument(
+    add("-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
+    add("--world")
+    add("--only", action="append", default=[], metavar="OP", help="matmul, embedding or linear")
+    add("--every", action="store_true", help="all assignments of mesh axes, not one of each kind")
+    add("--mesh", metavar="SHAPE", help="one mesh: 2,4 or dp=2,tp=4")
+    add("--strategy", metavar="TEXT", help="one matmul strategy: 'm:dp k:tp', '>m' to scatter")
+    add("--layout", metavar="X;W", help="one matmul by layouts: 'dp,tp; tp,None[; OUT]'")
+    add("--shape", metavar="M,K,N", help="sizes of the matrix product")
+    add(
         "--dtype",
         help="element type, such as float32, bfloat16 (also of .npy files that cannot name it), int64",
     )
-    parser.add_argument("--x", metavar="FILE", help="left operand: .npy, .npz:name, .safetensors:name, IDX")
-    parser.add_argument("--w", metavar="FILE", help="right operand")
-    parser.add_argument("--data", metavar="FILE", help="images, one row each (same as --x)")
-    parser.add_argument(
-        "--text", metavar="FILE", help="any file whose bytes are the token ids (the first 262,144)"
-    )
-    parser.add_argument(
+    add("--x", metavar="FILE", help="left operand: .npy, .npz:name, .safetensors:name, IDX")
+    add("--w", metavar="FILE", help="right operand")
+    add("--data", metavar="FILE", help="images, one row each (same as --x)")
+    add("--text", metavar="FILE", help="any file whose bytes are the token ids (the first 262,144)")
+    add(
         "--inject",
         metavar="KIND",
         help="break every case on purpose and show which check notices: drop, double, root, swap, shift, ulp; 'list' "
         "explains them",
     )
-    parser.add_argument("--verbose", action="store_true", help="also show every rank's slices")
-    parser.add_argument("--json", action="store_true", help="verdicts for programs")
-    parser.set_defaults(run=run)
+    add("--verbose", action="store_true", help="also show every rank's slices")
+    add("--json", help="verdicts for programs")
 
 
 def run(args: argparse.Namespace) -> int:

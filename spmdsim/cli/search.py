@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.output import emit_json, is_speaker, say, writing
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited
@@ -41,40 +42,33 @@ SECONDS = 600
 _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts", "itemsize")
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add ``search``."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "search",
-        help="find the best layouts for a network",
-        description="Find a strategy for every operator of a program, and say what it costs.",
+        run,
+        "Find a strategy for every operator of a program, and say what it costs.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("file", nargs="?", help="a Python file with `program` and `inputs`")
-    parser.add_argument(
-        "--program", help="a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"
-    )
-    parser.add_argument("--matmul", metavar="M,K,N", help="one matrix product with free layouts")
-    parser.add_argument("-n", "--ranks", type=int, default=8, help="number of ranks (default 8)")
-    parser.add_argument("--mesh", help="a mesh instead of a number of ranks, such as dp=2,tp=4")
-    parser.add_argument(
+    add("file", nargs="?", help="a Python file with `program` and `inputs`")
+    add("--program", help="a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe")
+    add("--matmul", metavar="M,K,N", help="one matrix product with free layouts")
+    add("-n", "--ranks", type=int, default=8, help="number of ranks (default 8)")
+    add("--mesh", help="a mesh instead of a number of ranks, such as dp=2,tp=4")
+    add(
         "--method",
         default="auto",
         help="auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
     )
-    parser.add_argument(
-        "--version-of-recursion", default="2.x", choices=("2.x", "r1.0"), help="which published one"
-    )
-    parser.add_argument("--no-polish", action="store_true", help="show what a heuristic found as it is")
-    parser.add_argument("--machine", default="laptop", help="laptop, cluster, accelerators or a machine file")
-    parser.add_argument("--memory", help="bytes a rank may use, such as 512MiB")
-    parser.add_argument(
-        "--recompute", action="store_true", help="compute activations again in the backward pass"
-    )
-    parser.add_argument(
-        "--overlap", type=float, default=0.0, help="share of gradient reductions that is hidden"
-    )
-    parser.add_argument("--forward-only", action="store_true", help="no gradients")
-    parser.add_argument(
+    add("--version-of-recursion", default="2.x", choices=("2.x", "r1.0"), help="which published one")
+    add("--no-polish", action="store_true", help="show what a heuristic found as it is")
+    add("--machine", default="laptop", help="laptop, cluster, accelerators or a machine file")
+    add("--memory", help="bytes a rank may use, such as 512MiB")
+    add("--recompute", action="store_true", help="compute activations again in the backward pass")
+    add("--overlap", type=float, default=0.0, help="share of gradient reductions that is hidden")
+    add("--forward-only", action="store_true", help="no gradients")
+    add(
         "--why",
         nargs=2,
         action="append",
@@ -82,24 +76,22 @@ def add_parser(subparsers: Any) -> None:
         metavar=("OPERATOR", "CUTS"),
         help="what the total would be with this strategy for an operator, and where the difference comes from",
     )
-    parser.add_argument("--pareto", action="store_true", help="all trade-offs of time and memory")
-    parser.add_argument(
-        "--run", action="store_true", dest="carry_out", help="run a program file, or the product of --matmul"
-    )
-    parser.add_argument("--load", metavar="FILE", help="strategies saved before, instead of a search")
-    parser.add_argument(
+    add("--pareto", action="store_true", help="all trade-offs of time and memory")
+    add("--run", action="store_true", dest="carry_out", help="run a program file, or the product of --matmul")
+    add("--load", metavar="FILE", help="strategies saved before, instead of a search")
+    add(
         "--axes", type=int, help="axes of the device matrices that are searched (2, or 3 where that is quick)"
     )
-    parser.add_argument("--save", metavar="FILE", help="write the strategies to a JSON file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add("--save", metavar="FILE", help="write the strategies to a JSON file")
+    add("--json", help="print JSON")
     for size in _SIZES:
-        parser.add_argument(
+        add(
             f"--{size}",
             type=int,
             help=argparse.SUPPRESS if size == "itemsize" else f"size of the program: {size}",
         )
-    add_limits(parser.add_argument, SECONDS)
-    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)) if args.file else run(args))
+    add_limits(add.parser.add_argument, SECONDS)
+    add.parser.set_defaults(run=lambda args: limited(args, lambda: run(args)) if args.file else run(args))
 
 
 def run(args: argparse.Namespace) -> int:

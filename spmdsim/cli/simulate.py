@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.launch.limits import add_limits, limited
 
 HELP = "run an mpi4py program on virtual ranks, without MPI, and name its mistakes"
@@ -46,19 +47,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_limits(add, 20)
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command to ``spmdsim``."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help=HELP,
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_options(parser)
-    parser.add_argument("script", help="the program: a Python file that imports mpi4py")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="args", help="its arguments")
-    parser.set_defaults(run=run)
+    add = Command(subparsers, "simulate", run, DESCRIPTION, epilog=EPILOG)
+    _add_options(add.parser)
+    add("script", help="the program: a Python file that imports mpi4py")
+    add("rest", nargs=argparse.REMAINDER, metavar="args", help="its arguments")
 
 
 def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:

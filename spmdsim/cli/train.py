@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import finite, positive
+from spmdsim.cli.arguments import Command, Subparsers, finite, positive
 
 if TYPE_CHECKING:
     from spmdsim.cases.network import Network
@@ -27,34 +27,29 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the parser."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "train",
-        help="train a network laid out over the ranks",
-        description="Train the 784-512-512-10 network of the operator-level parallel tutorial.",
+        run,
+        "Train the 784-512-512-10 network of the operator-level parallel tutorial.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)"
-    )
-    parser.add_argument("--world", choices=("mpi", "lockstep"), help="lockstep needs no MPI")
-    parser.add_argument("--strategies", choices=("simple", "advanced", "data"), default="simple")
-    parser.add_argument("--data", metavar="FOLDER", help="folder with MNIST's IDX files")
-    parser.add_argument("--epochs", type=positive, default=1)
-    parser.add_argument("--steps", type=positive, help="stop after so many steps")
-    parser.add_argument("--batch", type=positive, default=32)
-    parser.add_argument("--rate", type=finite, default=1e-2, help="learning rate")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
-    parser.add_argument(
-        "--every", type=positive, default=10, metavar="STEPS", help="print every so many steps"
-    )
-    parser.add_argument("--compare", action="store_true", help="train in one process beside it and compare")
-    parser.add_argument("--log-dir", metavar="DIR", help="one log per rank: DIR/worker_N.log")
-    parser.add_argument("--json", action="store_true", help="losses and verdict for programs")
-    parser.set_defaults(run=run)
+    add("-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
+    add("--world")
+    add("--strategies", choices=("simple", "advanced", "data"), default="simple")
+    add("--data", metavar="FOLDER", help="folder with MNIST's IDX files")
+    add("--epochs", type=positive, default=1)
+    add("--steps", type=positive, help="stop after so many steps")
+    add("--batch", type=positive, default=32)
+    add("--rate", type=finite, default=1e-2, help="learning rate")
+    add("--seed", type=int, default=1)
+    add("--dtype", choices=("float32", "float64"), default="float32")
+    add("--every", type=positive, default=10, metavar="STEPS", help="print every so many steps")
+    add("--compare", action="store_true", help="train in one process beside it and compare")
+    add("--log-dir", metavar="DIR", help="one log per rank: DIR/worker_N.log")
+    add("--json", help="losses and verdict for programs")
 
 
 def run(args: argparse.Namespace) -> int:

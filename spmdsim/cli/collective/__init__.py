@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from importlib import import_module
+
+from spmdsim.cli.arguments import Subparsers
 
 SUBCOMMANDS = (
     "show",
@@ -34,14 +35,12 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the command and its subcommands."""
     parser = subparsers.add_parser(
         "collective",
-        help="see, verify, price and run collective algorithms",
         description="Collective algorithms: see them step by step, verify, compare, price and run them.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     inner = parser.add_subparsers(
         dest="subcommand", metavar="SUBCOMMAND", required=True, parser_class=type(parser)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.collective.bench_table import BenchRow, footer, printer, write_csv
 from spmdsim.errors import InputError
 
@@ -27,44 +28,44 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "bench",
+        run,
+        "Time collective algorithms on real ranks: emulated ones and the library's own call.",
         help="measure algorithms and the library's own call under MPI, results verified",
-        description="Time collective algorithms on real ranks: emulated ones and the library's own call.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)")
-    parser.add_argument("-b", "--minbytes", default="8", help="smallest size (8)")
-    parser.add_argument("-e", "--maxbytes", default="64M", help="largest size (64M)")
-    parser.add_argument("-f", "--stepfactor", type=float, default=2, help="from size to size (2)")
-    parser.add_argument("-n", "--iters", type=int, default=20, help="timed calls (20)")
-    parser.add_argument("-w", "--warmup-iters", type=int, default=5, help="calls before (5)")
-    parser.add_argument("-c", "--check", type=int, default=1, metavar="0|1", help="verify results (1)")
-    parser.add_argument(
+    add("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)")
+    add("-b", "--minbytes", default="8", help="smallest size (8)")
+    add("-e", "--maxbytes", default="64M", help="largest size (64M)")
+    add("-f", "--stepfactor", type=float, default=2, help="from size to size (2)")
+    add("-n", "--iters", type=int, default=20, help="timed calls (20)")
+    add("-w", "--warmup-iters", type=int, default=5, help="calls before (5)")
+    add("-c", "--check", type=int, default=1, metavar="0|1", help="verify results (1)")
+    add(
         "-a",
         "--average",
         choices=("median", "mean", "min"),
         default="median",
         help="of five batches of calls (median); min: the fastest four calls, where other work disturbs",
     )
-    parser.add_argument("-d", "--datatype", default="float32", help="element type (float32)")
-    parser.add_argument("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
-    parser.add_argument("--algorithms", default="", metavar="A,B", help="only these; native is the library's")
-    parser.add_argument("--group", type=int, metavar="G", help="ranks per group, for two-level algorithms")
-    parser.add_argument("--segments", type=int, metavar="S", help="segments, for algorithms that have them")
-    parser.add_argument("--machine", default="", help="machine file for predictions (see calibrate)")
-    parser.add_argument("--osu", action="store_true", help="columns of the OSU benchmarks: size and latency")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV")
-    parser.add_argument(
+    add("-d", "--datatype", default="float32", help="element type (float32)")
+    add("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
+    add("--algorithms")
+    add("--group")
+    add("--segments")
+    add("--machine", default="", help="machine file for predictions (see calibrate)")
+    add("--osu", action="store_true", help="columns of the OSU benchmarks: size and latency")
+    add("--json")
+    add("--csv", metavar="FILE", help="write the rows as CSV")
+    add(
         "--trace",
         metavar="FILE",
         help="write a timeline of the last algorithm's messages at the largest size, for ui.perfetto.dev",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

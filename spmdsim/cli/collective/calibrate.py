@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,23 +24,23 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "calibrate",
-        help="fit alpha, beta and gamma to this machine; writes a machine file",
-        description="Measure messages, reductions, copies and the library's own collectives on real ranks, fit a "
+        run,
+        "Measure messages, reductions, copies and the library's own collectives on real ranks, fit a "
         "machine to them, and say how well it fits.",
+        help="fit alpha, beta and gamma to this machine; writes a machine file",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="machine file to write")
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks to start outside mpirun (2)")
-    parser.add_argument("--name", default="this machine", help="name kept in the file")
-    parser.add_argument("-e", "--end", default="64M", help="largest message (64M)")
-    parser.add_argument("--no-native", action="store_true", help="do not measure the library's collectives")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add("-o", "--output", metavar="FILE", help="machine file to write")
+    add("--ranks", type=int, default=2, metavar="N", help="ranks to start outside mpirun (2)")
+    add("--name", default="this machine", help="name kept in the file")
+    add("-e", "--end", default="64M", help="largest message (64M)")
+    add("--no-native", action="store_true", help="do not measure the library's collectives")
+    add("--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.collective.common import find_algorithm, rank_counts
-from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -30,37 +30,31 @@ critical path, each in full when the lower bound for one port is reached, averag
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "check",
+        run,
+        "Verify an algorithm for many rank counts: what is wrong, in which round, on which rank.",
         help="verify your own algorithm, exactly, and score it",
-        description="Verify an algorithm for many rank counts: what is wrong, in which round, on which rank.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package")
-    parser.add_argument(
-        "-n", "--ranks", default="2..16", metavar="N", help="rank counts: 6, 2..16 or 2,4,8 (2..16)"
-    )
-    parser.add_argument("--collective", default="all_reduce", help="what it must do (all_reduce)")
-    parser.add_argument("--root", type=int, metavar="R", help="only this root; by default every root")
-    parser.add_argument(
-        "--chunks", metavar="EXPR", help="chunk count, such as n or 2*n; by default found out"
-    )
-    parser.add_argument(
+    add("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package")
+    add("-n", "--ranks", default="2..16", metavar="N", help="rank counts: 6, 2..16 or 2,4,8 (2..16)")
+    add("--collective", default="all_reduce", help="what it must do (all_reduce)")
+    add("--root", type=int, metavar="R", help="only this root; by default every root")
+    add("--chunks", metavar="EXPR", help="chunk count, such as n or 2*n; by default found out")
+    add(
         "--ports",
         metavar="EXPR",
         help="messages a rank may send, and receive, in one round, such as 2 or n-1 (1)",
     )
-    parser.add_argument("--min-score", type=float, default=0.0, metavar="S", help="fail below this score")
-    parser.add_argument("--in-order", action="store_true", help="demand operands in rank order")
-    parser.add_argument(
-        "--all", action="store_true", help="all findings, not only the first of each rank count"
-    )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    add_limits(parser.add_argument)
-    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
+    add("--min-score", type=float, default=0.0, metavar="S", help="fail below this score")
+    add("--in-order", action="store_true", help="demand operands in rank order")
+    add("--all", action="store_true", help="all findings, not only the first of each rank count")
+    add("--json")
+    add.limits()
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import Command
 from spmdsim.errors import InputError
 from spmdsim.reading import one_line
 
@@ -17,22 +18,20 @@ if TYPE_CHECKING:
 LARGEST = 1 << 20
 
 
-def add_schedule_arguments(parser: argparse.ArgumentParser) -> None:
+def add_schedule_arguments(add: Command) -> None:
     """The arguments that make a schedule of an algorithm."""
-    parser.add_argument("-n", "--ranks", type=int, default=8, metavar="N", help="number of ranks (8)")
-    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of rooted collectives (0)")
-    parser.add_argument("--segments", type=int, metavar="S", help="segments, for algorithms that have them")
-    parser.add_argument("--group", type=int, metavar="G", help="ranks per group, for two-level algorithms")
-    parser.add_argument("--radix", type=int, metavar="K", help="radix of a k-nomial tree")
-    parser.add_argument("--index", choices=("mpich", "openmpi"), help="index rule of the ring")
-    parser.add_argument(
+    add("-n", "--ranks", type=int, default=8, metavar="N", help="number of ranks (8)")
+    add("--root", type=int, default=0, metavar="R", help="root of rooted collectives (0)")
+    add("--segments")
+    add("--group")
+    add("--radix", type=int, metavar="K", help="radix of a k-nomial tree")
+    add("--index", choices=("mpich", "openmpi"), help="index rule of the ring")
+    add(
         "--rounding",
         choices=("balanced", "ceiling"),
         help="how a vector is cut that does not divide evenly",
     )
-    parser.add_argument(
-        "--chunks", metavar="EXPR", help="chunk count of your own algorithm, such as n or 2*n"
-    )
+    add("--chunks", metavar="EXPR", help="chunk count of your own algorithm, such as n or 2*n")
 
 
 def schedule_from(args: argparse.Namespace, collective: str, name: str) -> Schedule:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,25 +56,25 @@ class DetectedAlgorithm:
     verdict: str
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "detect",
+        run,
+        "Find out which algorithm the MPI library uses for a collective.",
         help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
-        description="Find out which algorithm the MPI library uses for a collective.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)")
-    parser.add_argument("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
-    parser.add_argument("-b", "--begin", default="32", help="smallest size (32)")
-    parser.add_argument("-e", "--end", default="256K", help="largest size (256K)")
-    parser.add_argument("-f", "--factor", type=float, default=4, help="from size to size (4)")
-    parser.add_argument("-d", "--datatype", default="float32", choices=("float32", "float64"), help="type")
-    parser.add_argument("--table", action="store_true", help="only print what the tables say; needs no MPI")
-    parser.add_argument("-n", type=int, default=8, metavar="N", help="ranks for --table (8)")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)")
+    add("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
+    add("-b", "--begin", default="32", help="smallest size (32)")
+    add("-e", "--end", default="256K", help="largest size (256K)")
+    add("-f", "--factor")
+    add("-d", "--datatype", default="float32", choices=("float32", "float64"), help="type")
+    add("--table", action="store_true", help="only print what the tables say; needs no MPI")
+    add("-n", type=int, default=8, metavar="N", help="ranks for --table (8)")
+    add("--json")
 
 
 def run(args: argparse.Namespace) -> int:

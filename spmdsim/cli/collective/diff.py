@@ -5,27 +5,28 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.collective.common import add_schedule_arguments, schedule_from
-from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from spmdsim.collectives.facts import Facts
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "diff",
+        run,
+        "Put two algorithms of a collective side by side: counts, tree, and their messages round by round.",
         help="two algorithms side by side",
-        description="Put two algorithms of a collective side by side: counts, tree, and their messages round by round.",
     )
-    parser.add_argument("collective", help="such as all_reduce")
-    parser.add_argument("first", help="an algorithm, or FILE.py:FUNCTION")
-    parser.add_argument("second", help="the other")
-    add_schedule_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
-    add_limits(parser.add_argument)
-    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
+    add("collective")
+    add("first", help="an algorithm, or FILE.py:FUNCTION")
+    add("second", help="the other")
+    add_schedule_arguments(add)
+    add("--json")
+    add.limits()
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,44 +5,37 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
 from spmdsim.errors import InputError
-from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from spmdsim.collectives.schedule import Schedule
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "export",
+        run,
+        "Write a schedule as GOAL text (LogGOPSim), as MSCCL XML, or as Chakra traces (ASTRA-sim).",
         help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML, Chakra traces",
-        description="Write a schedule as GOAL text (LogGOPSim), as MSCCL XML, or as Chakra traces (ASTRA-sim).",
     )
-    parser.add_argument("collective", help="such as all_reduce")
-    parser.add_argument("algorithm", help="its name (see list), or FILE.py:FUNCTION")
-    add_schedule_arguments(parser)
-    parser.add_argument(
+    add("collective")
+    add("algorithm")
+    add_schedule_arguments(add)
+    add(
         "--format",
         choices=("goal", "msccl", "chakra"),
         default="goal",
         help="goal (default), msccl, or chakra: OUTPUT.RANK.et per rank",
     )
-    parser.add_argument(
-        "-b", "--bytes", default="1M", metavar="SIZE", help="message size for GOAL and Chakra (1M)"
-    )
-    parser.add_argument("--itemsize", type=int, default=1, metavar="B", help="bytes that are never cut (1)")
-    parser.add_argument(
-        "--reduce-time",
-        type=float,
-        default=0.0,
-        metavar="T",
-        help="calc time per reduced byte (0: none)",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write here instead of printing")
-    add_limits(parser.add_argument)
-    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
+    add("-b", "--bytes", default="1M", metavar="SIZE", help="message size for GOAL and Chakra (1M)")
+    add("--itemsize")
+    add("--reduce-time", type=float, default=0.0, metavar="T", help="calc time per reduced byte (0: none)")
+    add("-o", "--output", metavar="FILE", help="write here instead of printing")
+    add.limits()
 
 
 def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.arguments import amount
+from spmdsim.cli.arguments import Command, Subparsers, amount
 from spmdsim.errors import ScheduleError
 from spmdsim.reading import read_text, readable
 
@@ -18,19 +18,20 @@ PARAMETERS = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "goal",
-        help="simulate a GOAL file (LogGOPSim's format)",
-        description="Simulate a GOAL file in LogGOPS time: when each rank ends. Defaults are LogGOPSim's, in ns."
+        run,
+        "Simulate a GOAL file in LogGOPS time: when each rank ends. Defaults are LogGOPSim's, in ns."
         " A deadlock or a message that nobody receives is reported.",
+        help="simulate a GOAL file (LogGOPSim's format)",
     )
-    parser.add_argument("file", help="a GOAL text file")
+    add("file", help="a GOAL text file")
     for name, words in PARAMETERS.items():
-        parser.add_argument(f"-{name}", type=amount, metavar="T", help=words)
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+        add(f"-{name}", type=amount, metavar="T", help=words)
+    add("--json")
 
 
 def run(args: argparse.Namespace) -> int:

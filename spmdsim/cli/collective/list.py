@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from spmdsim.cli.arguments import Command, Subparsers
+
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
 
@@ -16,16 +18,17 @@ LEGEND = (
 )
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "list",
+        run,
+        "List the algorithms of one collective or of all.",
         help="all algorithms with their conditions and cost formulas",
-        description="List the algorithms of one collective or of all.",
     )
-    parser.add_argument("collective", nargs="?", help="such as all_reduce; all if left out")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add("collective", nargs="?", help="such as all_reduce; all if left out")
+    add("--json")
 
 
 def run(args: argparse.Namespace) -> int:

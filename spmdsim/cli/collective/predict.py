@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,59 +33,57 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 MOST_LINES = 12
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "predict",
-        help="times at any rank count and size, on a machine or topology; crossovers; what-if",
-        description="Predict times of collective algorithms. The best of each row is marked *, the bound is what "
+        run,
+        "Predict times of collective algorithms. The best of each row is marked *, the bound is what "
         "no algorithm can beat on a flat network, (plans) what plans and searches count.",
+        help="times at any rank count and size, on a machine or topology; crossovers; what-if",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("collective", help="such as all_reduce")
-    parser.add_argument("-n", "--ranks", default="8", help="rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)")
-    parser.add_argument("-b", "--begin", help="smallest size (1K; 1M over rank counts)")
-    parser.add_argument("-e", "--end", help="largest size (64M; the smallest over rank counts)")
-    parser.add_argument("-f", "--factor", type=float, default=4, help="from size to size (4)")
-    parser.add_argument("--algorithms", default="", metavar="A,B", help="only these; native is the library's")
-    parser.add_argument("--machine", default="laptop", help="name or machine file (laptop)")
-    parser.add_argument("--topology", default="", metavar="TEXT", help="network whose links are shared")
-    parser.add_argument(
+    add("collective")
+    add("-n", "--ranks", default="8", help="rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)")
+    add("-b", "--begin", help="smallest size (1K; 1M over rank counts)")
+    add("-e", "--end", help="largest size (64M; the smallest over rank counts)")
+    add("-f", "--factor")
+    add("--algorithms")
+    add("--machine", default="laptop", help="name or machine file (laptop)")
+    add("--topology", default="", metavar="TEXT", help="network whose links are shared")
+    add(
         "--what-if",
         action="append",
         default=[],
         metavar="NUMBER=FACTOR",
         help="multiply a number of the machine, such as beta=0.5",
     )
-    parser.add_argument(
+    add(
         "--model",
         choices=("rounds", "loggops"),
         default="rounds",
         help="synchronous rounds, or events in the LogGOPS model (rounds)",
     )
-    parser.add_argument(
-        "--loggops", default="", metavar="L=2e-6,o=1e-6,..", help="its parameters, in seconds and bytes"
-    )
-    parser.add_argument("--group", type=int, metavar="G", help="ranks per group, for two-level algorithms")
-    parser.add_argument("--segments", type=int, metavar="S", help="segments, for algorithms that have them")
-    parser.add_argument("--itemsize", type=int, default=1, help="bytes that are never cut (1)")
-    parser.add_argument("--libraries", action="store_true", help="show what MPICH and Open MPI choose")
-    parser.add_argument(
+    add("--loggops", default="", metavar="L=2e-6,o=1e-6,..", help="its parameters, in seconds and bytes")
+    add("--group")
+    add("--segments")
+    add("--itemsize", metavar=None)
+    add("--libraries", action="store_true", help="show what MPICH and Open MPI choose")
+    add(
         "--links",
         metavar="ALGORITHM",
         help="show the busiest link of each round on the topology, for the largest size",
     )
-    parser.add_argument(
+    add(
         "--trace",
         metavar="FILE",
         help="write a timeline for ui.perfetto.dev: the fastest algorithm, most ranks, largest size",
     )
-    parser.add_argument("--no-plot", action="store_true", help="the table only")
-    parser.add_argument("--svg", metavar="FILE", help="write the plot as SVG")
-    parser.add_argument("--png", metavar="FILE", help="write the plot as PNG (needs matplotlib)")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add("--no-plot", action="store_true", help="the table only")
+    add("--svg", metavar="FILE", help="write the plot as SVG")
+    add("--png", metavar="FILE", help="write the plot as PNG (needs matplotlib)")
+    add("--json")
 
 
 def run(args: argparse.Namespace) -> int:

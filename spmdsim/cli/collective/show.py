@@ -6,8 +6,8 @@ import argparse
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
-from spmdsim.launch.limits import add_limits, limited
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,27 +20,26 @@ PARTS = ("states", "messages", "counts")
 MOST_STATES = 64
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
-    parser = subparsers.add_parser(
+    add = Command(
+        subparsers,
         "show",
-        help="an algorithm step by step: who holds what, messages, counts against the lower bound",
-        description="Show an algorithm: who holds what after each round (new entries in brackets), the messages as"
+        run,
+        "Show an algorithm: who holds what after each round (new entries in brackets), the messages as"
         " arrows, and counts per rank against the lower bounds, in multiples of the message size m.",
+        help="an algorithm step by step: who holds what, messages, counts against the lower bound",
     )
-    parser.add_argument("collective", help="such as all_reduce")
-    parser.add_argument("algorithm", help="its name (see list), or FILE.py:FUNCTION")
-    add_schedule_arguments(parser)
-    parser.add_argument(
-        "-b", "--bytes", metavar="SIZE", help="counts in bytes for this message size, such as 1M"
-    )
-    parser.add_argument("--itemsize", type=int, default=1, metavar="B", help="bytes that are never cut (1)")
-    parser.add_argument("--only", choices=PARTS, action="append", help="only this part (repeatable)")
-    parser.add_argument("--svg", metavar="FILE", help="write the picture as SVG")
-    parser.add_argument("--ascii", action="store_true", help="no characters beyond ASCII")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    add_limits(parser.add_argument)
-    parser.set_defaults(run=lambda args: limited(args, lambda: run(args)))
+    add("collective")
+    add("algorithm")
+    add_schedule_arguments(add)
+    add("-b", "--bytes", metavar="SIZE", help="counts in bytes for this message size, such as 1M")
+    add("--itemsize")
+    add("--only", choices=PARTS, action="append", help="only this part (repeatable)")
+    add("--svg", metavar="FILE", help="write the picture as SVG")
+    add("--ascii", action="store_true", help="no characters beyond ASCII")
+    add("--json")
+    add.limits()
 
 
 def run(args: argparse.Namespace) -> int:
