@@ -32,9 +32,9 @@ class Launched:
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
     """The first of the variables that is there and starts with digits."""
     for name in names:
-        found = re.match(r"\d+", environ.get(name, ""))
-        if found:
-            return int(found.group())
+        number = re.match(r"\d+", environ.get(name, ""))
+        if number:
+            return int(number.group())
     return None
 
 
@@ -77,8 +77,8 @@ def launched() -> bool:
 
 def is_root() -> bool:
     """True on rank 0, and outside MPI: the rank that prints."""
-    found = detect()
-    return found is None or found.rank == 0
+    job = detect()
+    return job is None or job.rank == 0
 
 
 def terminal_columns(stream: TextIO) -> int | None:

@@ -119,10 +119,10 @@ def run(args: argparse.Namespace) -> int:
     from spmdsim.cli import layout_show
     from spmdsim.cli.layout_operator import derive
 
-    given = [
+    sources = [
         name for name in ("split", "op", "shard", "placement", "device_matrix", "mesh") if getattr(args, name)
     ]
-    if not given:
+    if not sources:
         raise InputError(
             "give a layout: --device-matrix with --tensor-map, --placement with --sbp, --mesh with --dims, --op or "
             "--shard, or --split (see spmdsim layout --help)"
@@ -227,7 +227,7 @@ def _split(args: argparse.Namespace) -> SplitLayout:
 
     if args.size is None:
         raise InputError("--split needs --size, the shape of the weight")
-    made: SplitLayout = split_layout(
+    split: SplitLayout = split_layout(
         _shape(args.size),
         args.split,
         args.axis,
@@ -236,4 +236,4 @@ def _split(args: argparse.Namespace) -> SplitLayout:
         padding_row=args.padding_row,
         world_size=args.n,
     )
-    return made
+    return split

@@ -29,7 +29,7 @@ def derive(
     args: argparse.Namespace,
     shapes: Sequence[tuple[int, ...]],
     attrs: dict[str, Any],
-    given: Any,
+    strategy: Any,
     out: Any,
     devices: int | list[int] | None,
 ) -> Derived:
@@ -39,7 +39,7 @@ def derive(
         args: the command's arguments.
         shapes: of the operands.
         attrs: MindSpore's attributes of the operator.
-        given: cuts or layouts per operand; None for data parallel.
+        strategy: cuts or layouts per operand; None for data parallel.
         out: cuts or the layout of the result, or None.
         devices: how many, or which.
 
@@ -49,45 +49,45 @@ def derive(
     from spmdsim.cli.layout_operator import Collective, Derived, Placement
     from spmdsim.dialects.mindspore import shard
 
-    if given is None and devices is None:
+    if strategy is None and devices is None:
         raise InputError(
             "--op needs a strategy: --shard with cuts, --in-layouts with a mesh, or only -n ranks"
         )
-    found = shard(args.op, shapes, given, out, devices=devices, repeat=args.repeat, attrs=attrs)
-    names = "result {}" if len(found.outputs) > 1 else "result"
-    results = list(enumerate(zip(found.output_shapes, found.computed, found.outputs)))
+    sharded = shard(args.op, shapes, strategy, out, devices=devices, repeat=args.repeat, attrs=attrs)
+    names = "result {}" if len(sharded.outputs) > 1 else "result"
+    results = list(enumerate(zip(sharded.output_shapes, sharded.computed, sharded.outputs)))
     return Derived(
         op=args.op,
-        rule=str(found.bound.rule) if found.bound is not None else found.mode or "each dim as it is",
+        rule=str(sharded.bound.rule) if sharded.bound is not None else sharded.mode or "each dim as it is",
         inputs=tuple(
             Placement(f"operand {i}", shape, layout)
-            for i, (shape, layout) in enumerate(zip(found.input_shapes, found.inputs))
+            for i, (shape, layout) in enumerate(zip(sharded.input_shapes, sharded.inputs))
         ),
         computed=tuple(Placement(names.format(i), shape, layout) for i, (shape, layout, _) in results),
         outputs=tuple(Placement(names.format(i), shape, layout) for i, (shape, _, layout) in results),
-        collectives=tuple(Collective(WORDS[f.name], f.axes, f.groups) for f in found.forward),
-        by_cuts=found.by_cuts,
-        further=_facts(found),
+        collectives=tuple(Collective(WORDS[f.name], f.axes, f.groups) for f in sharded.forward),
+        by_cuts=sharded.by_cuts,
+        further=_facts(sharded),
     )
 
 
-def _facts(found: Any) -> dict[str, Any]:
+def _facts(sharded: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "operator": found.operator,
-        "device_matrix": found.dev_matrix,
-        "output_device_matrix": found.output_dev_matrix,
-        "input_maps": found.input_maps,
-        "output_maps": found.output_maps,
-        "input_slices": found.input_slices,
-        "output_slices": found.output_slices,
-        "forward": [str(f) for f in found.forward],
-        "repeated_calculation": found.repeated_calc,
-        "repeated_side": found.repeated_side,
-        "mirror_groups": [found.mirror_groups(i) for i in range(len(found.inputs))],
-        "virtual_div": found.virtual_div,
+        "operator": sharded.operator,
+        "device_matrix": sharded.dev_matrix,
+        "output_device_matrix": sharded.output_dev_matrix,
+        "input_maps": sharded.input_maps,
+        "output_maps": sharded.output_maps,
+        "input_slices": sharded.input_slices,
+        "output_slices": sharded.output_slices,
+        "forward": [str(f) for f in sharded.forward],
+        "repeated_calculation": sharded.repeated_calc,
+        "repeated_side": sharded.repeated_side,
+        "mirror_groups": [sharded.mirror_groups(i) for i in range(len(sharded.inputs))],
+        "virtual_div": sharded.virtual_div,
     }
-    if found.mode:
-        facts["mode"] = found.mode
-    if found.micro_shards > 1:
-        facts["micro_shards"] = found.micro_shards
+    if sharded.mode:
+        facts["mode"] = sharded.mode
+    if sharded.micro_shards > 1:
+        facts["micro_shards"] = sharded.micro_shards
     return facts

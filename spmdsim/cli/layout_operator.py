@@ -80,12 +80,12 @@ def derive(args: argparse.Namespace) -> Derived:
         bound = op.bind(shapes, params)
     except TypeError:
         raise InputError(_misfit(op, len(shapes), params)) from None
-    given, by_cuts = _strategy(args, shapes)
-    strategy = op.shard(given, repeat=args.repeat or "right").strategy(
-        bound, _ranks(args, bound, given, by_cuts)
+    placed, by_cuts = _strategy(args, shapes)
+    strategy = op.shard(placed, repeat=args.repeat or "right").strategy(
+        bound, _ranks(args, bound, placed, by_cuts)
     )
     if args.device_matrix and not args.allow_uneven:
-        for i, (layout, shape) in enumerate(zip(given, shapes)):
+        for i, (layout, shape) in enumerate(zip(placed, shapes)):
             check_even(layout, shape, f"operand {i}")
     inputs = [
         Placement(f"operand {i}", shape, layout)
@@ -108,7 +108,7 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
     """The same for an operator that is called as MindSpore calls it."""
     from spmdsim.layout.written import parse_order, parse_tuples
 
-    given = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
+    strategy = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
     out: Any = None
     if args.out_shard:
         out = parse_tuples(args.out_shard, "--out-shard")
@@ -119,15 +119,15 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
         devices = parse_order(args.ranks_order)
         if args.n not in (None, len(devices)):
             raise InputError(f"-n {args.n} was given, but --ranks-order has {len(devices)} ranks")
-    return layout_mindspore.derive(args, shapes, attrs, given, out, devices)
+    return layout_mindspore.derive(args, shapes, attrs, strategy, out, devices)
 
 
 def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
     """Why an operator's rule cannot be called with so many operands and these attributes."""
-    known = inspect.signature(op.rule).parameters.values() if callable(op.rule) else ()
+    parameters = inspect.signature(op.rule).parameters.values() if callable(op.rule) else ()
     # What a rule is given by position and must have is a shape, what is annotated otherwise an attribute.
-    shapes = [p.name for p in known if "tuple" in str(p.annotation) and p.default is p.empty]
-    rest = {p.name: p for p in known if p.name not in shapes and p.kind is not p.VAR_POSITIONAL}
+    shapes = [p.name for p in parameters if "tuple" in str(p.annotation) and p.default is p.empty]
+    rest = {p.name: p for p in parameters if p.name not in shapes and p.kind is not p.VAR_POSITIONAL}
     if unknown := [name for name in params if name not in rest]:
         return f"{op.name} does not take --attr {unknown[0]}; it takes {', '.join(rest) or 'none'}"
     if missing := [n for n, p in rest.items() if p.default is p.empty and n not in params]:
@@ -144,13 +144,13 @@ def find_operator(name: str) -> Any:
     import spmdsim.ops as ops
 
     wanted = name.lower().replace("_", "")
-    found = {key: getattr(getattr(ops, key, None), "op", None) for key in dir(ops)}
-    known = {key: op for key, op in found.items() if op is not None}
-    for key, op in known.items():
+    candidates = {key: getattr(getattr(ops, key, None), "op", None) for key in dir(ops)}
+    operators = {key: op for key, op in candidates.items() if op is not None}
+    for key, op in operators.items():
         if key.replace("_", "") == wanted:
             return op
     raise InputError(
-        f"no operator is called {name!r}; there are {', '.join(sorted(known))}, and MindSpore's, written as there "
+        f"no operator is called {name!r}; there are {', '.join(sorted(operators))}, and MindSpore's, written as there "
         "(ReduceSum)"
     )
 
@@ -186,28 +186,28 @@ def _layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
         from spmdsim.dialects.spelling import parse_mindspore
 
         order = {"ranks_order": args.ranks_order, "tuple_order": args.tuple_order}
-        made = parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
-        return Layout(made.mesh, made.dims)
+        layout = parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
+        return Layout(layout.mesh, layout.dims)
     mesh = parse_mesh(args.mesh, args.ranks_order) if args.mesh else None
     return written_layout(text, mesh, ndim)
 
 
-def _ranks(args: argparse.Namespace, bound: Any, given: Any, by_cuts: bool) -> int | list[int]:
+def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -> int | list[int]:
     from spmdsim.dialects.mindspore import check_cuts
     from spmdsim.layout.cuts import factor_cuts
     from spmdsim.layout.written import parse_order
 
     if not by_cuts:
-        size = given[0].mesh.size
+        size = strategy[0].mesh.size
         if args.n not in (None, size):
             raise InputError(f"-n {args.n} was given, but the layouts are for {size} ranks")
         return int(size)
     order = parse_order(args.ranks_order) if args.ranks_order else None
-    ranks = args.n or (math.prod(factor_cuts(bound, given).values()) if order is None else len(order))
+    ranks = args.n or (math.prod(factor_cuts(bound, strategy).values()) if order is None else len(order))
     if order is not None and len(order) != ranks:
         raise InputError(f"-n {ranks} was given, but --ranks-order has {len(order)} ranks")
     if not args.allow_uneven:
-        check_cuts(given, bound.shapes, ranks)
+        check_cuts(strategy, bound.shapes, ranks)
     return int(ranks) if order is None else order
 
 
@@ -230,8 +230,8 @@ def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[Collective]:
 
     if src.canonical == dst.canonical:
         return []
-    found = []
+    collectives = []
     for step in plan(src, dst, shape, "float32").steps:
         groups = step.src.mesh.groups(*step.axes) if step.axes else (step.src.mesh.rank_list,)
-        found.append(Collective(step.collective, step.axes, groups))
-    return found
+        collectives.append(Collective(step.collective, step.axes, groups))
+    return collectives

@@ -41,17 +41,17 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         raise InputError(
             f"{len(wanted)} ranks with {copies} replicas each are too many to list; choose some with --rank"
         )
-    found = layout.to_dict()
+    written = layout.to_dict()
     virtual = {"devices": _devices(layout), "micro_shards": mesh.size // _devices(layout)}
     return {
         "device_matrix": list(mesh.shape),
         "alias_name": list(mesh.axes),
-        "tensor_map": _lists(found["tensor_map"]),
+        "tensor_map": _lists(written["tensor_map"]),
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
         "ranks": [_rank_json(placed(layout, shape, rank), shape is not None) for rank in wanted],
-        **(virtual if found["interleaved_parallel"] else {}),
+        **(virtual if written["interleaved_parallel"] else {}),
     }
 
 
@@ -120,10 +120,10 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
 
 def _parameters(split: SplitLayout) -> list[tuple[str, Layout, Shape]]:
     even = split.size[split.axis] % split.num_partitions == 0
-    found: list[tuple[str, Layout, Shape]] = [("weight", split.weight, split.size)] if even else []
+    parameters: list[tuple[str, Layout, Shape]] = [("weight", split.weight, split.size)] if even else []
     if split.bias is not None:
-        found.append(("bias", split.bias, (split.size[1],)))
-    return found
+        parameters.append(("bias", split.bias, (split.size[1],)))
+    return parameters
 
 
 # -- text -----------------------------------------------------------------------------------------------
@@ -234,11 +234,11 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
     single = len(shaped) == 1
     rows: list[list[object]] = []
     for rank in ranks:
-        found = [placed(layout, shape, rank) for _, layout, shape in shaped]
-        row: list[object] = [rank, _plain(found[0].coords)]
-        for one in found:
+        places = [placed(layout, shape, rank) for _, layout, shape in shaped]
+        row: list[object] = [rank, _plain(places[0].coords)]
+        for one in places:
             row += [slice_text(one.bounds), one.local_shape]
-        rows.append([*row, ranks_text(found[0].replicas)] if single else row)
+        rows.append([*row, ranks_text(places[0].replicas)] if single else row)
     _print_table("slices", [*columns, "replicas"] if single else columns, rows, right=["rank"])
 
 
@@ -248,11 +248,11 @@ def _print_table(
     """A titled table; plain ASCII where nobody looks at a terminal."""
     from rich.box import MARKDOWN
 
-    made, out = table(columns, rows, right=right), console()
+    grid, out = table(columns, rows, right=right), console()
     if not out.is_terminal:
-        made.box = MARKDOWN
+        grid.box = MARKDOWN
     say("", title)
-    out.print(made)
+    out.print(grid)
 
 
 def slice_text(bounds: Sequence[tuple[int, int]]) -> str:

@@ -88,12 +88,12 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    grid = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(c if isinstance(c, ConsoleRenderable) else Text(str(c)) for c in row))
-    return made
+        grid.add_row(*(c if isinstance(c, ConsoleRenderable) else Text(str(c)) for c in row))
+    return grid
 
 
 def print_table(
@@ -112,10 +112,10 @@ def print_table(
     """
     from rich.measure import Measurement
 
-    out, made = console(), table(columns, rows, title, right)
+    out, grid = console(), table(columns, rows, title, right)
     unbounded = out.options.update_width(100_000)
-    if Measurement.get(out, unbounded, made).minimum <= out.width:
-        out.print(made)
+    if Measurement.get(out, unbounded, grid).minimum <= out.width:
+        out.print(grid)
         return
     if title:
         say(title)

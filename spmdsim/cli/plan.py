@@ -72,12 +72,12 @@ def run(args: argparse.Namespace) -> int:
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
     src, dst = layouts(args, len(shape), len(shape if to_shape is None else to_shape))
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
-    found = plan(src, dst, shape, element_type(args.dtype), _machine(args.machine), **options)
+    planned = plan(src, dst, shape, element_type(args.dtype), _machine(args.machine), **options)
     if args.json:
-        say(json.dumps({**found.to_dict(), **_ranks(found, args)}, indent=2))
+        say(json.dumps({**planned.to_dict(), **_ranks(planned, args)}, indent=2))
         return 0
-    say(found)
-    ours: Plan = found if args.style is None else found.ours
+    say(planned)
+    ours: Plan = planned if args.style is None else planned.ours
     if args.draw:
         _draw(ours)
     if args.rank is not None:
@@ -129,9 +129,9 @@ def _machine(name: str | None) -> CostModel | None:
     return None if name is None else load_cost_model(name)
 
 
-def _ranks(found: Any, args: argparse.Namespace) -> dict[str, Any]:
+def _ranks(chosen: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Bytes per rank for programs, on meshes of a size that fits."""
-    ours: Plan = found if args.style is None else found.ours
+    ours: Plan = chosen if args.style is None else chosen.ours
     if ours.dst.mesh.size > 4096:
         return {}
     ranks = sorted(ours.dst.mesh.rank_list)
@@ -143,30 +143,30 @@ def _ranks(found: Any, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _draw(found: Plan) -> None:
+def _draw(plan: Plan) -> None:
     from spmdsim.cli.output import console, remark, say
     from spmdsim.draw.transfer_picture import transfers_list, transfers_picture
 
-    if found.src.partial != found.dst.partial or found.to_shape is not None:
+    if plan.src.partial != plan.dst.partial or plan.to_shape is not None:
         remark("only plans that move boxes as they are can be drawn: this one reduces or reshapes")
         return
     say("", "who sends what to whom (sender>receiver):")
-    picture = transfers_picture(found.src, found.dst, found.shape)
+    picture = transfers_picture(plan.src, plan.dst, plan.shape)
     if picture is not None:
         console().print(picture.rich())
         return
-    say(*transfers_list(found.src, found.dst, found.shape))
+    say(*transfers_list(plan.src, plan.dst, plan.shape))
 
 
-def _list(found: Plan, rank: int) -> None:
+def _list(plan: Plan, rank: int) -> None:
     from spmdsim.cli.output import say
     from spmdsim.draw.transfer_picture import transfers_list
 
-    if rank not in found.dst.mesh and rank not in found.src.mesh:
-        raise InputError(f"rank {rank} is in neither mesh of {found.src} -> {found.dst}")
+    if rank not in plan.dst.mesh and rank not in plan.src.mesh:
+        raise InputError(f"rank {rank} is in neither mesh of {plan.src} -> {plan.dst}")
     least = (
-        "must receive" if found.src.partial == found.dst.partial else "its share of what must be received is"
+        "must receive" if plan.src.partial == plan.dst.partial else "its share of what must be received is"
     )
-    say("", f"rank {rank}: receives {found.nbytes(rank)} bytes, {least} {found.lower_bound(rank)}")
-    if found.src.partial == found.dst.partial and found.to_shape is None:
-        say(*transfers_list(found.src, found.dst, found.shape, rank))
+    say("", f"rank {rank}: receives {plan.nbytes(rank)} bytes, {least} {plan.lower_bound(rank)}")
+    if plan.src.partial == plan.dst.partial and plan.to_shape is None:
+        say(*transfers_list(plan.src, plan.dst, plan.shape, rank))

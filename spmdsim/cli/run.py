@@ -168,37 +168,39 @@ def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]
         raise InputError("--layout and --strategy both say how a product is laid out; give one")
     if (args.layout or args.strategy) and set(only) - {"matmul"}:
         raise InputError(f"--layout and --strategy are for matmul, but --only names {', '.join(only)}")
-    found = [_mesh(args.mesh, world.size)] if args.mesh else meshes(world.size)
+    candidates = [_mesh(args.mesh, world.size)] if args.mesh else meshes(world.size)
     if args.layout:
         layouts = _first_fit(
-            found, lambda mesh: [written_layout(part, mesh, ndim=2) for part in args.layout.split(";")]
+            candidates, lambda mesh: [written_layout(part, mesh, ndim=2) for part in args.layout.split(";")]
         )
         if len(layouts) not in (2, 3):
             raise InputError(f"--layout takes 'X; W' or 'X; W; OUT', but got {args.layout!r}")
         out = layouts[2] if len(layouts) == 3 else None
         return [layout_case(layouts[0], layouts[1], out, f"layouts {args.layout}", inputs)]
     if args.strategy:
-        mesh, words, scatter = _first_fit(found, lambda mesh: (mesh, *parse_strategy(args.strategy, mesh)))
+        mesh, words, scatter = _first_fit(
+            candidates, lambda mesh: (mesh, *parse_strategy(args.strategy, mesh))
+        )
         return [matmul_case(mesh, words, scatter, inputs)]
-    for mesh in found:
+    for mesh in candidates:
         if len(mesh.axes) > 3:
             raise InputError(f"the catalogue has meshes of 1 to 3 axes; give --strategy for {mesh}")
-    return list(catalogue(found, inputs, only, args.every))
+    return list(catalogue(candidates, inputs, only, args.every))
 
 
-def _first_fit(found: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
+def _first_fit(candidates: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
     """What is read on the first mesh that has the axes it names."""
     from spmdsim.errors import InputError, SpmdError
 
-    for mesh in found[:-1]:
+    for mesh in candidates[:-1]:
         try:
             return read(mesh)
         except SpmdError:
             continue
     try:
-        return read(found[-1])
+        return read(candidates[-1])
     except SpmdError as error:
-        if len(found) == 1:
+        if len(candidates) == 1:
             raise
         raise InputError(f"{error}; a mesh can be given with --mesh, such as --mesh dp=2,tp=4") from None
 

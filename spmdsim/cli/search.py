@@ -117,9 +117,9 @@ def run(args: argparse.Namespace) -> int:
     if args.load:
         from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 
-        found = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
+        result = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
     else:
-        found = search(
+        result = search(
             graph,
             where,
             method=args.method,
@@ -131,13 +131,13 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.save and is_speaker():
         with writing(args.save):
-            found.save(args.save)
-    proof = _carry_out(args, found) if args.carry_out else None
-    _print(args, found, proof)
+            result.save(args.save)
+    proof = _carry_out(args, result) if args.carry_out else None
+    _print(args, result, proof)
     return 0 if proof is None or proof.holds else 1
 
 
-def _carry_out(args: argparse.Namespace, found: SearchResult) -> Proof:
+def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
     """Run the program file, on real ranks under an MPI launcher, else in lock step."""
     from spmdsim.auto_parallel.programs.record_program import load_program
     from spmdsim.auto_parallel.proof import arguments, prove
@@ -148,17 +148,17 @@ def _carry_out(args: argparse.Namespace, found: SearchResult) -> Proof:
     program, inputs, parameters = load_program(args.file)
     here = world()
     if isinstance(here, LockStep):
-        here = LockStep(found.mesh.size)
-    return prove(program, found, here, arguments({**inputs, **parameters}))
+        here = LockStep(result.mesh.size)
+    return prove(program, result, here, arguments({**inputs, **parameters}))
 
 
-def _print(args: argparse.Namespace, found: SearchResult, proof: Proof | None) -> None:
-    answers = [found.why(name, _literal(cuts)) for name, cuts in args.why]
+def _print(args: argparse.Namespace, result: SearchResult, proof: Proof | None) -> None:
+    answers = [result.why(name, _literal(cuts)) for name, cuts in args.why]
     if args.json:
-        value = found.to_dict()
+        value = result.to_dict()
         value["comparison"] = {
             name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
-            for name, one in found.comparison.items()
+            for name, one in result.comparison.items()
         }
         value["why"] = [
             {"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference}
@@ -172,7 +172,7 @@ def _print(args: argparse.Namespace, found: SearchResult, proof: Proof | None) -
             }
         emit_json(value)
         return
-    say(str(found))
+    say(str(result))
     for answer in answers:
         say("", str(answer))
     if proof is not None:
@@ -270,22 +270,22 @@ def _matmul(args: argparse.Namespace) -> int:
         m, k, n = (int(size) for size in args.matmul.split(","))
     except ValueError:
         raise InputError(f"--matmul takes three sizes M,K,N, but got {args.matmul!r}") from None
-    found = best_grid(m, k, n, args.ranks)
-    ran = _run_matmul(found) if args.carry_out else None
+    product = best_grid(m, k, n, args.ranks)
+    ran = _run_matmul(product) if args.carry_out else None
     if args.json:
-        emit_json({**found.to_dict(), **({"run": ran} if ran else {})})
+        emit_json({**product.to_dict(), **({"run": ran} if ran else {})})
     else:
-        say(str(found))
+        say(str(product))
         if ran:
             say(
                 f"run in {ran['world']}: a rank receives {ran['words']:,.0f} words at most, predicted "
-                f"{found.words:,.0f}; largest error {ran['error']:.1e}"
+                f"{product.words:,.0f}; largest error {ran['error']:.1e}"
             )
     sys.stdout.flush()
     return 0 if ran is None or ran["error"] < 1e-9 else 1
 
 
-def _run_matmul(found: GridProduct) -> dict[str, Any]:
+def _run_matmul(best: GridProduct) -> dict[str, Any]:
     """Multiply random matrices on the grid, on real ranks under an MPI launcher, else in lock step."""
     import numpy as np
 
@@ -297,14 +297,14 @@ def _run_matmul(found: GridProduct) -> dict[str, Any]:
 
     here = world()
     if isinstance(here, LockStep):
-        here = LockStep(found.ranks)
+        here = LockStep(best.ranks)
     rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((found.m, found.k)), rng.standard_normal((found.k, found.n))
+    a, b = rng.standard_normal((best.m, best.k)), rng.standard_normal((best.k, best.n))
     start = Layout.replicated(Mesh((here.size,), ("x",)), 2)
-    first, second, _ = found.layouts()
+    first, second, _ = best.layouts()
     x, y = Tensor.from_global(a, start, here).to(first), Tensor.from_global(b, start, here).to(second)
     with record() as trace:
-        product = run_product(x, y, found)
+        product = run_product(x, y, best)
     received = [trace.nbytes(rank) / 8 for rank in here.ranks]
     words = max(here.gather_objects(received))
     wanted = a @ b

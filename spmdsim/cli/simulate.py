@@ -63,15 +63,15 @@ def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     parser = argparse.ArgumentParser(add_help=False)
     _add_options(parser)
-    known = {name: action for action in parser._actions for name in action.option_strings}
+    actions = {name: action for action in parser._actions for name in action.option_strings}
     position = 0
     while position < len(rest):
         word, equals, _ = rest[position].partition("=")
         if rest[position] == "--":
             return list(rest[:position]), list(rest[position + 1 :])
-        if word not in known:
+        if word not in actions:
             break
-        takes_value = known[word].nargs != 0 and not equals
+        takes_value = actions[word].nargs != 0 and not equals
         position += 2 if takes_value else 1
     return list(rest[:position]), list(rest[position:])
 
@@ -120,15 +120,15 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
 
 def _machine(args: argparse.Namespace) -> Any:
     """The machine that the options describe: numbers go before what a file says."""
-    given = (args.alpha, args.beta, args.gamma)
-    if given == (None, None, None):
+    numbers = (args.alpha, args.beta, args.gamma)
+    if numbers == (None, None, None):
         return args.machine
     from dataclasses import replace
 
     from spmdsim.simulation.engine.timing import speeds_of
 
     names = ("alpha", "beta", "gamma")
-    chosen = {name: value for name, value in zip(names, given) if value is not None}
+    chosen = {name: value for name, value in zip(names, numbers) if value is not None}
     return replace(speeds_of(args.machine), **chosen)
 
 

@@ -235,10 +235,10 @@ def from_function(
 
 def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
     """The expressions for the chunk count, checked."""
-    found = tuple(e for e in ((chunks,) if isinstance(chunks, str) else chunks) if e)
-    for expression in found:
+    expressions = tuple(e for e in ((chunks,) if isinstance(chunks, str) else chunks) if e)
+    for expression in expressions:
         _check_expression(expression, label, "chunk count")
-    return found
+    return expressions
 
 
 def _check_expression(expression: str, label: str, what: str) -> None:
@@ -278,14 +278,14 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
     >>> algorithm("allreduce", "reduce_scatter_allgather").name
     'rabenseifner'
     """
-    known, wanted = algorithms(collective_name), _normal(name)
+    candidates, wanted = algorithms(collective_name), _normal(name)
     register = _REGISTER[collective(collective_name).name]
     if wanted in register:
         return register[wanted]
-    for candidate in known:
+    for candidate in candidates:
         if _called(candidate, wanted):
             return candidate
-    names = [a.name for a in known]
+    names = [a.name for a in candidates]
     near = difflib.get_close_matches(wanted, names, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ScheduleError(

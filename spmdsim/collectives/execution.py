@@ -65,29 +65,29 @@ def execute(
         transport.wait_all(requests)
 
 
-def fitting(program: RankProgram, given: Array | None, result: Array | None) -> tuple[Array, Array]:
+def fitting(program: RankProgram, operand: Array | None, result: Array | None) -> tuple[Array, Array]:
     """The input and the output of a rank's program, arrays without elements where there is none.
 
     Raises:
         ScheduleError: an array with the wrong number of elements.
     """
-    like = given if given is not None else result
+    like = operand if operand is not None else result
     if like is None:
         like = np.empty(0)
     kind = (like.dtype, like.shape[1:])
-    source = _fitted(given, program.input_count, kind, "input")
+    source = _fitted(operand, program.input_count, kind, "input")
     return source, _fitted(result, program.output_count, kind, "output")
 
 
 def rounds_of(
     program: RankProgram,
-    given: Array | None,
+    operand: Array | None,
     result: Array | None,
     op: ReduceOp,
     work: Array | None = None,
 ) -> Iterator[Post]:
     """The program as an iterator: yields each round's messages, and acts on them when resumed."""
-    arrays = _bind(program, given, result, work)
+    arrays = _bind(program, operand, result, work)
     for step in program.steps:
         for action in step.packs:
             _act(action, arrays, op)
@@ -117,10 +117,10 @@ def _act(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
 
 
 def _bind(
-    program: RankProgram, given: Array | None, result: Array | None, work: Array | None
+    program: RankProgram, operand: Array | None, result: Array | None, work: Array | None
 ) -> tuple[Array, Array, Array]:
     """The three arrays, checked; the input is copied if the output would overwrite it too early."""
-    source, target = fitting(program, given, result)
+    source, target = fitting(program, operand, result)
     kind = (source.dtype, source.shape[1:])
     if work is None or len(work) < program.work_count or (work.dtype, work.shape[1:]) != kind:
         work = np.empty((program.work_count, *kind[1]), kind[0])

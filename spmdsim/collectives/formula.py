@@ -75,7 +75,7 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
     >>> evaluate("2*qp + 2*x", 6)
     Fraction(7, 2)
     """
-    known = options or {}
-    segments, group = known.get("segments", 1), known.get("group", 1)
+    chosen = options or {}
+    segments, group = chosen.get("segments", 1), chosen.get("group", 1)
     values = _values(size, int(str(segments)), int(str(group)))
     return arithmetic(expression, values)

@@ -84,15 +84,15 @@ def same_bits(one: Array, two: Array) -> bool:
 
 def candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
     """The schedules a library may have used: every algorithm with both ways to cut chunks, where that matters."""
-    found = []
+    schedules = []
     for chosen in algorithms(collective_name):
         if not chosen.fits(size):
             continue
         schedule = make_schedule(chosen, size, root)
-        found.append(schedule)
+        schedules.append(schedule)
         if schedule.chunk_count > 1:
-            found.append(make_schedule(chosen, size, root, rounding="ceiling"))
-    return found
+            schedules.append(make_schedule(chosen, size, root, rounding="ceiling"))
+    return schedules
 
 
 def matching_schedules(

@@ -112,13 +112,13 @@ def make_schedule(
     """
     if size < 1:
         raise ScheduleError(f"{chosen.full_name} needs at least 1 rank, got {size}")
-    known = dict(chosen.options)
+    defaults = dict(chosen.options)
     for name in options:
-        if name not in known:
+        if name not in defaults:
             raise ScheduleError(
-                f"{chosen.full_name} has no option {name!r}; it has {', '.join(known) or 'none'}"
+                f"{chosen.full_name} has no option {name!r}; it has {', '.join(defaults) or 'none'}"
             )
-    settled = {**known, **options}
+    settled = {**defaults, **options}
     if not chosen.fits(size, settled):
         words = ", ".join(f"{k} {v}" for k, v in settled.items())
         raise ScheduleError(
@@ -127,9 +127,9 @@ def make_schedule(
         )
     if not 0 <= root < size:
         raise ScheduleError(f"root {root} is not a rank of 0 ... {size - 1}")
-    made = Schedule(chosen, size, root, tuple(sorted(settled.items())), rounding or chosen.rounding)
-    chosen.collective.check_chunk_count(size, made.chunk_count)
-    return made
+    schedule = Schedule(chosen, size, root, tuple(sorted(settled.items())), rounding or chosen.rounding)
+    chosen.collective.check_chunk_count(size, schedule.chunk_count)
+    return schedule
 
 
 def schedule_of(

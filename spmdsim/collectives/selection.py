@@ -71,8 +71,8 @@ def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
             return iter(by_rules[name])
         if name in by_ranks:
             return _rows(by_ranks[name])
-        known = ", ".join(by_rules or by_ranks)
-    raise InputError(f"no selection table of {library} for {name}; there are tables for {known}")
+        names = ", ".join(by_rules or by_ranks)
+    raise InputError(f"no selection table of {library} for {name}; there are tables for {names}")
 
 
 def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -87,11 +87,11 @@ def _library(library: str) -> dict[str, Any]:
     tables = _tables()
     if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
         raise InputError(f"{str(TABLES)!r} cannot be read as {KIND}: it has other entries")
-    found = tables.get(library.lower().replace(" ", "").replace("-", ""))
-    if found is None:
-        known = ", ".join(tables)
-        raise InputError(f"no selection tables of {library!r}; known are {known}")
-    return dict(found)
+    library_table = tables.get(library.lower().replace(" ", "").replace("-", ""))
+    if library_table is None:
+        names = ", ".join(tables)
+        raise InputError(f"no selection tables of {library!r}; known are {names}")
+    return dict(library_table)
 
 
 def choose(
@@ -122,7 +122,7 @@ def choose(
     name = collective(collective_name).name
     rows = rules(library, name)
     with readable(TABLES, KIND):
-        known = {
+        variables = {
             "ranks": size,
             "bytes": nbytes // size if name in table["per_block"] else nbytes,
             "power_of_two": size & (size - 1) == 0,
@@ -133,7 +133,7 @@ def choose(
             "equal_blocks": facts.get("equal_blocks", True),
         }
         for rule in rows:
-            if all(_holds(rule[key], known[key]) for key in rule if key != "use"):
+            if all(_holds(rule[key], variables[key]) for key in rule if key != "use"):
                 return _choice(library, name, rule, size, table["instead"].get(name, {}))
     raise InputError(f"the table of {library} for {name} has no row for {size} ranks, {nbytes} bytes")
 
@@ -153,9 +153,9 @@ def _choice(
 ) -> AlgorithmChoice:
     other = instead.get(rule["use"])
     used = rule["use"] if other is None or evaluate(other["unless"], size) else other["use"]
-    found = library_algorithm(library, name, used)
+    chosen = library_algorithm(library, name, used)
     why = ", ".join(_words(key, value) for key, value in rule.items() if key != "use")
-    return AlgorithmChoice(library, rule["use"], found, why or "always")
+    return AlgorithmChoice(library, rule["use"], chosen, why or "always")
 
 
 def _words(key: str, value: object) -> str:

@@ -34,25 +34,25 @@ class Symbols:
 
     def leaf(self, rank: int, chunk: int) -> int:
         """The number of rank ``rank``'s input of ``chunk``."""
-        known = self._leaves.get((rank, chunk))
-        if known is None:
-            known = self._add(chunk, 1 << rank, 0, True, None)
-            self._leaves[rank, chunk] = known
-            self.shape.append(known)
-        return known
+        number = self._leaves.get((rank, chunk))
+        if number is None:
+            number = self._add(chunk, 1 << rank, 0, True, None)
+            self._leaves[rank, chunk] = number
+            self.shape.append(number)
+        return number
 
     def combine(self, left: int, right: int) -> int:
         """The number of ``left op right``."""
-        known = self._pairs.get((left, right))
-        if known is None:
+        number = self._pairs.get((left, right))
+        if number is None:
             a, b = self.ranks[left], self.ranks[right]
             ordered = self.sorted[left] and self.sorted[right] and a.bit_length() <= _lowest(b)
             depth = 1 + max(self.depth[left], self.depth[right])
-            known = self._add(self.chunk[left], a | b, depth, ordered, (left, right))
-            self._pairs[left, right] = known
+            number = self._add(self.chunk[left], a | b, depth, ordered, (left, right))
+            self._pairs[left, right] = number
             one, two = self.shape[left], self.shape[right]
-            self.shape.append(self._shapes.setdefault((min(one, two), max(one, two)), known))
-        return known
+            self.shape.append(self._shapes.setdefault((min(one, two), max(one, two)), number))
+        return number
 
     def _add(
         self, chunk: int, ranks: int, depth: int, ordered: bool, operands: tuple[int, int] | None

@@ -217,9 +217,9 @@ class SymbolicRun:
         if value is None:
             self._note(None, rank, chunk, f"has no chunk {chunk}")
             return
-        there, found = self.symbols.ranks[value], self.symbols.chunk[value]
-        if found % self.chunk_count != chunk:
-            text = f"has the data of chunk {found} in the place of chunk {chunk}"
+        there, holds = self.symbols.ranks[value], self.symbols.chunk[value]
+        if holds % self.chunk_count != chunk:
+            text = f"has the data of chunk {holds} in the place of chunk {chunk}"
             self._note(None, rank, chunk, text)
         elif wanted & ~there:
             who = _ranks(wanted & ~there)

@@ -48,8 +48,8 @@ def _entry(collective: str) -> tuple[float, bool]:
     try:
         return _RECEIVED[collective]
     except KeyError:
-        known = ", ".join(sorted(_RECEIVED))
-        raise InputError(f"unknown collective {collective!r}; known are {known}") from None
+        names = ", ".join(sorted(_RECEIVED))
+        raise InputError(f"unknown collective {collective!r}; known are {names}") from None
 
 
 def received_per_message(collective: str, group_size: int) -> float:

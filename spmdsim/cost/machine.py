@@ -122,8 +122,8 @@ class Machine:
             nbytes: message size, for machines whose alpha and beta depend on it.
         """
         if axes is not None and self.axis_links:
-            known, axes = dict(self.axis_links), tuple(axes)
-            links = [known[axis] for axis in axes if axis in known]
+            own, axes = dict(self.axis_links), tuple(axes)
+            links = [own[axis] for axis in axes if axis in own]
             if links:
                 if len(links) < len(axes):
                     links.append(self.link(group_size, None, span, nbytes))
@@ -188,8 +188,8 @@ class Machine:
         """
         if self.intra is None:
             return self
-        given = dict(self.axis_links)
-        inside = {axis: self.intra for axis in mesh.axes if _stays_inside(self, mesh, axis)} | given
+        own = dict(self.axis_links)
+        inside = {axis: self.intra for axis in mesh.axes if _stays_inside(self, mesh, axis)} | own
         links = tuple((axis, inside[axis]) for axis in mesh.axes if axis in inside)
         nodes = {rank // self.ranks_per_node for one in (mesh, *others) for rank in one.rank_list}
         if len(nodes) > 1:
@@ -239,9 +239,9 @@ class Machine:
         local = copied * self.beta_memory
         if self.measured and group_size > 1:
             message = message_bytes(collective, group_size, nbytes)
-            found = self._table.seconds(collective, algorithm, group_size, message)
-            if found is not None:
-                return found + local
+            measured = self._table.seconds(collective, algorithm, group_size, message)
+            if measured is not None:
+                return measured + local
         link = self.link(group_size, axes, span, nbytes)
         return local + textbook_seconds(
             collective, group_size, nbytes, link.alpha, link.beta, self.gamma, messages

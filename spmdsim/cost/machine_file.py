@@ -77,8 +77,8 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
     if machine.axis_links:
         data["axis_links"] = {axis: vars(link) for axis, link in machine.axis_links}
     for key in _PIECES:
-        if found := getattr(machine, key):
-            rows = [(one.limit, one.alpha, one.beta) for one in found]
+        if pieces := getattr(machine, key):
+            rows = [(one.limit, one.alpha, one.beta) for one in pieces]
             data[key] = [[None if limit == float("inf") else limit, *rest] for limit, *rest in rows]
     if machine.rates:
         data["rates"] = {one.kind: [one.per_flop, one.per_byte] for one in machine.rates}
@@ -166,28 +166,28 @@ def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
     wanted = "[largest bytes or null, alpha, beta]"
     if not isinstance(value, list):
         raise InputError(f"{where}: {key!r} has to be a list of {wanted}")
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for index, row in enumerate(value):
         if not isinstance(row, list) or len(row) != 3:
             raise InputError(f"{where}: {key} {index} is {row!r}; it has to be {wanted}")
         limit = float("inf") if row[0] is None else _number(row[0], f"{key} {index}", where)
         alpha, beta = (_number(part, f"{key} {index}", where) for part in row[1:])
-        found.append(Piece(limit, alpha, beta))
-    if [one.limit for one in found] != sorted(one.limit for one in found):
+        pieces.append(Piece(limit, alpha, beta))
+    if [one.limit for one in pieces] != sorted(one.limit for one in pieces):
         raise InputError(f"{where}: the sizes in {key!r} have to ascend")
-    return tuple(found)
+    return tuple(pieces)
 
 
 def _rates(value: Any, where: str) -> tuple[Rate, ...]:
     wanted = "classes of operators to [seconds per operation, seconds per byte]"
     if not isinstance(value, dict):
         raise InputError(f"{where}: 'rates' is {value!r}; it has to map {wanted}")
-    found: list[Rate] = []
+    rates: list[Rate] = []
     for kind, row in value.items():
         if not isinstance(row, list) or len(row) != 2:
             raise InputError(f"{where}: 'rates' {kind!r} is {row!r}; it has to map {wanted}")
-        found.append(Rate(kind, *(_number(part, f"rates {kind}", where) for part in row)))
-    return tuple(found)
+        rates.append(Rate(kind, *(_number(part, f"rates {kind}", where) for part in row)))
+    return tuple(rates)
 
 
 def _interval(value: Any, where: str) -> tuple[float, float]:

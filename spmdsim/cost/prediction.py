@@ -152,20 +152,20 @@ def predict(
     """
     if not ranks or not sizes or min(ranks) < 1 or min(sizes) < 0:
         raise InputError("a prediction needs rank counts >= 1 and sizes >= 0")
-    known = {one.name: one for one in algorithms(collective)}
+    by_name = {one.name: one for one in algorithms(collective)}
     for name in names:
-        if name not in known and name != "native":
-            raise InputError(f"{collective} has no algorithm {name!r}; known are {', '.join(known)}")
+        if name not in by_name and name != "native":
+            raise InputError(f"{collective} has no algorithm {name!r}; known are {', '.join(by_name)}")
     left_out: dict[str, str] = {}
     points: list[PredictedPoint] = []
     crossovers: list[Crossover] = []
     for n in ranks:
         network = parse_topology(topology, n, machine) if topology else None
         pricers: dict[str, Callable[[int], float]] = {}
-        for name in names or known:
-            if name not in known:
+        for name in names or by_name:
+            if name not in by_name:
                 continue
-            schedule = _schedule(known[name], n, options or {}, left_out)
+            schedule = _schedule(by_name[name], n, options or {}, left_out)
             if schedule is None:
                 continue
             if _affordable(schedule, machine, network is not None, events is not None, len(sizes)):
@@ -248,7 +248,7 @@ def _keys(machine: Machine) -> set[tuple[str, str, int]]:
 
 def _crossovers(row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:
     """Changes of the best algorithm between neighbouring sizes, found by bisection."""
-    found = []
+    crossovers = []
     for low, high in pairwise(row):
         if low.best == high.best or not low.best:
             continue
@@ -262,5 +262,5 @@ def _crossovers(row: list[PredictedPoint], pricers: dict[str, Callable[[int], fl
                 b = middle
             if b - a < 1:
                 break
-        found.append(Crossover(low.ranks, b, low.best, high.best))
-    return found
+        crossovers.append(Crossover(low.ranks, b, low.best, high.best))
+    return crossovers

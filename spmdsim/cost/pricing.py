@@ -100,17 +100,17 @@ def price(
             seconds = form.seconds(nbytes, machine.alpha, machine.beta, machine.gamma)
             shares = (float(form.beta_share) * nbytes, float(form.gamma_share) * nbytes)
             return Price(seconds, form.steps, *shares, (), "closed form")
-    found = tuple(
+    prices = tuple(
         RoundPrice(one.repeat, _round(one, machine, topology), one.largest, one.reduced, one.count)
         for one in link_loads(schedule, nbytes, itemsize)
     )
     return Price(
-        sum(one.repeat * one.seconds for one in found),
+        sum(one.repeat * one.seconds for one in prices),
         # Rounds of local work only are no steps.
-        sum(one.repeat for one in found if one.messages),
-        sum(one.repeat * one.largest for one in found),
-        sum(one.repeat * one.reduced for one in found),
-        found,
+        sum(one.repeat for one in prices if one.messages),
+        sum(one.repeat * one.largest for one in prices),
+        sum(one.repeat * one.reduced for one in prices),
+        prices,
         "rounds",
     )
 

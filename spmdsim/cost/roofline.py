@@ -97,6 +97,6 @@ def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables
         for term, size, table in zip(bound.inputs, itemsizes, looked_up)
         if tables or not table
     )
-    found = sum(elements(term, sizes) for term in bound.outputs) * max(widths, default=4)
+    moved = sum(elements(term, sizes) for term in bound.outputs) * max(widths, default=4)
     # What is looked up is read and written.
-    return Work(bound.flops_of(sizes), nbytes + found * (2 if any(looked_up) else 1), bound.work)
+    return Work(bound.flops_of(sizes), nbytes + moved * (2 if any(looked_up) else 1), bound.work)

@@ -54,9 +54,9 @@ def _rounds(
     schedule: Schedule, machine: Machine, nbytes: int, network: Topology | None, itemsize: int
 ) -> Iterator[Slice]:
     """Synchronous rounds: all messages of a round begin with it, reductions end it."""
-    found = price(schedule, machine, nbytes, network, itemsize, rounds=True).rounds
-    _refuse_many(schedule, sum(one.repeat * one.messages for one in found))
-    prices = (one for one in found for _ in range(one.repeat))
+    priced = price(schedule, machine, nbytes, network, itemsize, rounds=True).rounds
+    _refuse_many(schedule, sum(one.repeat * one.messages for one in priced))
+    prices = (one for one in priced for _ in range(one.repeat))
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     nothing: list[Instruction] = []
     start, messages = 0.0, 0

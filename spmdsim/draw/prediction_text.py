@@ -35,24 +35,26 @@ def microseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def prediction_tables(found: Prediction, libraries: bool) -> Iterator[tuple[list[str], list[list[str]], str]]:
+def prediction_tables(
+    prediction: Prediction, libraries: bool
+) -> Iterator[tuple[list[str], list[list[str]], str]]:
     """Columns, rows and title of each table: algorithms below one another, up to ten points side by side."""
-    over_ranks = len({point.nbytes for point in found.points}) == 1
+    over_ranks = len({point.nbytes for point in prediction.points}) == 1
     blocks: dict[int, list[PredictedPoint]] = {}
-    for point in found.points:
+    for point in prediction.points:
         blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
     for ranks, points in blocks.items():
         title = f"{size_words(points[0].nbytes)} bytes" if over_ranks else f"{ranks} ranks"
         for start in range(0, len(points), MOST_COLUMNS):
             part = points[start : start + MOST_COLUMNS]
             heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
-            rows = [[name, *(_cell(p, name) for p in part)] for name in found.algorithms]
+            rows = [[name, *(_cell(p, name) for p in part)] for name in prediction.algorithms]
             rows.append(["(bound)", *(microseconds(p.bound) + " " for p in part)])
             rows.append(["(plans)", *(microseconds(p.plans) + " " for p in part)])
             if libraries:
                 for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
                     rows.append(
-                        [label, *(_choice(library, found.collective, p.ranks, p.nbytes) for p in part)]
+                        [label, *(_choice(library, prediction.collective, p.ranks, p.nbytes) for p in part)]
                     )
             yield ["ranks" if over_ranks else "size", *heads], rows, title
 
@@ -75,23 +77,23 @@ def crossover_words(one: Crossover) -> str:
     return f"on {one.ranks} ranks: {one.after} is faster than {one.before} from {short(one.nbytes)}B on"
 
 
-def prediction_plot(found: Prediction, most: int | None = None) -> Plot:
+def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
     """The prediction as lines over sizes, or over rank counts if there are several."""
-    over_ranks = len({point.ranks for point in found.points}) > 1
+    over_ranks = len({point.ranks for point in prediction.points}) > 1
     lines: dict[str, list[tuple[float, float]]] = {}
-    for point in found.points:
+    for point in prediction.points:
         for name, seconds in point.seconds.items():
             x = point.ranks if over_ranks else point.nbytes
-            several = over_ranks and len({p.nbytes for p in found.points}) > 1
+            several = over_ranks and len({p.nbytes for p in prediction.points}) > 1
             label = f"{name} {size_words(point.nbytes)}" if several else name
             if x > 0 and seconds > 0:
                 lines.setdefault(label, []).append((float(x), seconds))
     fastest = sorted(lines, key=lambda name: min(y for _, y in lines[name]))[:most]
-    where = f"{found.collective} on {found.machine.name}"
-    where += f", {found.topology}" if found.topology else ""
+    where = f"{prediction.collective} on {prediction.machine.name}"
+    where += f", {prediction.topology}" if prediction.topology else ""
     if not over_ranks:
-        where += f", {found.points[0].ranks} ranks"
-    marks = () if over_ranks else tuple((x.nbytes, f"{x.before} -> {x.after}") for x in found.crossovers)
+        where += f", {prediction.points[0].ranks} ranks"
+    marks = () if over_ranks else tuple((x.nbytes, f"{x.before} -> {x.after}") for x in prediction.crossovers)
     return Plot(
         where,
         "ranks" if over_ranks else "bytes",

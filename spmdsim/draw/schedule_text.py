@@ -190,19 +190,19 @@ def _lane(story: History, lane: Sequence[RoundMessage], size: int, width: int) -
     return "".join(line)
 
 
-def fact_lines(found: Facts) -> list[str]:
+def fact_lines(facts: Facts) -> list[str]:
     """Rounds, bytes and reduction of a correct schedule against their lower bounds."""
-    verdict, bound, schedule = found.verdict, found.bound, found.verdict.schedule
+    verdict, bound, schedule = facts.verdict, facts.bound, facts.verdict.schedule
     lines = [
         f"m = {schedule.collective.size_means}",
-        f"rounds          {found.steps}  (lower bound {bound.steps})",
-        f"critical bytes  {as_share(found.beta)}  (lower bound {as_share(bound.beta)})",
+        f"rounds          {facts.steps}  (lower bound {bound.steps})",
+        f"critical bytes  {as_share(facts.beta)}  (lower bound {as_share(bound.beta)})",
     ]
     if schedule.collective.reduces:
         order = "yes" if verdict.in_order else "no: operands are not combined in rank order"
         bits = "yes" if verdict.same_tree else "no"
         lines += [
-            f"reduced bytes   {as_share(found.gamma)}  (lower bound {as_share(bound.gamma)})",
+            f"reduced bytes   {as_share(facts.gamma)}  (lower bound {as_share(bound.gamma)})",
             f"reduction tree  depth {verdict.depth}; fit for non-commutative operators: {order}",
         ]
         if schedule.collective.value == "sum":

@@ -20,10 +20,10 @@ Sent = tuple[int, int, Bounds]
 
 def transfers(src: Layout, dst: Layout, shape: Sequence[int]) -> list[Sent]:
     """All boxes of the direct exchange as ``(sender, receiver, box)``, by receiver."""
-    found: list[Sent] = []
+    boxes: list[Sent] = []
     for rank in sorted(dst.mesh.rank_list):
-        found += [(got.peer, rank, got.box) for got in receives(src, dst, shape, rank)]
-    return found
+        boxes += [(got.peer, rank, got.box) for got in receives(src, dst, shape, rank)]
+    return boxes
 
 
 def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture | None:
@@ -53,27 +53,27 @@ def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture
 def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | None = None) -> list[str]:
     """The transfers as lines, of one receiving rank or of all."""
     if rank is not None:
-        found = [(got.peer, rank, got.box) for got in receives(src, dst, shape, rank)]
+        boxes = [(got.peer, rank, got.box) for got in receives(src, dst, shape, rank)]
     else:
-        found = transfers(src, dst, shape)
+        boxes = transfers(src, dst, shape)
     lines = []
-    for sender, receiver, box in found[:MOST_LISTED]:
+    for sender, receiver, box in boxes[:MOST_LISTED]:
         where = ", ".join(f"{start}:{stop}" for start, stop in box)
         lines.append(
             f"{sender} keeps [{where}]" if sender == receiver else f"{sender} > {receiver} [{where}]"
         )
-    if len(found) > MOST_LISTED:
-        lines.append(f".. and {len(found) - MOST_LISTED} more")
+    if len(boxes) > MOST_LISTED:
+        lines.append(f".. and {len(boxes) - MOST_LISTED} more")
     return lines
 
 
 def _texts(sent: Sequence[Sent], cell: Sequence[tuple[int, int]]) -> list[tuple[str, int]]:
     """What happens to one cell: texts with the sending rank."""
-    found = []
+    texts = []
     for sender, receiver, box in sent:
         if all(start <= low and high <= stop for (start, stop), (low, high) in zip(box, cell)):
-            found.append((str(sender) if sender == receiver else f"{sender}>{receiver}", sender))
-    return found
+            texts.append((str(sender) if sender == receiver else f"{sender}>{receiver}", sender))
+    return texts
 
 
 def _lines(

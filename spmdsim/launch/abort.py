@@ -34,7 +34,7 @@ def guard(program: Callable[[], int | None], name: str) -> int:
     hook_threads()
     try:
         code = program() or 0
-        note_left(found.rank if (found := detect()) else 0, code)
+        note_left(job.rank if (job := detect()) else 0, code)
         return leave(code) if code and active_world() is not None else code
     except BaseException as error:
         return stop(error, name, join_world)
@@ -52,9 +52,9 @@ def join_world(text: str, code: int) -> MPI.Comm | None:
         note_end()
         os._exit(code)
 
-    found = detect()
+    job = detect()
     try:
-        check_launcher(found)
+        check_launcher(job)
     except SpmdError:
         return None
     timer = threading.Timer(JOIN_SECONDS, leave)

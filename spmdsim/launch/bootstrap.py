@@ -32,16 +32,16 @@ def run_script(argv: list[str]) -> None:
 
 def main() -> int:
     """One rank, from its beginning to its end."""
-    found = prepare()
-    nursed(found)
+    job = prepare()
+    nursed(job)
     argv = sys.argv[1:]
     if not argv or argv == ["-m"]:
         sys.stderr.write("usage: python -m spmdsim.launch.bootstrap (script.py | -m module) args\n")
         return 2
 
     def program() -> None:
-        redirect_output(found.rank if found else 0)
-        check_launcher(found)
+        redirect_output(job.rank if job else 0)
+        check_launcher(job)
         run_script(argv)
 
     return guard(program, argv[1] if argv[0] == "-m" else Path(argv[0]).name)

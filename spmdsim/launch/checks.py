@@ -33,22 +33,22 @@ FAMILIES = {"Open MPI": "openmpi", "MPICH": "mpich"}
 """The binary interface of the library that each launcher's ranks need."""
 
 
-def check_launcher(found: Launched | None) -> None:
+def check_launcher(job: Launched | None) -> None:
     """Compare the launcher with the library before MPI starts, and each library complains in its own way.
 
     Raises:
         WorldError: a launcher of one family started ranks of an mpi4py that loads the other's library.
     """
-    if found is None or found.size == 1 or found.launcher not in FAMILIES:
+    if job is None or job.size == 1 or job.launcher not in FAMILIES:
         return
     family = binary_interface()
-    if family not in FAMILIES.values() or family == FAMILIES[found.launcher]:
+    if family not in FAMILIES.values() or family == FAMILIES[job.launcher]:
         return
     vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
     raise WorldError(
-        f"the launcher ({found.launcher}) started {found.size} ranks, but mpi4py loads {vendor}'s library, "
-        f"which would see {found.size} jobs of one rank: start with the mpirun of {vendor}, or with "
-        f"`spmdsim launch -n {found.size}`, which finds it"
+        f"the launcher ({job.launcher}) started {job.size} ranks, but mpi4py loads {vendor}'s library, "
+        f"which would see {job.size} jobs of one rank: start with the mpirun of {vendor}, or with "
+        f"`spmdsim launch -n {job.size}`, which finds it"
     )
 
 
@@ -69,16 +69,16 @@ def binary_interface() -> str | None:
     return family
 
 
-def check_size(size: int, vendor: str, found: Launched | None) -> None:
+def check_size(size: int, vendor: str, job: Launched | None) -> None:
     """Compare what MPI sees with what the launcher said.
 
     Raises:
         WorldError: they differ: the ranks do not see each other.
     """
-    if found is None or found.size == size:
+    if job is None or job.size == size:
         return
     raise WorldError(
-        f"the launcher ({found.launcher}) started {found.size} ranks, but MPI ({vendor}, through mpi4py) "
-        f"sees {size}: start with the mpirun of {vendor}, or with `spmdsim launch -n {found.size}`, "
+        f"the launcher ({job.launcher}) started {job.size} ranks, but MPI ({vendor}, through mpi4py) "
+        f"sees {size}: start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, "
         "which finds it"
     )

@@ -45,10 +45,10 @@ def examine(trial: bool = True) -> list[Diagnosis]:
     Args:
         trial: start two ranks that try MPI out (or use the ranks of this job, if it is one).
     """
-    found = detect()
-    findings = [*_software(), *_machine(found), *_blas(found), *_launcher(found)]
+    job = detect()
+    findings = [*_software(), *_machine(job), *_blas(job), *_launcher(job)]
     if trial and not any(f.state == "broken" for f in findings):
-        findings += _trial(found)
+        findings += _trial(job)
     return findings
 
 
@@ -59,14 +59,14 @@ def _software() -> Iterator[Diagnosis]:
     yield Diagnosis("numpy", "ok", package_version("numpy"))
 
 
-def _machine(found: Launched | None) -> Iterator[Diagnosis]:
+def _machine(job: Launched | None) -> Iterator[Diagnosis]:
     """Cores and oversubscription."""
     available = cores()
     yield Diagnosis("cores", "ok", str(available))
-    if found is None:
+    if job is None:
         return
-    ranks = f"{found.size} ranks, {found.local_size} on this machine, started by {found.launcher}"
-    if found.local_size > available:
+    ranks = f"{job.size} ranks, {job.local_size} on this machine, started by {job.launcher}"
+    if job.local_size > available:
         yield Diagnosis(
             "ranks", "note", ranks, "more ranks than cores: counts are exact, measured times are noise"
         )
@@ -74,7 +74,7 @@ def _machine(found: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("ranks", "ok", ranks)
 
 
-def _blas(found: Launched | None) -> Iterator[Diagnosis]:
+def _blas(job: Launched | None) -> Iterator[Diagnosis]:
     """Which BLAS kernels run, with how many threads."""
     import numpy  # noqa: F401 - loads the BLAS that is looked at
     from threadpoolctl import threadpool_info
@@ -84,8 +84,8 @@ def _blas(found: Launched | None) -> Iterator[Diagnosis]:
             continue
         threads = int(info["num_threads"])
         text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {threads} threads"
-        fitting = blas_threads(found.local_size, cores()) if found else cores()
-        if found and threads > fitting:
+        fitting = blas_threads(job.local_size, cores()) if job else cores()
+        if job and threads > fitting:
             yield Diagnosis(
                 "BLAS", "warning", text, f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"
             )
@@ -101,7 +101,7 @@ def _blas(found: Launched | None) -> Iterator[Diagnosis]:
         )
 
 
-def _launcher(found: Launched | None) -> Iterator[Diagnosis]:
+def _launcher(job: Launched | None) -> Iterator[Diagnosis]:
     """mpi4py, its MPI library, the launcher that belongs to it."""
     from spmdsim.launch.mpi import find_launcher, library
 
@@ -112,7 +112,7 @@ def _launcher(found: Launched | None) -> Iterator[Diagnosis]:
         return
     yield Diagnosis("mpi4py", "ok", package_version("mpi4py"))
     yield Diagnosis("MPI", "ok", f"{lib.vendor} {lib.version} (MPI {lib.standard})")
-    if found is not None:
+    if job is not None:
         return
     try:
         launcher = find_launcher()
@@ -122,9 +122,9 @@ def _launcher(found: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("launcher", "ok", f"{launcher.path} ({launcher.vendor})")
 
 
-def _trial(found: Launched | None) -> list[Diagnosis]:
+def _trial(job: Launched | None) -> list[Diagnosis]:
     """Try MPI out: in this job, or in one of two ranks started for it."""
-    if found is not None:
+    if job is not None:
         from spmdsim.launch.trial import try_mpi
 
         return [Diagnosis(**finding) for finding in try_mpi()]

@@ -49,22 +49,22 @@ def blas_threads(local_size: int, available: int) -> int:
     return max(1, available // max(1, local_size))
 
 
-def mpi_settings(found: Launched, available: int) -> dict[str, str]:
+def mpi_settings(job: Launched, available: int) -> dict[str, str]:
     """Settings of the MPI library worth having on this machine; none is needed for correctness.
 
     Ranks on one machine need no network, and looking for one costs Open MPI a second at start. More ranks than
     cores must give way while they wait: an Open MPI that was told of enough slots does not see it itself.
     """
     settings: dict[str, str] = {}
-    if found.launcher != "Open MPI":
+    if job.launcher != "Open MPI":
         return settings
-    if found.local_size == found.size:
+    if job.local_size == job.size:
         settings |= {
             "OMPI_MCA_btl": "^ofi,uct",
             "OMPI_MCA_mtl": "^ofi",
             "OMPI_MCA_osc": "^ucx",
         }
-    if found.local_size > available:
+    if job.local_size > available:
         settings[YIELD_VARIABLE] = "1"
     return settings
 
@@ -75,15 +75,15 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
     Call it first, before numpy and mpi4py are imported: both read their settings when they are loaded.
     """
     environ = os.environ if environ is None else environ
-    found = detect(environ)
-    if found is None:
+    job = detect(environ)
+    if job is None:
         return None
     available = cores()
     if "OMP_NUM_THREADS" not in environ:  # every BLAS falls back on it
-        threads = str(blas_threads(found.local_size, available))
+        threads = str(blas_threads(job.local_size, available))
         for name in THREAD_VARIABLES:
             environ.setdefault(name, threads)
-    for name, value in mpi_settings(found, available).items():
+    for name, value in mpi_settings(job, available).items():
         environ.setdefault(name, value)
     environ.setdefault("MPI4PY_CHECK_MPIEXEC", "0")  # each rank would warn of what is checked here
-    return found
+    return job

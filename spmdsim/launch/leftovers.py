@@ -48,10 +48,10 @@ def _segments() -> list[Path]:
 def _made(path: Path) -> float | None:
     """When a file of this user's was made."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ctime if found.st_uid == os.getuid() else None
+    return status.st_ctime if status.st_uid == os.getuid() else None
 
 
 def in_use() -> set[str]:

@@ -175,12 +175,12 @@ def _ended(body: Callable[[], int]) -> str:
 
 def _where(error: BaseException) -> str:
     """The innermost line of the user's that an exception passed."""
-    found, trace = "", error.__traceback__
+    words, trace = "", error.__traceback__
     while trace is not None:
         if _is_users(trace.tb_frame):
-            found = f"{in_words(trace.tb_frame.f_code.co_filename, trace.tb_lineno)}: "
+            words = f"{in_words(trace.tb_frame.f_code.co_filename, trace.tb_lineno)}: "
         trace = trace.tb_next
-    return found
+    return words
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -46,13 +46,13 @@ def dies_with_parent(with_signal: int) -> Callable[[], None]:
     return lambda: call(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0) and None
 
 
-def nursed(found: Launched | None) -> None:
+def nursed(job: Launched | None) -> None:
     """Let this process become the nurse of the rank it was, which goes on in a child; only the child returns.
 
     Does nothing without a starter on this machine, or on a system that cannot watch processes.
     """
     folder = job_folder()
-    if found is None or folder is None or LAUNCHER_VARIABLE in os.environ or not hasattr(os, "pidfd_open"):
+    if job is None or folder is None or LAUNCHER_VARIABLE in os.environ or not hasattr(os, "pidfd_open"):
         return
     os.environ[LAUNCHER_VARIABLE] = str(os.getppid())
     sys.stdout.flush()
@@ -69,9 +69,9 @@ def nursed(found: Launched | None) -> None:
         return
     code = 1
     try:
-        code = _Nurse(child, found, folder).watch(forwarded, before)
+        code = _Nurse(child, job, folder).watch(forwarded, before)
     except Exception as error:
-        sys.stderr.write(f"the nurse of rank {found.rank} failed, the rank ends: {error!r}\n")
+        sys.stderr.write(f"the nurse of rank {job.rank} failed, the rank ends: {error!r}\n")
         sys.stderr.flush()
     finally:
         with suppress(ProcessLookupError):
@@ -80,8 +80,8 @@ def nursed(found: Launched | None) -> None:
 
 
 class _Nurse:
-    def __init__(self, child: int, found: Launched, folder: Path) -> None:
-        self.child, self.found, self.folder = child, found, folder
+    def __init__(self, child: int, job: Launched, folder: Path) -> None:
+        self.child, self.found, self.folder = child, job, folder
         self.asked = False
 
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:

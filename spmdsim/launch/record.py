@@ -51,8 +51,8 @@ class Recorded:
 
     def say(self) -> None:
         """Say where it is: after the end, since launchers drop what ranks say while they are ended."""
-        if found := self.written():
-            sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, found))}\n")
+        if paths := self.written():
+            sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, paths))}\n")
 
 
 @contextmanager

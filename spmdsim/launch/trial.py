@@ -86,8 +86,8 @@ def _waiting(comm: MPI.Comm) -> dict[str, str]:
     yielding = os.environ.get(YIELD_VARIABLE)
     if yielding:
         text += f", mpi_yield_when_idle={yielding}"
-    found = detect()
-    if found and found.local_size > cores() and microseconds > 5000:
+    job = detect()
+    if job and job.local_size > cores() and microseconds > 5000:
         advice = f"waiting ranks do not give way: {YIELD_VARIABLE}=1, or fewer ranks"
         return _finding("waiting", "warning", text, advice)
     return _finding("waiting", "ok", text)
@@ -104,8 +104,8 @@ def main() -> int:
     """Print the answers of rank 0 as JSON."""
     prepare()
     answers: list[dict[str, Any]] = try_mpi()
-    found = detect()
-    if found is None or found.rank == 0:
+    job = detect()
+    if job is None or job.rank == 0:
         sys.stdout.write(json.dumps(answers) + "\n")
     return 0
 

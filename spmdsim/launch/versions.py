@@ -23,8 +23,8 @@ def version_lines() -> list[str]:
     from spmdsim.launch.mpi import library
 
     try:
-        found = library()
-        mpi = f"{found.vendor} {found.version} (MPI {found.standard})"
+        mpi_library = library()
+        mpi = f"{mpi_library.vendor} {mpi_library.version} (MPI {mpi_library.standard})"
     except WorldError as error:
         mpi = str(error)
     return [

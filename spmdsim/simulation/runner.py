@@ -175,7 +175,7 @@ def _compile(source: bytes, path: str) -> Any:
         raise InputError(f"the script is not valid Python: {error}") from None
 
 
-def _takes_comm(function: Callable[..., Any], given: int) -> bool:
+def _takes_comm(function: Callable[..., Any], count: int) -> bool:
     """Whether a function has room for a communicator before the given arguments."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -184,7 +184,7 @@ def _takes_comm(function: Callable[..., Any], given: int) -> bool:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     places = [p for p in parameters if p.kind in kinds]
     required = [p for p in places if p.default is p.empty]
-    return len(required) > given or bool(places and places[0].name.startswith("comm"))
+    return len(required) > count or bool(places and places[0].name.startswith("comm"))
 
 
 # ---------------------------------------------------------------------- one rank

@@ -174,22 +174,22 @@ def difference(one: Trace, other: Trace) -> list[str]:
     >>> difference(Trace(), Trace())
     []
     """
-    found = []
+    differences = []
     for number, (a, b) in enumerate(zip(one, other)):
         if a.key != b.key:
-            found.append(f"event {number}: {_text(a)} against {_text(b)}")
+            differences.append(f"event {number}: {_text(a)} against {_text(b)}")
         elif isinstance(a, CollectiveEvent) and isinstance(b, CollectiveEvent):
             mine, theirs = (
                 dict(zip(e.ranks, e.nbytes if e.algorithm is not None else e.planned)) for e in (a, b)
             )
-            found += [
+            differences += [
                 f"event {number}: {_text(a)}: rank {rank} received {mine[rank]} B against {theirs[rank]} B"
                 for rank in sorted(mine.keys() & theirs.keys())
                 if mine[rank] != theirs[rank]
             ]
     if len(one) != len(other):
-        found.append(f"{len(one)} events against {len(other)}")
-    return found
+        differences.append(f"{len(one)} events against {len(other)}")
+    return differences
 
 
 def _text(event: Event) -> str:

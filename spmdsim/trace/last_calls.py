@@ -89,9 +89,9 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
     return {"traceEvents": names + slices, "displayTimeUnit": "ms", "otherData": about}
 
 
-def write(path: str | os.PathLike[str], found: dict[str, Any]) -> None:
+def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write a document in one step, as JSON if the name ends in ``.json``, else as a table."""
-    text = json.dumps(found) if Path(path).suffix == ".json" else table([found])
+    text = json.dumps(document) if Path(path).suffix == ".json" else table([document])
     beside = f"{os.fspath(path)}.{os.getpid()}"
     try:
         Path(beside).write_text(text + "\n", encoding="utf-8")
@@ -107,14 +107,14 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InputError: there is none.
     """
-    found = read_json(os.fspath(path), "the last calls of ranks")
-    about = found.get("otherData") if isinstance(found, dict) else None
+    document = read_json(os.fspath(path), "the last calls of ranks")
+    about = document.get("otherData") if isinstance(document, dict) else None
     try:
         if not isinstance(about, dict) or about.get("kind") != KIND:
             raise TypeError
         if not all(type(rank) is int for rank in about["ranks"]) or not isinstance(about["reason"], str):
             raise TypeError
-        for call in _calls(found):
+        for call in _calls(document):
             if not all(
                 isinstance(getattr(call, f.name), _TYPES.get(f.name, (str, tuple))) for f in fields(call)
             ):
@@ -125,16 +125,16 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(
             f"{path} does not hold the last calls of ranks, as spmdsim launch --record FILE.json writes them"
         ) from None
-    return found
+    return document
 
 
-def _calls(found: dict[str, Any]) -> Iterator[LastCall]:
-    for event in found["traceEvents"]:
+def _calls(document: dict[str, Any]) -> Iterator[LastCall]:
+    for event in document["traceEvents"]:
         if event["ph"] == "X":
             yield LastCall(**{**event["args"], "group": tuple(event["args"]["group"])})
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
+def table(documents: Sequence[dict[str, Any]]) -> str:
     """Documents of different ranks as one text: for each group a row per call and a column per rank.
 
     >>> calls = [LastCall(rank, (0, 1), "w", 0, str(rank), f"call {rank}", "x.py:3", 5, 9 * rank) for rank in (0, 1)]
@@ -149,25 +149,25 @@ def table(found: Sequence[dict[str, Any]]) -> str:
       a  call 0, at x.py:3
       b  call 1, at x.py:3
     """
-    ranks = sorted({rank for one in found for rank in one["otherData"]["ranks"]})
-    reasons = dict.fromkeys(one["otherData"]["reason"] for one in found)
+    ranks = sorted({rank for one in documents for rank in one["otherData"]["ranks"]})
+    reasons = dict.fromkeys(one["otherData"]["reason"] for one in documents)
     groups: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
-    calls = [call for one in found for call in _calls(one)]
+    calls = [call for one in documents for call in _calls(one)]
     for call in sorted(calls, key=lambda call: call.begin):
         groups.setdefault((call.group, call.world), []).append(call)
     first = min((call.begin for call in calls), default=0)
     parts = [f"last calls of {name_ranks(ranks)}: {'; '.join(reasons)}"]
-    parts += [_group(group, made, ranks, first) for (group, _), made in groups.items()]
+    parts += [_group(group, theirs, ranks, first) for (group, _), theirs in groups.items()]
     return "\n\n".join(parts)
 
 
-def _group(group: tuple[int, ...], made: Sequence[LastCall], ranks: Sequence[int], first: int) -> str:
+def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> str:
     members = [rank for rank in group if rank in ranks]
     rows: dict[int, dict[int, LastCall]] = {}
-    for call in made:
+    for call in calls:
         rows.setdefault(call.number, {})[call.rank] = call
     numbers = sorted(rows)
-    last = {rank: max((c.number for c in made if c.rank == rank), default=-1) for rank in members}
+    last = {rank: max((c.number for c in calls if c.rank == rank), default=-1) for rank in members}
     different = _first(numbers, lambda n: len({call.agreed for call in rows[n].values()}) > 1)
     absent = _first(numbers, lambda n: any(last[rank] < n for rank in members))
     parted = _first(numbers, lambda n: len({call.line for call in rows[n].values()}) > 1)
@@ -207,8 +207,8 @@ def _label(number: int) -> str:
     >>> _label(0), _label(25), _label(26), _label(702)
     ('a', 'z', 'aa', 'aaa')
     """
-    found = ""
+    label = ""
     while number >= 0:
         number, letter = divmod(number, 26)
-        found, number = chr(ord("a") + letter) + found, number - 1
-    return found
+        label, number = chr(ord("a") + letter) + label, number - 1
+    return label

@@ -51,8 +51,8 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
         for trace in traces
         if trace.control
     }
-    found: dict[str, Any] = {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
-    return {**found, "otherData": {"control traffic": control}} if control else found
+    document: dict[str, Any] = {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
+    return {**document, "otherData": {"control traffic": control}} if control else document
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float]]) -> list[dict[str, Any]]:
     """A start at the beginning of the sender's slice, a finish at the end of the receiver's, per message."""
-    found: list[dict[str, Any]] = []
+    arrows: list[dict[str, Any]] = []
     for (rank, number), (event, start) in slices.items():
         if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:
             continue
@@ -91,13 +91,13 @@ def _arrows(slices: dict[tuple[int, int], tuple[Event, float]]) -> list[dict[str
             sender = slices.get((peer, number))
             if sender is None or sender[0].key != event.key:
                 continue
-            if len(found) >= 2 * MOST_ARROWS:
-                return found
-            common = {"name": "message", "cat": "message", "id": len(found) // 2 + 1, "tid": 0}
-            found.append({**common, "ph": "s", "pid": peer, "ts": sender[1]})
+            if len(arrows) >= 2 * MOST_ARROWS:
+                return arrows
+            common = {"name": "message", "cat": "message", "id": len(arrows) // 2 + 1, "tid": 0}
+            arrows.append({**common, "ph": "s", "pid": peer, "ts": sender[1]})
             end = start + event.seconds * 1e6
-            found.append({**common, "ph": "f", "bp": "e", "pid": rank, "ts": end})
-    return found
+            arrows.append({**common, "ph": "f", "bp": "e", "pid": rank, "ts": end})
+    return arrows
 
 
 def save(path: str, traces: Sequence[Trace]) -> None:

@@ -13,8 +13,8 @@ def cell(file: str) -> str | None:
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     words = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    found = None if words is None else words(file)
-    return None if found is None else " ".join(found)
+    words_of = None if words is None else words(file)
+    return None if words_of is None else " ".join(words_of)
 
 
 def in_words(file: str, line: int | None, folder: bool = False) -> str:

@@ -121,16 +121,16 @@ def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
 
     asked = [one.strip() for one in args.algorithms.split(",") if one.strip()]
     options = {k: getattr(args, k) for k in ("group", "segments") if getattr(args, k) is not None}
-    found: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
     for one in asked or ["native", *(a.name for a in algorithms(name))]:
         if one == "native":
-            found[one] = None
+            calls[one] = None
             continue
         chosen = algorithm(name, one)
         mine = {k: v for k, v in options.items() if k in dict(chosen.options)}
         if asked or chosen.fits(size, mine):
-            found[one] = make_schedule(chosen, size, **mine)
-    return found
+            calls[one] = make_schedule(chosen, size, **mine)
+    return calls
 
 
 def _measure(

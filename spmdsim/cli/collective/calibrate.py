@@ -60,16 +60,18 @@ def run(args: argparse.Namespace) -> int:
     comm = communicator()
     if comm.Get_size() < 2:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
-    found, inside = _measure(comm, largest, args.name, not args.no_native)
-    found = _checked(comm, largest, found)
+    calibration, inside = _measure(comm, largest, args.name, not args.no_native)
+    calibration = _checked(comm, largest, calibration)
     note = noise_note(comm)
-    notes: dict[str, Any] = {"ranks": comm.Get_size(), **found.notes()} | ({"note": note} if note else {})
+    notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()} | (
+        {"note": note} if note else {}
+    )
     if args.output and comm.Get_rank() == 0:
-        save_machine(found.machine, args.output, notes)
+        save_machine(calibration.machine, args.output, notes)
     if args.json:
-        emit_json(json.loads(machine_to_json(found.machine, notes)))
+        emit_json(json.loads(machine_to_json(calibration.machine, notes)))
     else:
-        _print(found, inside)
+        _print(calibration, inside)
         if args.output:
             say(f"wrote {args.output}")
     if note:
@@ -94,7 +96,7 @@ def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibrat
     if outer is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
     rounds = samples.round_samples(comm, outer, largest)
-    found = calibrate(
+    calibration = calibrate(
         name,
         rounds.fresh,
         rounds.still,
@@ -108,32 +110,34 @@ def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibrat
         for same in zip(*comm.allgather(operator_rates()))
     ]
     calls = max(comm.allgather(samples.call_seconds(comm)))
-    machine = replace(found.machine, call_seconds=calls, rates=tuple(rates))
+    machine = replace(calibration.machine, call_seconds=calls, rates=tuple(rates))
     if far is None or near is None:
-        return replace(found, machine=machine), None
+        return replace(calibration, machine=machine), None
     inside = fit_pieces(lower_envelope(samples.round_samples(comm, near, largest).fresh))
     link = Link(inside.pieces[0].alpha, inside.pieces[-1].beta)
-    return replace(found, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
+    return replace(calibration, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
 
 
-def _checked(comm: Any, largest: int, found: Calibration) -> Calibration:
+def _checked(comm: Any, largest: int, calibration: Calibration) -> Calibration:
     """With the interval that predictions of whole collectives turn out to have."""
     from spmdsim.cli.collective.samples import checks
     from spmdsim.cost.calibration import interval_of
 
-    rows = checks(comm, largest, found.machine)
-    return replace(found, checks=tuple(rows), machine=replace(found.machine, interval=interval_of(rows)))
+    rows = checks(comm, largest, calibration.machine)
+    return replace(
+        calibration, checks=tuple(rows), machine=replace(calibration.machine, interval=interval_of(rows))
+    )
 
 
-def _print(found: Calibration, inside: Fit | None) -> None:
+def _print(calibration: Calibration, inside: Fit | None) -> None:
     from spmdsim.cli.output import console, say, table
 
     rows = []
     kinds = [
-        ("message", found.messages),
-        ("message sent again", found.still),
-        ("reduction", found.reductions),
-        ("copy", found.copies),
+        ("message", calibration.messages),
+        ("message sent again", calibration.still),
+        ("reduction", calibration.reductions),
+        ("copy", calibration.copies),
     ]
     if inside is not None:
         kinds.insert(1, ("message inside a node", inside))
@@ -149,12 +153,12 @@ def _print(found: Calibration, inside: Fit | None) -> None:
             f"{what}: fit error {fit.median_error:.1%} in the median, {fit.largest_error:.1%} at most, "
             f"{len(fit.errors)} sizes"
         )
-    machine = found.machine
+    machine = calibration.machine
     say(f"arithmetic: {machine.flops / 1e9:.3g} Gflop/s per rank in products of float32")
     for rate in machine.rates:
         each, what = (rate.per_flop, "elements") if rate.per_flop else (rate.per_byte, "bytes")
         say(f"{rate.kind}: {1e-9 / each:.3g} G {what} per second and rank")
     say(f"an emulated collective costs {machine.call_seconds * 1e6:.2g} us besides its rounds")
-    say(f"{machine.certainty}, {len(found.checks)} checks of whole collectives")
+    say(f"{machine.certainty}, {len(calibration.checks)} checks of whole collectives")
     if machine.measured:
         say(f"measured times of the library's own calls: {len(machine.measured)}")

@@ -40,8 +40,8 @@ def schedule_from(args: argparse.Namespace, collective: str, name: str) -> Sched
 
     chosen = find_algorithm(collective, name, args.chunks)
     options = {k: getattr(args, k) for k in ("segments", "group", "radix", "index")}
-    given = {k: v for k, v in options.items() if v is not None}
-    return make_schedule(chosen, args.ranks, args.root, args.rounding, **given)
+    chosen_options = {k: v for k, v in options.items() if v is not None}
+    return make_schedule(chosen, args.ranks, args.root, args.rounding, **chosen_options)
 
 
 def find_algorithm(
@@ -78,12 +78,12 @@ def load_function(path: Path, name: str) -> Any:
         raise InputError(f"{path} cannot be loaded: {type(error).__name__}: {one_line(error)}") from None
     finally:
         sys.path.pop(0)
-    found = getattr(module, name, None)
-    if not callable(found):
+    function = getattr(module, name, None)
+    if not callable(function):
         functions = [k for k, v in vars(module).items() if callable(v) and v.__module__ == module.__name__]
         has = f"; it has {', '.join(functions)}" if functions else ""
         raise InputError(f"{path} has no function {name!r}{has}")
-    return found
+    return function
 
 
 def rank_counts(text: str) -> list[int]:

@@ -161,7 +161,7 @@ def wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray
     return (random.standard_normal(count) * 10.0 ** random.uniform(-4, 4, count)).astype(dtype)
 
 
-def labels(found: list[Schedule]) -> tuple[str, ...]:
+def labels(schedules: list[Schedule]) -> tuple[str, ...]:
     """The algorithms; how the vector is cut is said only where the other way does not agree.
 
     >>> from spmdsim.collectives import schedule_of
@@ -169,9 +169,9 @@ def labels(found: list[Schedule]) -> tuple[str, ...]:
     ('ring (ceiling chunks)', 'linear')
     """
     cuts: dict[str, list[str]] = {}
-    for schedule in found:
+    for schedule in schedules:
         cuts.setdefault(schedule.algorithm.name, []).append(schedule.rounding)
-    usual = {schedule.algorithm.name: schedule.algorithm.rounding for schedule in found}
+    usual = {schedule.algorithm.name: schedule.algorithm.rounding for schedule in schedules}
     return tuple(
         name if usual[name] in roundings else f"{name} ({roundings[0]} chunks)"
         for name, roundings in cuts.items()

@@ -36,17 +36,17 @@ def run(args: argparse.Namespace) -> int:
     from spmdsim.collectives.history import unroll
 
     schedules = [_schedule(args, name) for name in (args.first, args.second)]
-    found = [facts_of(s) for s in schedules]
+    facts = [facts_of(s) for s in schedules]
     stories = [unroll(s) for s in schedules]
     differs = next(
         (i for i, (a, b) in enumerate(zip(stories[0].steps, stories[1].steps)) if set(a) != set(b)),
         None if len(stories[0].steps) == len(stories[1].steps) else min(len(s.steps) for s in stories),
     )
     if args.json:
-        emit_json({"first": found[0].to_dict(), "second": found[1].to_dict(), "differs_from_round": differs})
+        emit_json({"first": facts[0].to_dict(), "second": facts[1].to_dict(), "differs_from_round": differs})
         return 0
     names = [s.algorithm.name for s in schedules]
-    rows = [(label, *values) for label, *values in zip(_LABELS, *(_column(f) for f in found))]
+    rows = [(label, *values) for label, *values in zip(_LABELS, *(_column(f) for f in facts))]
     title = f"{schedules[0].collective.name} on {args.ranks} ranks, m = {schedules[0].collective.size_means}"
     console().print(table(("", *names), rows, title=title))
     if differs is None:
@@ -61,10 +61,10 @@ def _schedule(args: argparse.Namespace, name: str):  # type: ignore[no-untyped-d
     """The schedule, with only those options the algorithm has."""
     from spmdsim.cli.collective.common import find_algorithm
 
-    known = dict(find_algorithm(args.collective, name, args.chunks).options)
+    options = dict(find_algorithm(args.collective, name, args.chunks).options)
     mine = argparse.Namespace(**vars(args))
     for option in ("segments", "group", "radix", "index"):
-        if option not in known:
+        if option not in options:
             setattr(mine, option, None)
     return schedule_from(mine, args.collective, name)
 
@@ -76,24 +76,24 @@ _LABELS = (
 )  # fmt: skip
 
 
-def _column(found: Facts) -> list[str]:
+def _column(facts: Facts) -> list[str]:
     from spmdsim.collectives.facts import as_share
 
-    verdict, counts = found.verdict, found.counts
+    verdict, counts = facts.verdict, facts.counts
     reduces = verdict.schedule.collective.reduces
     return [
-        str(found.steps),
-        as_share(found.beta),
-        as_share(found.gamma),
+        str(facts.steps),
+        as_share(facts.beta),
+        as_share(facts.gamma),
         str(counts.total_messages),
-        as_share(sum(found.shares("bytes_sent"))),  # type: ignore[arg-type]
+        as_share(sum(facts.shares("bytes_sent"))),  # type: ignore[arg-type]
         str(int(counts.messages_sent.max())),
-        as_share(max(found.shares("bytes_sent"))),
-        as_share(max(found.shares("peak_bytes"))),
+        as_share(max(facts.shares("bytes_sent"))),
+        as_share(max(facts.shares("peak_bytes"))),
         str(verdict.depth) if reduces else "-",
         ("yes" if verdict.in_order else "no") if reduces else "-",
         ("yes" if verdict.same_tree else "no") if reduces else "-",
-        f"{found.score:.1f}",
+        f"{facts.score:.1f}",
     ]
 
 

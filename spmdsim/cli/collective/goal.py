@@ -44,16 +44,22 @@ def run(args: argparse.Namespace) -> int:
     text = read_text(args.file, "a GOAL file")
     with readable(args.file, "a GOAL file"):
         goal = read_goal(text)
-    given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
+    parameters = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
     try:
-        found = simulate_program(goal.fill(EventProgram(len(goal.ranks))), LogGOPS(**given))
+        simulated = simulate_program(goal.fill(EventProgram(len(goal.ranks))), LogGOPS(**parameters))
     except ScheduleError as error:
         say(f"wrong: {error.message}")
         return 1
     if args.json:
-        emit_json({"makespan": found.makespan, "rank_ends": list(found.rank_ends), "events": found.events})
+        emit_json(
+            {
+                "makespan": simulated.makespan,
+                "rank_ends": list(simulated.rank_ends),
+                "events": simulated.events,
+            }
+        )
         return 0
-    for rank, end in enumerate(found.rank_ends):
+    for rank, end in enumerate(simulated.rank_ends):
         say(f"rank {rank} ends at {end:g}")
-    say(f"makespan {found.makespan:g}, {found.events} events")
+    say(f"makespan {simulated.makespan:g}, {simulated.events} events")
     return 0

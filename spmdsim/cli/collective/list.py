@@ -36,13 +36,13 @@ def run(args: argparse.Namespace) -> int:
     from spmdsim.cli.output import console, emit_json, say, table
     from spmdsim.collectives import algorithms
 
-    found = algorithms(args.collective)
+    chosen = algorithms(args.collective)
     if args.json:
-        emit_json([_as_dict(a) for a in found])
+        emit_json([_as_dict(a) for a in chosen])
         return 0
     columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
-    for name in dict.fromkeys(a.collective.name for a in found):
-        rows = [_row(a) for a in found if a.collective.name == name]
+    for name in dict.fromkeys(a.collective.name for a in chosen):
+        rows = [_row(a) for a in chosen if a.collective.name == name]
         console().print(table(columns, rows, title=name))
     say(*LEGEND)
     return 0

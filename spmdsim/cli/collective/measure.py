@@ -127,8 +127,8 @@ class MeasuredCase:
         pattern = sum((index + 3 * rank) % PERIOD + 1 for rank in ranks)
         expected = np.asarray(pattern).astype(self.dtype)
         whole = len(piece) // PERIOD * PERIOD
-        found = int(np.count_nonzero(piece[:whole].reshape(-1, PERIOD) != expected))
-        return found + int(np.count_nonzero(piece[whole:] != expected[: len(piece) - whole]))
+        wrong = int(np.count_nonzero(piece[:whole].reshape(-1, PERIOD) != expected))
+        return wrong + int(np.count_nonzero(piece[whole:] != expected[: len(piece) - whole]))
 
 
 def case_for(collective: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
@@ -151,24 +151,24 @@ def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], ob
     Raises:
         InputError: a collective MPI does not have.
     """
-    given = case.given
+    source = case.given
     if case.collective == "broadcast":
-        result[: case.input_count] = given
+        result[: case.input_count] = source
         return lambda: comm.Bcast(result, 0)
     root = {"reduce": comm.Reduce, "gather": comm.Gather, "scatter": comm.Scatter}
     if case.collective == "reduce":
-        return lambda: comm.Reduce(given, result, root=0)
+        return lambda: comm.Reduce(source, result, root=0)
     if case.collective in root:
-        send = given if case.input_count else None
+        send = source if case.input_count else None
         receive = result if case.output_count else None
         return lambda: root[case.collective](send, receive, root=0)
     calls: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: comm.Allreduce(given, result),
-        "all_gather": lambda: comm.Allgather(given, result),
-        "reduce_scatter": lambda: comm.Reduce_scatter(given, result, [case.block] * case.size),
-        "all_to_all": lambda: comm.Alltoall(given, result),
-        "scan": lambda: comm.Scan(given, result),
-        "exscan": lambda: comm.Exscan(given, result if case.output_count else np.empty_like(given)),
+        "all_reduce": lambda: comm.Allreduce(source, result),
+        "all_gather": lambda: comm.Allgather(source, result),
+        "reduce_scatter": lambda: comm.Reduce_scatter(source, result, [case.block] * case.size),
+        "all_to_all": lambda: comm.Alltoall(source, result),
+        "scan": lambda: comm.Scan(source, result),
+        "exscan": lambda: comm.Exscan(source, result if case.output_count else np.empty_like(source)),
         "barrier": comm.Barrier,
     }
     if case.collective not in calls:
@@ -181,9 +181,9 @@ def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Arr
     from spmdsim.worlds.mpi.messages import TAG, Messages
 
     program = program_for(schedule, case.rank, case.count)
-    transport, given = Messages(comm), case.given
+    transport, source = Messages(comm), case.given
     work = np.empty(program.work_count, case.dtype)
-    return lambda: execute(program, transport, given, result, tag=TAG, work=work)
+    return lambda: execute(program, transport, source, result, tag=TAG, work=work)
 
 
 def seconds_per_call(
@@ -222,7 +222,7 @@ def communicator() -> Any:
     """The communicator of all ranks that the launcher started."""
     from spmdsim.worlds import MPIWorld, world
 
-    found = world()
-    if not isinstance(found, MPIWorld):
+    comm = world()
+    if not isinstance(comm, MPIWorld):
         raise InputError("this needs MPI ranks: run it under mpirun, or give --ranks N")
-    return found.comm
+    return comm.comm

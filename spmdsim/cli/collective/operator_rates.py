@@ -33,12 +33,12 @@ def operator_rates() -> tuple[Rate, ...]:
         ],
         "lookup": [(ops.embedding, (5 * ids % 2048, table), {})],
     }
-    found = []
+    rates = []
     for kind, rows in samples.items():
         timed = [_operator_rate(function.op, *rest) for function, *rest in rows]
         per_flop, per_byte = (median(column) for column in zip(*timed))
-        found.append(Rate(kind, per_flop, 0.0) if kind in (FUNCTIONS, PASSES) else Rate(kind, 0.0, per_byte))
-    return tuple(found)
+        rates.append(Rate(kind, per_flop, 0.0) if kind in (FUNCTIONS, PASSES) else Rate(kind, 0.0, per_byte))
+    return tuple(rates)
 
 
 def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, Any]) -> tuple[float, float]:
@@ -46,11 +46,11 @@ def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, A
     bound = op.bind([x.shape for x in operands], params)
     alone = Strategy.of(Mesh((1,), ("p",)), {})
     context = (Context(bound, alone, 0),) if op.contextual else ()
-    given = op.forward(*context, *operands, **params)
+    output = op.forward(*context, *operands, **params)
 
     def run() -> None:
         result = op.forward(*context, *operands, **params)
-        for gradient in op.vjp(*context, given, operands, result, **params) if op.vjp else ():
+        for gradient in op.vjp(*context, output, operands, result, **params) if op.vjp else ():
             if callable(gradient):
                 gradient()
 

@@ -105,32 +105,32 @@ def run(args: argparse.Namespace) -> int:
     events = None
     if args.model == "loggops":
         events = event_parameters(args.loggops, machine)
-    found = predict(
+    prediction = predict(
         what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
     )
-    if not found.algorithms:
-        reasons = "; ".join(f"{name}: {why}" for name, why in found.left_out.items())
+    if not prediction.algorithms:
+        reasons = "; ".join(f"{name}: {why}" for name, why in prediction.left_out.items())
         raise InputError(f"no algorithm of {what.name} can be priced here ({reasons})")
     if args.links:
         return _print_links(args, machine, what.name, ranks[-1], sizes[-1], options)
     if args.svg or args.png:
-        write_pictures(prediction_plot(found), args.svg, args.png)
+        write_pictures(prediction_plot(prediction), args.svg, args.png)
     if args.trace:
-        write_timeline(args.trace, found, args.itemsize, options, events)
+        write_timeline(args.trace, prediction, args.itemsize, options, events)
     if args.json:
-        emit_json(found.to_dict())
+        emit_json(prediction.to_dict())
         return 0
     say(f"{what.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
     say(f"size: {what.size_means}; times in microseconds, * is the fastest", "")
-    for columns, rows, title in prediction_tables(found, args.libraries):
+    for columns, rows, title in prediction_tables(prediction, args.libraries):
         console().print(table(columns, rows, title, right=columns[1:]))
     say(machine.certainty)
-    say(*(crossover_words(one) for one in found.crossovers))
-    if not args.no_plot and len(found.points) > 1:
+    say(*(crossover_words(one) for one in prediction.crossovers))
+    if not args.no_plot and len(prediction.points) > 1:
         from spmdsim.draw.plot import terminal_plot
 
-        say("", *terminal_plot(prediction_plot(found, MOST_LINES)))
-    for name, why in found.left_out.items():
+        say("", *terminal_plot(prediction_plot(prediction, MOST_LINES)))
+    for name, why in prediction.left_out.items():
         remark(f"left out: {name} {why}")
     return 0
 
@@ -148,9 +148,9 @@ def _print_links(
     from spmdsim.draw.prediction_text import microseconds
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
-    found = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
+    links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
     if args.json:
-        emit_json([asdict(one) for one in found])
+        emit_json([asdict(one) for one in links])
         return 0
     columns = ("rounds", "busiest link", "messages", "bytes", "busy (us)", "links in use")
     rows = [
@@ -162,7 +162,7 @@ def _print_links(
             microseconds(one.seconds),
             f"{one.used:.0%}",
         )
-        for one in found
+        for one in links
     ]
     say(f"{collective} {args.links} of {nbytes:,} bytes on {network.name}, {n} ranks")
     console().print(table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use")))

@@ -29,7 +29,7 @@ def write_pictures(plot: Plot, svg: str | None, png: str | None) -> None:
 
 
 def write_timeline(
-    path: str, found: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
+    path: str, prediction: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
 ) -> None:
     """Write the timeline of the fastest algorithm at the last point of a prediction."""
     from spmdsim.cli.output import remark, write_file
@@ -38,16 +38,18 @@ def write_timeline(
     from spmdsim.cost.networks.spec import parse_topology
     from spmdsim.draw.predicted_timeline import predicted_timeline
 
-    point = found.points[-1]
+    point = prediction.points[-1]
     priced = {name: took for name, took in point.seconds.items() if name != "native"}
     if not priced:
         raise InputError(
             "--trace draws an algorithm's messages; the library's own call has none that are known"
         )
-    chosen = algorithm(found.collective, min(priced, key=priced.__getitem__))
+    chosen = algorithm(prediction.collective, min(priced, key=priced.__getitem__))
     mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
     schedule = make_schedule(chosen, point.ranks, **mine)
-    network = parse_topology(found.topology, point.ranks, found.machine) if found.topology else None
-    timeline = predicted_timeline(schedule, found.machine, point.nbytes, network, itemsize, events)
+    network = (
+        parse_topology(prediction.topology, point.ranks, prediction.machine) if prediction.topology else None
+    )
+    timeline = predicted_timeline(schedule, prediction.machine, point.nbytes, network, itemsize, events)
     write_file(path, json.dumps(timeline))
     remark(f"wrote {path}: {chosen.name} on {point.ranks} ranks, {point.nbytes:,} bytes")

@@ -124,7 +124,7 @@ def slices_of(everyone: Sequence[Sequence[Noted]]) -> list[Slice]:
     """
     first = min((one.start for noted in everyone for one in noted), default=0.0)
     numbers: dict[tuple[int, int, int], int] = {}
-    found = []
+    slices = []
     for rank, noted in enumerate(everyone):
         counts: dict[tuple[int, int], int] = {}
         for one in noted:
@@ -135,5 +135,5 @@ def slices_of(everyone: Sequence[Sequence[Noted]]) -> list[Slice]:
                 message = numbers.setdefault((*pair, counts[pair]), len(numbers))
                 name = f"to {one.peer}" if one.lane == SENDS else f"from {one.peer}"
             times = (one.start - first, one.end - first)
-            found.append(Slice(rank, one.lane, name, *times, one.nbytes, message, one.round))
-    return found
+            slices.append(Slice(rank, one.lane, name, *times, one.nbytes, message, one.round))
+    return slices

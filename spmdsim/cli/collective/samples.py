@@ -121,14 +121,14 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
     """Seconds of a round that sends input, of one that also reduces, and of the latter with one that sends on."""
     from spmdsim.worlds.mpi.messages import Messages
 
-    given, first, second = (
+    source, first, second = (
         ArraySpan(INPUT, 0, count),
         ArraySpan(OUTPUT, 0, count),
         ArraySpan(OUTPUT, count, 2 * count),
     )
     arrived, peer = ArraySpan(WORK, 0, count), 1 - comm.Get_rank()
-    plain = RankStep((), ((peer, first),), ((peer, given),), ())
-    reducing = RankStep((), ((peer, arrived),), ((peer, given),), (Action(first, arrived, given),))
+    plain = RankStep((), ((peer, first),), ((peer, source),), ())
+    reducing = RankStep((), ((peer, arrived),), ((peer, source),), (Action(first, arrived, source),))
     sent_on = RankStep((), ((peer, second),), ((peer, first),), ())
     arrays = [np.ones(size, np.float32) for size in (count, 2 * count, count)]
     transport, rounds = Messages(comm), max(1, min(ROUNDS, (1 << 18) // max(count, 1)))
@@ -136,8 +136,8 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
 
     def seconds(*steps: RankStep) -> float:
         program = RankProgram(steps * rounds, (), count, 2 * count, count, False, 0)
-        given, result, work = arrays
-        run = partial(execute, program, transport, given, result, work=work)
+        source, result, work = arrays
+        run = partial(execute, program, transport, source, result, work=work)
         # Loops start together: of two ranks that drift, each has loops in which the other's data is there already.
         repeats, calls = loops(4 * count * rounds * len(steps))
         repeats = -(-repeats // PASSES)
@@ -165,8 +165,8 @@ def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
 
 
 def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
-    result, given, work = arrays
-    list(rounds_of(program, given, result, np.add, work))
+    result, source, work = arrays
+    list(rounds_of(program, source, result, np.add, work))
 
 
 def call_seconds(comm: Any) -> float:
@@ -250,8 +250,8 @@ def checks(comm: Any, largest: int, machine: Machine) -> list[CalibrationCheck]:
             )
         for collective in NATIVE:
             case = case_for(collective, comm, nbytes, np.dtype(np.float32))
-            known = machine.measured_seconds(collective, "native", case.size, case.nbytes)
-            if known is not None:
+            measured = machine.measured_seconds(collective, "native", case.size, case.nbytes)
+            if measured is not None:
                 call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
-                check(f"{collective} native", case, known, call)
+                check(f"{collective} native", case, measured, call)
     return rows

@@ -73,9 +73,9 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     if not verdict.ok:
         say(str(verdict))
         return 1
-    found = facts_of(schedule, verdict)
-    say(*fact_lines(found))
-    console().print(_rank_table(found, args))
+    facts = facts_of(schedule, verdict)
+    say(*fact_lines(facts))
+    console().print(_rank_table(facts, args))
     return 0
 
 
@@ -115,9 +115,9 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
         out.print(highlighted(message_lines(story)), soft_wrap=True)
         say("")
     if "counts" in parts and not story.findings:
-        found = facts_of(schedule)
-        say(*fact_lines(found))
-        out.print(_rank_table(found, args))
+        facts = facts_of(schedule)
+        say(*fact_lines(facts))
+        out.print(_rank_table(facts, args))
 
 
 def _legend(schedule: Schedule) -> str:
@@ -126,22 +126,22 @@ def _legend(schedule: Schedule) -> str:
     return "cells: the rank the chunk comes from; [new]"
 
 
-def _rank_table(found: Facts, args: argparse.Namespace) -> object:
+def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
     """Ranks that do the same in one row; in multiples of m, or in bytes if a size is given."""
     from spmdsim.cli.output import table
     from spmdsim.collectives.counts import count
     from spmdsim.collectives.facts import as_share
 
-    counted, unit = found.counts, found.unit
+    counted, unit = facts.counts, facts.unit
     if args.bytes is not None:
         unit = 0
-        counted = count(found.verdict.schedule, parse_bytes(args.bytes), args.itemsize)
+        counted = count(facts.verdict.schedule, parse_bytes(args.bytes), args.itemsize)
 
     def words(number: int) -> str:
         return as_share(Fraction(int(number), unit)) if unit else f"{int(number):,}"
 
     groups: dict[tuple[object, ...], list[int]] = {}
-    for rank in range(found.verdict.schedule.size):
+    for rank in range(facts.verdict.schedule.size):
         key = (
             int(counted.messages_sent[rank]),
             int(counted.messages_received[rank]),

@@ -179,15 +179,17 @@ def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, in
     """Rank, start and end of the text between braces."""
     opening = re.compile(r"\s*rank\s+(\d+)\s*\{")
     while _begin(text, position) < len(text):
-        found = opening.match(text, position)
-        if found is None:
+        opened = opening.match(text, position)
+        if opened is None:
             raise InputError(f"GOAL line {_line(text, position)}: expected: rank R {{")
-        end = text.find("}", found.end())
+        end = text.find("}", opened.end())
         if end < 0:
-            raise InputError(f"GOAL line {_line(text, position)}: the braces of rank {found[1]} do not close")
-        if len(found[1]) > 9 or int(found[1]) >= ranks:
-            raise InputError(f"GOAL line {_line(text, position)}: rank {found[1]} of {ranks} ranks")
-        yield int(found[1]), found.end(), end
+            raise InputError(
+                f"GOAL line {_line(text, position)}: the braces of rank {opened[1]} do not close"
+            )
+        if len(opened[1]) > 9 or int(opened[1]) >= ranks:
+            raise InputError(f"GOAL line {_line(text, position)}: rank {opened[1]} of {ranks} ranks")
+        yield int(opened[1]), opened.end(), end
         position = end + 1
 
 
@@ -201,18 +203,18 @@ def _begin(text: str, position: int) -> int:
 
 
 def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
-    made: list[dict[str, Any]] = []
+    operations: list[dict[str, Any]] = []
     labels: dict[str, int] = {}
     needs: list[tuple[str, str, str, int]] = []
     position = start
     while (begin := _begin(text, position)) < stop:
-        need, found = _NEED.match(text, begin, stop), _OPERATION.match(text, begin, stop)
+        need, operation = _NEED.match(text, begin, stop), _OPERATION.match(text, begin, stop)
         if need is not None:
             needs.append((need["one"], need["word"], need["other"], begin))
             position = need.end()
-        elif found is not None and (found["kind"] == "calc") == (found["peer"] is None):
-            numbers = {"amount": found["amount"], "peer": found["peer"] or "-1"}
-            numbers |= dict(zip(*[iter(found["rest"].split())] * 2))
+        elif operation is not None and (operation["kind"] == "calc") == (operation["peer"] is None):
+            numbers = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
+            numbers |= dict(zip(*[iter(operation["rest"].split())] * 2))
             long = next(
                 (word for word, digits in numbers.items() if len(digits) > 19 or int(digits) > MOST[word]),
                 None,
@@ -226,14 +228,16 @@ def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list
                 raise InputError(
                     f"GOAL line {line}: rank {rank} names rank {numbers['peer']} of {ranks} ranks"
                 )
-            if found["label"] in labels:
+            if operation["label"] in labels:
                 raise InputError(
-                    f"GOAL line {_line(text, begin)}: rank {rank} has two operations {found['label']}"
+                    f"GOAL line {_line(text, begin)}: rank {rank} has two operations {operation['label']}"
                 )
-            if found["label"]:
-                labels[found["label"]] = len(made)
-            made.append({"kind": found["kind"], **{word: int(digits) for word, digits in numbers.items()}})
-            position = found.end()
+            if operation["label"]:
+                labels[operation["label"]] = len(operations)
+            operations.append(
+                {"kind": operation["kind"], **{word: int(digits) for word, digits in numbers.items()}}
+            )
+            position = operation.end()
         else:
             words = one_line(text[begin:stop], 60)
             raise InputError(f"GOAL line {_line(text, begin)}: {words!r} is no operation and no requirement")
@@ -243,7 +247,7 @@ def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list
                 raise InputError(
                     f"GOAL line {_line(text, begin)}: rank {rank} has no operation labelled {label}"
                 )
-        made[labels[one]].setdefault(word, []).append(labels[other])
-    for settings, word in itertools.product(made, ("requires", "irequires")):
+        operations[labels[one]].setdefault(word, []).append(labels[other])
+    for settings, word in itertools.product(operations, ("requires", "irequires")):
         settings[word] = tuple(settings.get(word, ()))
-    return [GoalOperation(**settings) for settings in made]
+    return [GoalOperation(**settings) for settings in operations]

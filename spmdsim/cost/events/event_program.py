@@ -132,19 +132,19 @@ class EventProgram:
 
     def followers(self) -> list[list[int]]:
         """For each operation, the ones that wait until it is done."""
-        found: list[list[int]] = [[] for _ in self.kinds]
+        after: list[list[int]] = [[] for _ in self.kinds]
         for op, needs in enumerate(self.needs):
             for other in needs:
-                found[self._known(other, op)].append(op)
-        return found
+                after[self._known(other, op)].append(op)
+        return after
 
     def start_followers(self) -> dict[int, list[int]]:
         """For each operation, the ones that wait until it has started."""
-        found: dict[int, list[int]] = {}
+        after: dict[int, list[int]] = {}
         for op, needs in self.start_needs.items():
             for other in needs:
-                found.setdefault(self._known(other, op), []).append(op)
-        return found
+                after.setdefault(self._known(other, op), []).append(op)
+        return after
 
     def _known(self, other: int, op: int) -> int:
         if not 0 <= other < len(self.kinds):
@@ -164,8 +164,8 @@ class EventProgram:
     def channels(self) -> list[int]:
         """One number per operation for (sender, receiver, tag); -1 for calculations."""
         numbers: dict[tuple[int, int, int], int] = {}
-        found = []
+        channel_of = []
         for kind, rank, peer, tag in zip(self.kinds, self.ranks, self.peers, self.tags):
             key = (rank, peer, tag) if kind == SEND else (peer, rank, tag)
-            found.append(-1 if kind == CALC else numbers.setdefault(key, len(numbers)))
-        return found
+            channel_of.append(-1 if kind == CALC else numbers.setdefault(key, len(numbers)))
+        return channel_of

@@ -49,7 +49,7 @@ def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int 
     >>> [(one.link, one.messages) for one in found]
     [('0 + dim 0', 1), ('1 + dim 0', 2), ('0 + dim 0', 4)]
     """
-    found = []
+    spots = []
     number = 0
     for one in link_loads(schedule, nbytes, itemsize):
         if one.count:
@@ -57,7 +57,7 @@ def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int 
             counts = topology.loads(one.sources, one.targets, np.ones(len(one.sources)))
             # Empty messages load nothing; where all are empty the most crossed link is named.
             busiest = int((loads / topology.capacity if loads.any() else counts).argmax())
-            found.append(
+            spots.append(
                 Hotspot(
                     number,
                     one.repeat,
@@ -69,4 +69,4 @@ def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int 
                 )
             )
         number += one.repeat
-    return tuple(found)
+    return tuple(spots)

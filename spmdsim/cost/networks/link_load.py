@@ -119,7 +119,7 @@ def compressed_rounds(
     Returns:
         ``(repeat, ((peer, chunks), ...) of the sends, chunks reduced)``.
     """
-    found: list[tuple[int, tuple[tuple[int, int], ...], int]] = []
+    rounds: list[tuple[int, tuple[tuple[int, int], ...], int]] = []
     last: object = None
     repeat = 0
     sends: tuple[tuple[int, int], ...] = ()
@@ -131,13 +131,13 @@ def compressed_rounds(
             repeat += 1
             continue
         if repeat:
-            found.append((repeat, sends, reduced))
+            rounds.append((repeat, sends, reduced))
         last, repeat = key, 1
         sends = tuple((peer, size) for what, peer, size in key if what == "send")
         reduced = sum(size for what, _, size in key if what in ("reduce", "combine"))
     if repeat:
-        found.append((repeat, sends, reduced))
-    return tuple(found)
+        rounds.append((repeat, sends, reduced))
+    return tuple(rounds)
 
 
 def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:

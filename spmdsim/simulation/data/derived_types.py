@@ -280,7 +280,7 @@ BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED)}
 
 def of_dtype(dtype: Any) -> Datatype:
     """The datatype of a numpy dtype; a structured one is made up on the spot."""
-    found = BY_DTYPE.get(dtype)
-    if found is None:
-        found = BY_DTYPE[dtype] = Datatype(str(dtype), dtype)
-    return found
+    datatype = BY_DTYPE.get(dtype)
+    if datatype is None:
+        datatype = BY_DTYPE[dtype] = Datatype(str(dtype), dtype)
+    return datatype

@@ -149,13 +149,13 @@ def typed(spec: Any, parts: int) -> list[MessageBuffer]:
     memory, counts, places, types = _unpack_typed(spec, parts)
     if not (len(counts) == len(places) == len(types) == parts):
         raise ValueError(f"counts, displacements and datatypes must be {parts} each, one per rank")
-    found = []
+    buffers = []
     for count, place, datatype in zip(counts, places, types):
         flat, datatype, order = _elements(memory, datatype)
         if place % datatype.dtype.itemsize:
             raise MPIError("ERR_ARG", f"byte displacement {place} does not fit {datatype}")
-        found.append(_piece(flat, int(count), int(place) // datatype.dtype.itemsize, datatype, order))
-    return found
+        buffers.append(_piece(flat, int(count), int(place) // datatype.dtype.itemsize, datatype, order))
+    return buffers
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

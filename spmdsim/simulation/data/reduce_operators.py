@@ -84,9 +84,9 @@ class Op:
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
         """An operation of the user's: ``function(inbuf, inoutbuf, datatype)`` sets inoutbuf = inbuf op inoutbuf."""
-        made = cls(getattr(function, "__name__", "user"), None, None, commutes=commute)
-        made._function = function
-        return made
+        op = cls(getattr(function, "__name__", "user"), None, None, commutes=commute)
+        op._function = function
+        return op
 
     def Free(self) -> None:
         """Nothing is kept that would need freeing."""

@@ -85,11 +85,11 @@ class Status:
         self.nbytes = value
 
 
-def fill_statuses(statuses: Any, found: list[Status]) -> None:
+def fill_statuses(statuses: Any, filled: list[Status]) -> None:
     """Put statuses into the list a caller gave, which grows as needed."""
     if statuses is None:
         return
-    for position, status in enumerate(found):
+    for position, status in enumerate(filled):
         if position < len(statuses):
             statuses[position].__dict__.update(vars(status))
         elif isinstance(statuses, list):

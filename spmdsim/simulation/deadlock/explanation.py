@@ -44,16 +44,16 @@ def on_stall(scheduler: Scheduler, attention: str) -> bool:
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     """Why the blocked ranks cannot go on, most specific reason first."""
-    found = _mismatched(scheduler, graph) or _missing_rank(scheduler, graph)
-    if found is None:
-        found = _tag_or_communicator(scheduler, graph) or _cycle(scheduler, graph)
+    reason = _mismatched(scheduler, graph) or _missing_rank(scheduler, graph)
+    if reason is None:
+        reason = _tag_or_communicator(scheduler, graph) or _cycle(scheduler, graph)
     details = tuple(
         f"rank {wait.rank} waits in {wait.text} for {ranks_text(wait.ranks)}"
         for wait in (wait_of(task) for task in graph.blocked[:DETAILS])
         if wait.ranks
     )
-    cycle = found.cycle or graph.find_cycle()
-    return Problem(found.kind, ERROR, found.message, found.ranks, found.places, cycle, details)
+    cycle = reason.cycle or graph.find_cycle()
+    return Problem(reason.kind, ERROR, reason.message, reason.ranks, reason.places, cycle, details)
 
 
 def _mismatched(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:

@@ -31,7 +31,7 @@ def _unreceived(scheduler: Scheduler) -> list[Problem]:
         for box in shared.boxes:
             for message in box.waiting_messages():
                 groups.setdefault((message.site, message.tag), []).append(message)
-    found = []
+    problems = []
     for (site, tag), messages in groups.items():
         first = messages[0]
         shared = first.comm
@@ -46,12 +46,12 @@ def _unreceived(scheduler: Scheduler) -> list[Problem]:
             f"sent with {place}"
         )
         ranks = tuple(sorted(senders | receivers))
-        found.append(Problem("unreceived", ERROR, text, ranks, (place,)))
-    return found
+        problems.append(Problem("unreceived", ERROR, text, ranks, (place,)))
+    return problems
 
 
 def _open_meetings(scheduler: Scheduler) -> list[Problem]:
-    found = []
+    problems = []
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
             calls = meeting.present()
@@ -61,8 +61,8 @@ def _open_meetings(scheduler: Scheduler) -> list[Problem]:
             call_it = "never calls" if len(missing) == 1 else "never call"
             text = f"{ranks_text(missing)} {call_it} {place}, which {ranks_text(here)} began"
             ranks = tuple(sorted({*missing, *here}))
-            found.append(Problem("collective_mismatch", ERROR, text, ranks, (place,)))
-    return found
+            problems.append(Problem("collective_mismatch", ERROR, text, ranks, (place,)))
+    return problems
 
 
 def _never_waited(scheduler: Scheduler) -> list[Problem]:
@@ -72,7 +72,7 @@ def _never_waited(scheduler: Scheduler) -> list[Problem]:
             operation = request.operation
             if operation is not None:
                 groups.setdefault((operation.name, operation.site), []).append(operation)
-    found = []
+    problems = []
     for (name, site), operations in groups.items():
         ranks = sorted({operation.task.rank for operation in operations})
         place: ProgramPlace = place_of(ranks[0], name, site)
@@ -81,8 +81,8 @@ def _never_waited(scheduler: Scheduler) -> list[Problem]:
         state = "" if all(operation.done for operation in operations) else ", not even complete"
         what = "" if isinstance(operations[0], CollectiveCall) else f" ({describe(operations[0])})"
         text = f"{whose} {many} of {place}{what}{state}"
-        found.append(Problem("not_waited", ERROR, text, tuple(ranks), (place,)))
-    return found
+        problems.append(Problem("not_waited", ERROR, text, tuple(ranks), (place,)))
+    return problems
 
 
 def _not_finalized(scheduler: Scheduler) -> list[Problem]:

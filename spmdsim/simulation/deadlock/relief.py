@@ -112,20 +112,20 @@ def _could_leave(scheduler: Scheduler, call: CollectiveCall) -> bool:
 
 def _on_cycles(operations: list[Any], on_cycle: dict[int, int]) -> dict[int, list[Any]]:
     """The operations that wait for a rank of their own cycle, by cycle."""
-    found: dict[int, list[Any]] = {}
+    by_rank: dict[int, list[Any]] = {}
     for operation in operations:
         component = on_cycle.get(operation.task.rank)
         awaited = awaited_ranks(operation)[0]
         if component is not None and any(on_cycle.get(rank) == component for rank in awaited):
-            found.setdefault(component, []).append(operation)
-    return found
+            by_rank.setdefault(component, []).append(operation)
+    return by_rank
 
 
 def _alike(operations: list[Any]) -> dict[Any, set[int]]:
-    found: dict[Any, set[int]] = {}
+    ranks_of: dict[Any, set[int]] = {}
     for operation in operations:
-        found.setdefault(site_key(operation.site), set()).add(operation.task.rank)
-    return found
+        ranks_of.setdefault(site_key(operation.site), set()).add(operation.task.rank)
+    return ranks_of
 
 
 def _let_go(scheduler: Scheduler, operations: list[Any], relief: Relief) -> None:

@@ -126,7 +126,7 @@ class WaitGraph:
         low: dict[int, int] = {}
         stack: list[int] = []
         on_stack: set[int] = set()
-        found: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         for root in self.edges:
             if root in order:
                 continue
@@ -152,10 +152,10 @@ class WaitGraph:
                     if work:
                         low[work[-1][0]] = min(low[work[-1][0]], low[node])
                     if low[node] == order[node]:
-                        self._close(node, stack, on_stack, found)
-        return found
+                        self._close(node, stack, on_stack, numbers)
+        return numbers
 
-    def _close(self, node: int, stack: list[int], on_stack: set[int], found: dict[int, int]) -> None:
+    def _close(self, node: int, stack: list[int], on_stack: set[int], numbers: dict[int, int]) -> None:
         members = []
         while True:
             other = stack.pop()
@@ -164,7 +164,7 @@ class WaitGraph:
             if other == node:
                 break
         if len(members) > 1 or node in self.edges[node]:
-            found.update(dict.fromkeys(members, node))
+            numbers.update(dict.fromkeys(members, node))
 
     def cycle_from(self, start: int) -> tuple[int, ...]:
         """The shortest cycle through a rank, beginning with it; empty if there is none."""

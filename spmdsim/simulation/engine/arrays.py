@@ -114,16 +114,18 @@ def _leave(
     end: float,
 ) -> Message:
     """Put the rank's own message into the mailbox of its receiver."""
-    known, message = comm._scheduler.buffered_sites, comm._own_message
-    if known or message.cached_payload is not None:  # it may stay here, or the general way still looks at it
+    buffered, message = comm._scheduler.buffered_sites, comm._own_message
+    if (
+        buffered or message.cached_payload is not None
+    ):  # it may stay here, or the general way still looks at it
         message = comm._own_message = own_message(comm, comm._task)
     message.array, message.dest, message.tag, message.name = array, dest, tag, name
     message.start, message.end, message.done = start, end, False
     message.known_site = None
-    if known:
+    if buffered:
         frame = _frame(depth + 1)
         message.known_site = (frame.f_code, frame.f_lasti)
-        if site_key(message.known_site) in known:
+        if site_key(message.known_site) in buffered:
             message.array, message.done = array.copy(), True
     box.put(message)
     return message

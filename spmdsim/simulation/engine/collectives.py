@@ -302,10 +302,10 @@ def _reduce_scatter(calls: list[CollectiveCall]) -> None:
 
 def _prefixes(calls: list[CollectiveCall]) -> list[Any]:
     operands = _operands(calls)
-    found = [operands[0] if calls[0].receive is None else operands[0].copy()]
+    prefixes = [operands[0] if calls[0].receive is None else operands[0].copy()]
     for operand in operands[1:]:
-        found.append(_combined(calls[0], found[-1], operand))
-    return found
+        prefixes.append(_combined(calls[0], prefixes[-1], operand))
+    return prefixes
 
 
 def _scan(calls: list[CollectiveCall]) -> None:

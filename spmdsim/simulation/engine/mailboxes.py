@@ -315,12 +315,12 @@ class Mailbox:
         """
         if source != ANY_SOURCE:
             return _first(self.arrived.get(source), tag)
-        found = [message for one in self.arrived.values() if (message := _first(one, tag)) is not None]
-        if not found:
+        candidates = [message for one in self.arrived.values() if (message := _first(one, tag)) is not None]
+        if not candidates:
             return None
         if random is not None:
-            return random.choice(sorted(found, key=lambda message: message.source))
-        return min(found, key=lambda message: message.number)
+            return random.choice(sorted(candidates, key=lambda message: message.source))
+        return min(candidates, key=lambda message: message.number)
 
     def take(self, source: int, tag: int, random: Any = None) -> Message | None:
         """As find, but the message is taken out."""
@@ -357,8 +357,8 @@ class Mailbox:
 
     def waiting_messages(self) -> list[Message]:
         """Everything that has arrived and is not received, in the order sent."""
-        found = [message for first in self.arrived.values() for message in _chain(first)]
-        return sorted(found, key=lambda message: message.number)
+        messages = [message for first in self.arrived.values() for message in _chain(first)]
+        return sorted(messages, key=lambda message: message.number)
 
 
 def _chain(message: Message | None) -> Iterator[Message]:

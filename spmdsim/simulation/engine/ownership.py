@@ -98,12 +98,12 @@ class Ownership:
 
     def _loaded(self, top: str) -> tuple[bool, bool]:
         spec = getattr(sys.modules.get(top), "__spec__", None)
-        known = _loaded.get(top)
-        if known is None or known[0] is not spec:
+        facts = _loaded.get(top)
+        if facts is None or facts[0] is not spec:
             self._specs[top] = spec
-            known = _loaded[top] = (spec, self.own(top), self.own(top) and self._reaches_mpi(top))
-        self._own[top] = known[1]
-        return known[1:]
+            facts = _loaded[top] = (spec, self.own(top), self.own(top) and self._reaches_mpi(top))
+        self._own[top] = facts[1]
+        return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
         """Whether a package, or anything that it imports, names mpi4py."""
@@ -172,14 +172,14 @@ def _is_installed(place: str) -> bool:
 
 def _scan(places: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
     """Whether a package's files name mpi4py, and the top-level names that they import."""
-    known = _scanned.get(places)
-    if known is not None:
-        return known
+    scanned = _scanned.get(places)
+    if scanned is not None:
+        return scanned
     facts = [fact for place in places for fact in _facts(place)]
-    found = any(names for names, _ in facts), frozenset().union(*(imports for _, imports in facts))
+    result = any(names for names, _ in facts), frozenset().union(*(imports for _, imports in facts))
     if places and all(_INSTALLED.search(place) for place in places):
-        _scanned[places] = found
-    return found
+        _scanned[places] = result
+    return result
 
 
 def _facts(place: str) -> Iterator[tuple[bool, frozenset[str]]]:
@@ -197,15 +197,15 @@ def _facts(place: str) -> Iterator[tuple[bool, frozenset[str]]]:
 def _file(path: str) -> tuple[bool, frozenset[str]]:
     try:
         status = os.stat(path)
-        known = _files.get(path)
-        if known is not None and known[:2] == (status.st_mtime_ns, status.st_size):
-            return known[2:]
+        facts = _files.get(path)
+        if facts is not None and facts[:2] == (status.st_mtime_ns, status.st_size):
+            return facts[2:]
         with open(path, "rb") as stream:
-            found = _look_into(stream.read())
+            looked = _look_into(stream.read())
     except OSError:
         return False, frozenset()
-    _files[path] = (status.st_mtime_ns, status.st_size, *found)
-    return found
+    _files[path] = (status.st_mtime_ns, status.st_size, *looked)
+    return looked
 
 
 def _look_into(source: bytes) -> tuple[bool, frozenset[str]]:

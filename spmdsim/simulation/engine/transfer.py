@@ -54,8 +54,8 @@ def start_send(
     if mode is READY:
         scheduler.fail(faults.not_ready(message))
     put(scheduler, box, message)
-    known = scheduler.buffered_sites
-    if mode is BUFFERED or (known and mode is STANDARD and site_key(site) in known):
+    buffered = scheduler.buffered_sites
+    if mode is BUFFERED or (buffered and mode is STANDARD and site_key(site) in buffered):
         message.keep()
         message.done = True
     return message

@@ -76,11 +76,11 @@ class Variables:
     def _own(self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None) -> dict[Any, Any]:
         """The values that are others on this rank. Only variables that the function names have to have one."""
         used = self.program.__code__.co_names
-        found = {
+        own = {
             key: self._value(task, value, names[key] if names else key, names is not None or key in used)
             for key, value in values.items()
         }
-        return {key: value for key, value in found.items() if value is not None}
+        return {key: value for key, value in own.items() if value is not None}
 
     def _value(self, task: Task, value: Any, name: str, used: bool) -> Any:
         """What a value is on this rank, or None if it is no rank's own."""

@@ -100,16 +100,16 @@ def note_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
     if key in scheduler.suspects:
         return
     scheduler.suspects[key] = True
-    found: dict[int, tuple[Any, str]] = {}
+    orders: dict[int, tuple[Any, str]] = {}
     for call in calls:
         parts = [(part, "send") for part in call.send] + [(part, "receive") for part in call.receive]
         for part, side in parts:
             if part.order:
-                found.setdefault(part.order, (call, side))
+                orders.setdefault(part.order, (call, side))
     each = []
     places = []
-    for order in sorted(found, reverse=True):
-        call, side = found[order]
+    for order in sorted(orders, reverse=True):
+        call, side = orders[order]
         places.append(place_of(call.task.rank, call.name, call.site))
         each.append(f"the {side} buffer of rank {call.task.rank} is stored {_ORDERS[order]}")
     text = f"in {places[0]} {' and '.join(each)}: data arrives transposed"

@@ -48,8 +48,8 @@ class Group:
         members = [place if place == PROC_NULL else self.members[place] for place in places]
         if group is None:
             return members
-        known = {member: place for place, member in enumerate(group.members)} | {PROC_NULL: PROC_NULL}
-        return [known.get(member, UNDEFINED) for member in members]
+        place_of = {member: place for place, member in enumerate(group.members)} | {PROC_NULL: PROC_NULL}
+        return [place_of.get(member, UNDEFINED) for member in members]
 
     def Compare(self, group: Group) -> int:
         """IDENT, SIMILAR (same ranks, other order) or UNEQUAL."""
@@ -108,7 +108,7 @@ GROUP_NULL = Group()
 
 
 def _places(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
-    found: list[int] = []
+    places: list[int] = []
     for first, last, stride in ranges:
-        found.extend(range(first, last + (1 if stride > 0 else -1), stride))
-    return found
+        places.extend(range(first, last + (1 if stride > 0 else -1), stride))
+    return places

@@ -102,9 +102,9 @@ class Matched:
     @classmethod
     def from_nobody(cls) -> Matched:
         """The message that PROC_NULL sends."""
-        made = cls()
-        made._message = _NOBODYS
-        return made
+        matched = cls()
+        matched._message = _NOBODYS
+        return matched
 
     def __bool__(self) -> bool:
         return self._message is not None

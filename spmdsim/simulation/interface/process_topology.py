@@ -23,11 +23,11 @@ class Topocomm(Intracomm):
 
     def _neighbours(self) -> list[tuple[int, int]]:
         """Per slot, the neighbour and which of its slots points back: its +1 slot for our -1 slot."""
-        found = []
+        neighbours = []
         for dim in range(len(self._shared.grid[0])):
             before, after = shift(self._shared.grid, self._rank, dim, 1)
-            found += [(before, 2 * dim + 1), (after, 2 * dim)]
-        return found
+            neighbours += [(before, 2 * dim + 1), (after, 2 * dim)]
+        return neighbours
 
     @property
     def inedges(self) -> list[int]:
@@ -141,10 +141,10 @@ class Cartcomm(Topocomm):
         mine = self.Get_coords(self._rank)
         color = rank_at([1 if k else d for d, k in zip(dims, keep)], _masked(mine, keep, False))
         key = rank_at([d if k else 1 for d, k in zip(dims, keep)], _masked(mine, keep, True))
-        made = self._split(color, key, "Sub", _frame(1))
-        made._shared.grid = grid
-        made._shared.name = f"{self._shared.name}.Sub"
-        return Cartcomm.make(made._shared, made._rank, self._task)
+        comm = self._split(color, key, "Sub", _frame(1))
+        comm._shared.grid = grid
+        comm._shared.name = f"{self._shared.name}.Sub"
+        return Cartcomm.make(comm._shared, comm._rank, self._task)
 
 
 def _masked(coords: list[int], keep: list[bool], kept: bool) -> list[int]:
@@ -153,11 +153,11 @@ def _masked(coords: list[int], keep: list[bool], kept: bool) -> list[int]:
 
 def coords_of(dims: Sequence[int], rank: int) -> list[int]:
     """Coordinates of a rank, the last dimension varying fastest."""
-    found = []
+    coords = []
     for extent in reversed(dims):
-        found.append(rank % extent)
+        coords.append(rank % extent)
         rank //= extent
-    return found[::-1]
+    return coords[::-1]
 
 
 def rank_at(dims: Sequence[int], coords: Sequence[int]) -> int:
@@ -197,12 +197,12 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     def answer(calls: list[CollectiveCall]) -> None:
         shared = calls[0].comm
         ranks = shared.ranks[: prod(extents)]
-        made = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Create_cart", grid)
+        state = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Create_cart", grid)
         for call in calls:
-            call.value = made if call.rank < len(ranks) else None
+            call.value = state if call.rank < len(ranks) else None
 
-    found = comm._agree("Create_cart", None, answer, frame)
-    return COMM_NULL if found is None else Cartcomm.make(found, comm._rank, comm._task)
+    agreed = comm._agree("Create_cart", None, answer, frame)
+    return COMM_NULL if agreed is None else Cartcomm.make(agreed, comm._rank, comm._task)
 
 
 def Compute_dims(nnodes: int, dims: Any) -> list[int]:

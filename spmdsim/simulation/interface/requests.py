@@ -133,9 +133,9 @@ class Request:
         begin = operations[0].task.clock if operations else 0.0
         if any(not operation.done for operation in operations):
             _wait_together(operations, every=True)
-        found = [Status() for _ in requests]
-        results = [one._finish_one(status) for one, status in zip(requests, found)]
-        fill_statuses(statuses, found)
+        filled = [Status() for _ in requests]
+        results = [one._finish_one(status) for one, status in zip(requests, filled)]
+        fill_statuses(statuses, filled)
         if operations:
             task = operations[0].task
             if task.scheduler.timeline is not None:
@@ -309,9 +309,9 @@ def _done_positions(requests: Sequence[Request]) -> list[int]:
 
 def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tuple[list[int], list[Any]]:
     places = _done_positions(requests)
-    found = [Status() for _ in places]
-    results = [requests[place]._take(status) for place, status in zip(places, found)]
-    fill_statuses(statuses, found)
+    filled = [Status() for _ in places]
+    results = [requests[place]._take(status) for place, status in zip(places, filled)]
+    fill_statuses(statuses, filled)
     return places, results
 
 

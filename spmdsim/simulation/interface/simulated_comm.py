@@ -65,21 +65,21 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
 
     def __new__(cls, comm: Comm | None = None) -> Any:
         """Another handle on the same communicator, as a copy constructor makes it."""
-        made = super().__new__(cls)
+        self = super().__new__(cls)
         if comm is not None:
-            made.__dict__.update(comm.__dict__)
-        return made
+            self.__dict__.update(comm.__dict__)
+        return self
 
     @classmethod
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
         """The handle of one rank."""
-        made = cls.__new__(cls)
-        made._shared, made._rank, made._holder = shared, rank, task
-        made._scheduler, made._box = shared.scheduler, shared.boxes[rank]
-        made._own_message, made._own_receive = own_message(made, task), own_receive(made, task)
-        made._attributes = {}
-        made.size = shared.size
-        return made
+        comm = cls.__new__(cls)
+        comm._shared, comm._rank, comm._holder = shared, rank, task
+        comm._scheduler, comm._box = shared.scheduler, shared.boxes[rank]
+        comm._own_message, comm._own_receive = own_message(comm, task), own_receive(comm, task)
+        comm._attributes = {}
+        comm.size = shared.size
+        return comm
 
     @property
     def _task(self) -> Task:
@@ -173,8 +173,8 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
         return meet(self, call, name, frame)
 
     def _split(self, color: int, key: int, name: str, frame: Any) -> Any:
-        found = self._agree(name, (color, key), _partition, frame)
-        return COMM_NULL if found is None else Intracomm.make(found[0], found[1], self._task)
+        state = self._agree(name, (color, key), _partition, frame)
+        return COMM_NULL if state is None else Intracomm.make(state[0], state[1], self._task)
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
         """A communicator of the ranks with the same color, ordered by key."""
@@ -190,26 +190,26 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
 
     def Dup(self, info: Any = None) -> Any:
         """A communicator of the same ranks whose messages are apart."""
-        found = self._agree("Dup", None, _duplicate, _frame(1))
-        return type(self).make(found, self._rank, self._task)
+        state = self._agree("Dup", None, _duplicate, _frame(1))
+        return type(self).make(state, self._rank, self._task)
 
     def Clone(self) -> Any:
         """As Dup."""
-        found = self._agree("Clone", None, _duplicate, _frame(1))
-        return type(self).make(found, self._rank, self._task)
+        state = self._agree("Clone", None, _duplicate, _frame(1))
+        return type(self).make(state, self._rank, self._task)
 
     def Idup(self, info: Any = None) -> tuple[Any, Request]:
         """Begin to duplicate; the new communicator is usable at once."""
-        found = self._agree("Idup", None, _duplicate, _frame(1))
-        made = type(self).make(found, self._rank, self._task)
-        return made, Request()
+        state = self._agree("Idup", None, _duplicate, _frame(1))
+        comm = type(self).make(state, self._rank, self._task)
+        return comm, Request()
 
     def Create(self, group: Group) -> Any:
         """A communicator of a group's ranks, made by all ranks together."""
-        found = self._agree("Create", group, _select, _frame(1))
-        if found is None:
+        state = self._agree("Create", group, _select, _frame(1))
+        if state is None:
             return COMM_NULL
-        return Intracomm.make(found, group.Get_rank(), self._task)
+        return Intracomm.make(state, group.Get_rank(), self._task)
 
     @classmethod
     def Get_parent(cls) -> Any:
@@ -279,17 +279,17 @@ class Intracomm(Comm):
         if forming is None:
             name = f"{shared.name}.Create_group"
             forming = shared.forming[key] = CommunicatorState(self._scheduler, group.members, name)
-        made = Intracomm.make(forming, group.Get_rank(), self._task)
+        comm = Intracomm.make(forming, group.Get_rank(), self._task)
         frame = _frame(1)
         call = CollectiveCall(CollectiveRule(lambda calls: None, "barrier"), [], None, {})
-        join(made, call, "Create_group", (frame.f_code, frame.f_lasti))
+        join(comm, call, "Create_group", (frame.f_code, frame.f_lasti))
         if call.done:
             del shared.forming[key]
         else:
             call.waiter = self._task
             self._scheduler.block(call)
         call.take()
-        return made
+        return comm
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
         """A communicator whose ranks sit on a grid, the last dimension varying fastest."""
@@ -343,27 +343,27 @@ def _partition(calls: list[CollectiveCall]) -> None:
     for members in colors.values():
         order = [rank for _, rank in sorted(members)]
         ranks = [shared.ranks[rank] for rank in order]
-        made = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Split")
+        state = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Split")
         for position, rank in enumerate(order):
-            calls[rank].value = (made, position)
+            calls[rank].value = (state, position)
 
 
 def _duplicate(calls: list[CollectiveCall]) -> None:
     shared = calls[0].comm
-    made = CommunicatorState(shared.scheduler, shared.ranks, f"{shared.name}.Dup", shared.grid)
+    state = CommunicatorState(shared.scheduler, shared.ranks, f"{shared.name}.Dup", shared.grid)
     for call in calls:
-        call.value = made
+        call.value = state
 
 
 def _select(calls: list[CollectiveCall]) -> None:
     shared = calls[0].comm
-    made: dict[Any, CommunicatorState] = {}
+    states: dict[Any, CommunicatorState] = {}
     for call in calls:
         group = call.value
         call.value = None
         if shared.ranks[call.rank] in group.members:
-            if group.members not in made:
-                made[group.members] = CommunicatorState(
+            if group.members not in states:
+                states[group.members] = CommunicatorState(
                     shared.scheduler, group.members, f"{shared.name}.Create"
                 )
-            call.value = made[group.members]
+            call.value = states[group.members]

@@ -277,9 +277,9 @@ class Info(dict[str, str]):
 
 
 def _no_proc() -> Matched:
-    made = Matched.from_nobody()
-    made.lasting = True
-    return made
+    matched = Matched.from_nobody()
+    matched.lasting = True
+    return matched
 
 
 def _names() -> dict[str, Any]:
