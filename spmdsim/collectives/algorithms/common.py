@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from spmdsim.collectives.instructions import Chunks
+from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, send
 
 
 def power_below(size: int) -> int:
@@ -74,3 +74,11 @@ def around(start: int, count: int, size: int) -> Chunks:
     if start + count <= size:
         return range(start, start + count)
     return (*range(start, size), *range(start + count - size))
+
+
+def opposite(rounds: Iterable[list[Instruction]]) -> Rounds:
+    """The rounds in which every message goes the other way."""
+    for moves in rounds:
+        yield [
+            send(move.peer, move.chunks) if move.receives else recv(move.peer, move.chunks) for move in moves
+        ]

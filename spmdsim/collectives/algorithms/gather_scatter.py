@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.common import around, doublings
+from spmdsim.collectives.algorithms.common import around, doublings, opposite
 from spmdsim.collectives.instructions import Rounds, recv, send
 
 
@@ -57,12 +57,7 @@ def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
 )
 def scatter_linear(rank: int, size: int, root: int = 0) -> Rounds:
     """Round i: the root sends rank root + i its block."""
-    for i in range(1, size):
-        to = (root + i) % size
-        if rank == root:
-            yield [send(to, to)]
-        else:
-            yield [recv(root, rank)] if rank == to else []
+    return opposite(gather_linear(rank, size, root))
 
 
 @declare(
@@ -75,13 +70,4 @@ def scatter_linear(rank: int, size: int, root: int = 0) -> Rounds:
 )
 def scatter_binomial(rank: int, size: int, root: int = 0) -> Rounds:
     """The binomial gather in reverse."""
-    v = (rank - root) % size
-    for mask in reversed(list(doublings(size))):
-        count = min(mask, size - v - mask)
-        if v % (2 * mask) == 0 and count > 0:
-            peer = (rank + mask) % size
-            yield [send(peer, around(peer, count, size))]
-        elif v % (2 * mask) == mask:
-            yield [recv((rank - mask) % size, around(rank, min(mask, size - v), size))]
-        else:
-            yield []
+    return opposite(reversed(list(gather_binomial(rank, size, root))))

@@ -20,7 +20,12 @@ from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_r
     in_order=True,
 )
 def scan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """Partner r^k, as far as it exists."""
+    """The own vector begins the result."""
+    return _doubling(rank, size, started=True)
+
+
+def _doubling(rank: int, size: int, started: bool) -> Rounds:
+    """Partner r^k, as far as it exists; the first sum from below begins the result, unless it is ``started``."""
     if size > 1:
         yield [copy(0, 1)]
     for k in doublings(size):
@@ -29,7 +34,10 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
             yield []
             continue
         moves = [send(partner, 1), recv(partner, 2), combine(2, 1, left=partner < rank)]
-        yield [*moves, combine(2, 0, left=True)] if partner < rank else moves
+        if partner < rank:
+            moves.append(combine(2, 0, left=True) if started else copy(2, 0))
+            started = True
+        yield moves
 
 
 @declare(
@@ -44,19 +52,7 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
 )
 def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
     """The first sum that arrives from below starts the result."""
-    if size > 1:
-        yield [copy(0, 1)]
-    started = False
-    for k in doublings(size):
-        partner = rank ^ k
-        if partner >= size:
-            yield []
-            continue
-        moves = [send(partner, 1), recv(partner, 2), combine(2, 1, left=partner < rank)]
-        if partner < rank:
-            moves.append(combine(2, 0, left=True) if started else copy(2, 0))
-            started = True
-        yield moves
+    return _doubling(rank, size, started=False)
 
 
 @declare(
