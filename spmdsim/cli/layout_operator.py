@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spmdsim.cli import layout_mindspore
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.reading import literal
@@ -17,8 +16,12 @@ from spmdsim.reading import literal
 Shape = tuple[int, ...]
 
 
+#: Our names of MindSpore's collectives.
+WORDS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
+
+
 @dataclass(frozen=True)
-class Placement:
+class NamedTensor:
     """A tensor of the operator: its name, global shape and layout."""
 
     name: str
@@ -27,7 +30,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Collective:
+class GroupCollective:
     """A collective of the operator, with the groups that run it."""
 
     collective: str
@@ -52,12 +55,35 @@ class Derived:
 
     op: str
     rule: str
-    inputs: tuple[Placement, ...]
-    computed: tuple[Placement, ...]
-    outputs: tuple[Placement, ...]
-    collectives: tuple[Collective, ...]
+    inputs: tuple[NamedTensor, ...]
+    computed: tuple[NamedTensor, ...]
+    outputs: tuple[NamedTensor, ...]
+    collectives: tuple[GroupCollective, ...]
     by_cuts: bool
     further: Mapping[str, Any] = field(default_factory=dict)
+
+
+def describe(
+    op: str,
+    rule: str,
+    operands: Iterable[tuple[Shape, Layout]],
+    results: Sequence[tuple[Shape, Layout, Layout]],
+    collectives: Iterable[GroupCollective],
+    by_cuts: bool,
+    further: Mapping[str, Any] | None = None,
+) -> Derived:
+    """An operator's layouts, its tensors named: operands with their layouts, results as computed and as they are then."""
+    names = [f"result {i}" if len(results) > 1 else "result" for i in range(len(results))]
+    return Derived(
+        op,
+        rule,
+        tuple(NamedTensor(f"operand {i}", *operand) for i, operand in enumerate(operands)),
+        tuple(NamedTensor(name, shape, layout) for name, (shape, layout, _) in zip(names, results)),
+        tuple(NamedTensor(name, shape, layout) for name, (shape, _, layout) in zip(names, results)),
+        tuple(collectives),
+        by_cuts,
+        further or {},
+    )
 
 
 def derive(args: argparse.Namespace) -> Derived:
@@ -73,7 +99,7 @@ def derive(args: argparse.Namespace) -> Derived:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
     shapes = parse_tuples(args.shapes, "--shapes")
     params = dict(_attribute(text) for text in args.attr)
-    if layout_mindspore.is_operator(args.op) and not args.allow_uneven:
+    if is_mindspore(args.op) and not args.allow_uneven:
         return _as_mindspore(args, shapes, params)
     op = find_operator(args.op)
     try:
@@ -87,25 +113,32 @@ def derive(args: argparse.Namespace) -> Derived:
     if args.device_matrix and not args.allow_uneven:
         for i, (layout, shape) in enumerate(zip(placed, shapes)):
             check_even(layout, shape, f"operand {i}")
-    inputs = [
-        Placement(f"operand {i}", shape, layout)
-        for i, (shape, layout) in enumerate(zip(shapes, bound.input_layouts(strategy)))
+    results = [
+        (shape, layout, _result_layout(args, layout, shape))
+        for shape, layout in zip(bound.output_shapes, bound.output_layouts(strategy))
     ]
-    computed, outputs, collectives = [], [], []
-    many = len(bound.output_shapes) > 1
-    for i, (shape, layout) in enumerate(zip(bound.output_shapes, bound.output_layouts(strategy))):
-        name = f"result {i}" if many else "result"
-        wanted = _result_layout(args, layout, shape)
-        computed.append(Placement(name, shape, layout))
-        outputs.append(Placement(name, shape, wanted))
-        collectives += _collectives(layout, wanted, shape)
-    return Derived(
-        op.name, str(bound.rule), tuple(inputs), tuple(computed), tuple(outputs), tuple(collectives), by_cuts
-    )
+    collectives = [step for shape, layout, wanted in results for step in _collectives(layout, wanted, shape)]
+    operands = zip(shapes, bound.input_layouts(strategy))
+    return describe(op.name, str(bound.rule), operands, results, collectives, by_cuts)
+
+
+# ---------------------------------------------------------------- as MindSpore does
+
+
+def is_mindspore(name: str) -> bool:
+    """Whether MindSpore has an operator of that name, as it is written there.
+
+    >>> is_mindspore("ReduceSum"), is_mindspore("matmul")
+    (True, False)
+    """
+    from spmdsim.dialects.mindspore.table import known
+
+    return name in known()
 
 
 def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
-    """The same for an operator that is called as MindSpore calls it."""
+    """The same for an operator that is called as MindSpore calls it: its strategy, its checks, its collectives."""
+    from spmdsim.dialects.mindspore import shard
     from spmdsim.layout.written import parse_order, parse_tuples
 
     strategy = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
@@ -119,7 +152,45 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
         devices = parse_order(args.ranks_order)
         if args.n not in (None, len(devices)):
             raise InputError(f"-n {args.n} was given, but --ranks-order has {len(devices)} ranks")
-    return layout_mindspore.derive(args, shapes, attrs, strategy, out, devices)
+    if strategy is None and devices is None:
+        raise InputError(
+            "--op needs a strategy: --shard with cuts, --in-layouts with a mesh, or only -n ranks"
+        )
+    sharded = shard(args.op, shapes, strategy, out, devices=devices, repeat=args.repeat, attrs=attrs)
+    return describe(
+        args.op,
+        str(sharded.bound.rule) if sharded.bound is not None else sharded.mode or "each dim as it is",
+        zip(sharded.input_shapes, sharded.inputs),
+        list(zip(sharded.output_shapes, sharded.computed, sharded.outputs)),
+        [GroupCollective(WORDS[f.name], f.axes, f.groups) for f in sharded.forward],
+        sharded.by_cuts,
+        _facts(sharded),
+    )
+
+
+def _facts(sharded: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "operator": sharded.operator,
+        "device_matrix": sharded.dev_matrix,
+        "output_device_matrix": sharded.output_dev_matrix,
+        "input_maps": sharded.input_maps,
+        "output_maps": sharded.output_maps,
+        "input_slices": sharded.input_slices,
+        "output_slices": sharded.output_slices,
+        "forward": [str(f) for f in sharded.forward],
+        "repeated_calculation": sharded.repeated_calc,
+        "repeated_side": sharded.repeated_side,
+        "mirror_groups": [sharded.mirror_groups(i) for i in range(len(sharded.inputs))],
+        "virtual_div": sharded.virtual_div,
+    }
+    if sharded.mode:
+        facts["mode"] = sharded.mode
+    if sharded.micro_shards > 1:
+        facts["micro_shards"] = sharded.micro_shards
+    return facts
+
+
+# ---------------------------------------------------------------- what was asked for
 
 
 def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
@@ -225,7 +296,7 @@ def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> 
     return computed.reduced
 
 
-def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[Collective]:
+def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[GroupCollective]:
     from spmdsim.redistribution import plan
 
     if src.canonical == dst.canonical:
@@ -233,5 +304,5 @@ def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[Collective]:
     collectives = []
     for step in plan(src, dst, shape, "float32").steps:
         groups = step.src.mesh.groups(*step.axes) if step.axes else (step.src.mesh.rank_list,)
-        collectives.append(Collective(step.collective, step.axes, groups))
+        collectives.append(GroupCollective(step.collective, step.axes, groups))
     return collectives

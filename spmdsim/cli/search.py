@@ -195,17 +195,11 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
 
 def _settings(args: argparse.Namespace) -> Any:
     from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.cost import load_machine
 
     return Settings(
-        machine=_machine(args.machine), partial=True, recompute=args.recompute, overlap=args.overlap
+        machine=load_machine(args.machine), partial=True, recompute=args.recompute, overlap=args.overlap
     )
-
-
-def _machine(name: str) -> Any:
-    from spmdsim.cost import Machine, load_machine
-
-    known = {"laptop": Machine.laptop, "cluster": Machine.cluster, "accelerators": Machine.accelerators}
-    return known[name]() if name in known else load_machine(name)
 
 
 def _mesh(text: str) -> Mesh:
