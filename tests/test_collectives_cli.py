@@ -151,7 +151,7 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
 ) -> None:
     known = importlib.import_module("spmdsim.collectives.algorithm")._REGISTER["all_gather"]
     limited = replace(known["bruck"], condition="n == p", condition_words="a power of two")
-    monkeypatch.setitem(known, "bruck", limited)
+    monkeypatch.setitem(known.data, "bruck", limited)
     code, text = output(capsys, "check", "bruck", "--collective", "all_gather", "-n", "2..4")
     assert code == 0 and "needs a power of two: not checked on 3 ranks" in text
     code, text = output(capsys, "predict", "all_gather", "-n", "6", "--no-plot")
