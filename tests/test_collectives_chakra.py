@@ -7,7 +7,7 @@ import pytest
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.formats.chakra import chakra_files
-from spmdsim.collectives.formats.goal import goal_of
+from spmdsim.collectives.formats.goal_format import goal_of
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spmdsim.cli.collective.common import parse_bytes, rank_counts
+from spmdsim.cli.collective.schedule_arguments import parse_bytes, rank_counts
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
 from spmdsim.collectives.history import unroll

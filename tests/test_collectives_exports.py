@@ -11,7 +11,7 @@ import pytest
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.counts import count
-from spmdsim.collectives.formats.goal import GoalOperation, goal_of, read_goal
+from spmdsim.collectives.formats.goal_format import GoalOperation, goal_of, read_goal
 from spmdsim.collectives.formats.msccl import msccl_xml
 from spmdsim.errors import InputError, ScheduleError
 

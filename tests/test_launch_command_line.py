@@ -16,7 +16,7 @@ from spmdsim.cli import output
 from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
 from spmdsim.launch import abort
-from spmdsim.launch.doctor import Diagnosis, _blas, _machine
+from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
 from spmdsim.launch.environment import Launched
 from spmdsim.launch.mpi import Launcher, missing, related, vendor_in
 
@@ -119,7 +119,7 @@ def test_the_doctor_answers_in_json():
 
 
 def test_the_doctor_sees_crowded_ranks(monkeypatch):
-    monkeypatch.setattr("spmdsim.launch.doctor.cores", lambda: 2)
+    monkeypatch.setattr("spmdsim.launch.diagnosis.cores", lambda: 2)
     crowded = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 8, 8))}
     roomy = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 2, 2))}
     assert (crowded["ranks"].state, roomy["ranks"].state) == ("note", "ok")

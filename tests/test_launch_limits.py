@@ -227,7 +227,7 @@ def test_models_within_limits(
 ALLOWED = {
     ("simulation/runner.py", "exec"): "the user's program, which simulate is asked to run",
     ("simulation/runner.py", "compile"): "the same, once for all ranks",
-    ("cli/collective/common.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
+    ("cli/collective/schedule_arguments.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
     ("simulation/engine/isolation.py", "exec_module"): "modules that the simulated program imports",
     ("auto_parallel/programs/record_program.py", "run_path"): "the user's program, which search records",
     ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",

@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Examine, and print what was found."""
     from spmdsim.cli.output import console, emit_json, table
-    from spmdsim.launch.doctor import examine
+    from spmdsim.launch.diagnosis import examine
 
     findings = examine(trial=not args.no_trial)
     broken = any(f.state == "broken" for f in findings)

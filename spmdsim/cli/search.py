@@ -88,6 +88,7 @@ def add_parser(subparsers: Subparsers) -> None:
         add(
             f"--{size}",
             type=int,
+            default=None,
             help=argparse.SUPPRESS if size == "itemsize" else f"size of the program: {size}",
         )
     add_limits(add.parser.add_argument, SECONDS)

@@ -17,7 +17,7 @@ def try_mpi() -> list[dict[str, str]]:
     """Try every ability on all ranks; the same answers on each of them.
 
     Returns:
-        Arguments for :class:`spmdsim.launch.doctor.Finding`.
+        Arguments for :class:`spmdsim.launch.diagnosis.Finding`.
     """
     from spmdsim.launch.checks import require_mpi
 

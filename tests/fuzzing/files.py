@@ -24,7 +24,7 @@ from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.auto_parallel.programs.networks import chain
 from spmdsim.auto_parallel.search_result import load_choice
 from spmdsim.collectives import selection
-from spmdsim.collectives.formats.goal import goal_of, read_goal
+from spmdsim.collectives.formats.goal_format import goal_of, read_goal
 from spmdsim.collectives.schedule import schedule_of
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.machine_file import load_machine, machine_to_json

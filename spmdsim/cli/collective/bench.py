@@ -106,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    from spmdsim.cli.collective.common import parse_bytes
     from spmdsim.cli.collective.predict import growing_sizes
+    from spmdsim.cli.collective.schedule_arguments import parse_bytes
 
     if args.iters < 1 or args.warmup_iters < 0:
         raise InputError(f"-n {args.iters} -w {args.warmup_iters}: at least one timed call is needed")
@@ -197,7 +197,7 @@ def _write_timeline(
     import numpy as np
 
     from spmdsim.cli.collective.measure import case_for
-    from spmdsim.cli.collective.recording import write_measured_timeline
+    from spmdsim.cli.collective.message_recording import write_measured_timeline
     from spmdsim.cli.output import remark
 
     emulated = [schedule for schedule in calls.values() if schedule is not None]

@@ -45,7 +45,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, fit, print, write."""
-    from spmdsim.cli.collective.common import parse_bytes
+    from spmdsim.cli.collective.schedule_arguments import parse_bytes
     from spmdsim.launch import launched, start_self
 
     largest = parse_bytes(args.end)

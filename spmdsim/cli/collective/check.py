@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.common import find_algorithm, rank_counts
+from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm

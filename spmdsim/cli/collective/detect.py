@@ -79,8 +79,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Detect; 1 if a table's choice is contradicted by the bits."""
-    from spmdsim.cli.collective.common import parse_bytes
     from spmdsim.cli.collective.predict import growing_sizes
+    from spmdsim.cli.collective.schedule_arguments import parse_bytes
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.common import add_schedule_arguments, schedule_from
+from spmdsim.cli.collective.schedule_arguments import add_schedule_arguments, schedule_from
 
 if TYPE_CHECKING:
     from spmdsim.collectives.facts import Facts
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _schedule(args: argparse.Namespace, name: str):  # type: ignore[no-untyped-def]
     """The schedule, with only those options the algorithm has."""
-    from spmdsim.cli.collective.common import find_algorithm
+    from spmdsim.cli.collective.schedule_arguments import find_algorithm
 
     options = dict(find_algorithm(args.collective, name, args.chunks).options)
     mine = argparse.Namespace(**vars(args))

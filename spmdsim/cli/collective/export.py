@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.cli.collective.schedule_arguments import add_schedule_arguments, parse_bytes, schedule_from
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
     from spmdsim.cli.output import remark, write_file
     from spmdsim.collectives.formats.chakra import chakra_files
-    from spmdsim.collectives.formats.goal import goal_of
+    from spmdsim.collectives.formats.goal_format import goal_of
 
     if args.output is None:
         raise InputError("--format chakra writes one file per rank; name them with -o NAME (NAME.RANK.et)")
@@ -55,7 +55,7 @@ def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
 def run(args: argparse.Namespace) -> int:
     """Export."""
     from spmdsim.cli.output import remark, say, write_file
-    from spmdsim.collectives.formats.goal import goal_of
+    from spmdsim.collectives.formats.goal_format import goal_of
     from spmdsim.collectives.formats.msccl import msccl_xml
 
     schedule = schedule_from(args, args.collective, args.algorithm)

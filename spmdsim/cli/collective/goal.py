@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate; 1 when the program cannot end."""
     from spmdsim.cli.output import emit_json, say
-    from spmdsim.collectives.formats.goal import read_goal
+    from spmdsim.collectives.formats.goal_format import read_goal
     from spmdsim.cost.events.event_program import EventProgram
     from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 

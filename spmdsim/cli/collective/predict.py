@@ -215,7 +215,7 @@ def growing_counts(text: str) -> list[int]:
     >>> growing_counts("2..16x2"), growing_counts("3,6")
     ([2, 4, 8, 16], [3, 6])
     """
-    from spmdsim.cli.collective.common import LARGEST, rank_counts
+    from spmdsim.cli.collective.schedule_arguments import LARGEST, rank_counts
 
     span, _, factor_text = text.partition("x")
     if not factor_text:
@@ -250,7 +250,7 @@ def _growing(low: int, high: int, factor: float) -> list[float]:
 
 
 def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
-    from spmdsim.cli.collective.common import parse_bytes
+    from spmdsim.cli.collective.schedule_arguments import parse_bytes
 
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.common import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.cli.collective.schedule_arguments import add_schedule_arguments, parse_bytes, schedule_from
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.common import Fold, around, doublings
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, around, doublings
 from spmdsim.collectives.instructions import Rounds, recv, send
 
 

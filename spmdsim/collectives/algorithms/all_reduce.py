@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.common import Fold
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold
 from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_reduce, send
 from spmdsim.errors import ScheduleError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import all_gather
-from spmdsim.collectives.algorithms.common import doublings
+from spmdsim.collectives.algorithms.rank_arithmetic import doublings
 from spmdsim.collectives.instructions import Rounds, recv, send
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.broadcast import renamed
-from spmdsim.collectives.algorithms.common import Fold, doublings
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings
 from spmdsim.collectives.instructions import Chunks, Rounds, recv, recv_reduce, send
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import gather_scatter, reduce
 from spmdsim.collectives.algorithms.all_reduce import fold_in
-from spmdsim.collectives.algorithms.common import Fold
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold
 from spmdsim.collectives.instructions import Rounds, recv, recv_reduce, send
 
 

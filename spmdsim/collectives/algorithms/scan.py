@@ -6,7 +6,7 @@ Chunk 0 is the result; scratch chunk 1 is the sum over the aligned group so far,
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.common import doublings
+from spmdsim.collectives.algorithms.rank_arithmetic import doublings
 from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_reduce, send
 
 

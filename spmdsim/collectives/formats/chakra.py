@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spmdsim.collectives.formats.goal import GoalOperation, GoalProgram
+from spmdsim.collectives.formats.goal_format import GoalOperation, GoalProgram
 
 VERSION = "0.0.4"
 #: Kinds of nodes by our operations.
@@ -73,10 +73,10 @@ def chakra_files(program: GoalProgram) -> list[bytes]:
     """The trace file of every rank; by convention they are called ``NAME.RANK.et``.
 
     Args:
-        program: the operations, such as :func:`spmdsim.collectives.formats.goal.goal_of` makes them from a schedule.
+        program: the operations, such as :func:`spmdsim.collectives.formats.goal_format.goal_of` makes them from a schedule.
             Amounts of ``calc`` are microseconds.
 
-    >>> from spmdsim.collectives.formats.goal import GoalOperation, GoalProgram
+    >>> from spmdsim.collectives.formats.goal_format import GoalOperation, GoalProgram
     >>> len(chakra_files(GoalProgram([[GoalOperation("send", 8, 1)], [GoalOperation("recv", 8, 0)]])))
     2
     """
