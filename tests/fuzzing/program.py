@@ -2,7 +2,7 @@
 
 The truth is float64 (complex128) arithmetic on the same inputs. How far a run in a narrower type may be off is
 measured, not guessed: the reference runs a few times with every result moved by a unit roundoff of its terms, up or
-down at random, and a value may differ by a small factor times the largest move seen. Results that are exact in the
+down at random and on from there, and a value may differ by a small factor times the largest move seen. Results that are exact in the
 type (sums and products of small multiples of a power of two, moved elements, integers) must be equal.
 """
 
@@ -48,7 +48,7 @@ class Value:
     """One tensor of a program, as the reference knows it.
 
     ``true`` is float64 or complex128 for floats, else of the type itself; ``noisy`` are the moved runs; ``graded``
-    says whether a gradient flows through it; ``roundoff`` is the coarsest of the types that it was rounded in on its way.
+    says whether a gradient flows through it.
     """
 
     source: Leaf | Operation
@@ -57,14 +57,13 @@ class Value:
     noisy: list[np.ndarray]
     exact: bool
     graded: bool
-    roundoff: float = 0.0
 
     @property
     def tolerance(self) -> np.ndarray | float:
         if self.exact or not self.true.size:
             return 0.0
         moved = np.max([np.abs(run - self.true) for run in self.noisy], axis=0)
-        return 8 * moved + 4 * self.roundoff * np.abs(self.true) + 0.1 * moved.max() + 1e-300
+        return 8 * moved + 4 * unit(self.dtype) * np.abs(self.true) + 0.1 * moved.max() + 1e-300
 
 
 def unit(dtype: np.dtype) -> float:
@@ -170,8 +169,7 @@ class Program:
             if parts
             else [value]
         )
-        roundoff = unit(dtype) if general else 0.0
-        self.values.append(Value(source, dtype, value, noisy, not general, graded, roundoff))
+        self.values.append(Value(source, dtype, value, noisy, not general, graded))
         return len(self.values) - 1
 
     def _general(self, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -251,16 +249,17 @@ class Program:
         dtype = true.dtype if true.dtype.kind in "iub" else self._float_type(operation, true, floats)
         exact = true.dtype.kind in "iub" or self._is_exact(operation, operands, true, dtype)
         noisy = (
-            [self._noisy(operation, operands, k, 0.0 if exact else unit(dtype)) for k in range(NOISY_RUNS)]
+            [
+                self._noisy(operation, operands, true, k, 0.0 if exact else unit(dtype))
+                for k in range(NOISY_RUNS)
+            ]
             if true.dtype.kind in "fc"
             else [true]
         )
         if not all(np.isfinite(run).all() for run in noisy):
             return False  # so near to where it is not defined that no tolerance can be said
         graded = operation.smooth and dtype.kind not in "iub" and any(v.graded for v in operands)
-        rounded = [v.roundoff for v in operands if not v.exact]
-        roundoff = 0.0 if exact else max(unit(dtype), *rounded, 0.0)
-        self.values.append(Value(operation, dtype, true, noisy, exact, graded, roundoff))
+        self.values.append(Value(operation, dtype, true, noisy, exact, graded))
         return True
 
     def _float_type(self, operation: Operation, true: np.ndarray, floats: list[np.dtype]) -> np.dtype:
@@ -284,7 +283,10 @@ class Program:
         small = np.abs(terms).max(initial=0) < 2**12
         return bool(small and (true * 64 == np.rint((true * 64).real) + 1j * np.rint((true * 64).imag)).all())
 
-    def _noisy(self, operation: Operation, operands: list[Value], k: int, unit_roundoff: float) -> np.ndarray:
+    def _noisy(
+        self, operation: Operation, operands: list[Value], true: np.ndarray, k: int, unit_roundoff: float
+    ) -> np.ndarray:
+        """A moved run. What is moved already moves further: else moves may cancel, and seem to be none."""
         with np.errstate(all="ignore"):
             moved = [v.noisy[k % len(v.noisy)] for v in operands]
             result = np.asarray(operation.reference(NUMPY, *moved))
@@ -293,7 +295,10 @@ class Program:
                 if operation.slack is None
                 else np.maximum(operation.slack(*moved), np.abs(result))
             )
-        return result + self.numbers.choice([-1.0, 1.0], size=result.shape) * unit_roundoff * terms
+            away = result - true
+            random_sign = self.numbers.choice([-1.0, 1.0], size=result.shape)
+            direction = np.where(np.abs(away) > 0, away / np.abs(away), random_sign)
+        return result + direction * unit_roundoff * terms
 
     # -- the loss --------------------------------------------------------------------------------------------
 
