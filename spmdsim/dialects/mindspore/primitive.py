@@ -12,14 +12,11 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.host import host, whole
 from spmdsim.dialects.mindspore import sharding as rules
 from spmdsim.dialects.mindspore.arguments import arguments
-from spmdsim.dialects.mindspore.errors import ShardError, refusing
-from spmdsim.dialects.mindspore.interleaved import device_layout
-from spmdsim.dialects.mindspore.layout import MindSporeLayout
+from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.table import TABLE, Row, our_operator
-from spmdsim.dialects.session import alone, current_world
-from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout.cuts import strategy_from_cuts, strategy_from_factors
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import RuleError
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import ShardedOp
 from spmdsim.tensor.watch import watchers
@@ -76,9 +73,7 @@ class Primitive:
             TypeError: something else, or cuts and layouts mixed.
         """
         if in_strategy is not None:
-            _check_written(in_strategy)
-            given, wanted = _of_devices(in_strategy), _of_devices(out_strategy)
-            self._sharding = self.op.shard(given, wanted, repeat=self._repeat)
+            self._sharding = rules.configure(self.op, in_strategy, out_strategy, self._repeat)
         elif out_strategy is not None:
             raise ShardError("an out_strategy needs an in_strategy beside it")
         self._strategies = (in_strategy, out_strategy)
@@ -114,7 +109,7 @@ class Primitive:
         """Our operator, with these parameters."""
         given = typed(operands)
         bound, sharding, strategy = self._bound(given, params)
-        self._check_result(bound, sharding, strategy)
+        rules.check_result(self.row, bound, sharding, strategy)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
         if sharding is None and watchers:  # a search must not take data parallel for configured
             return self.op(*tensors, **params)
@@ -163,58 +158,14 @@ class Primitive:
         """Another primitive."""
         return primitive(name)(*given)
 
-    # -- the strategy ------------------------------------------------------------------------------------
-
     def _bound(
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
         """The rule for these operands, the operator as configured for them, and the strategy meant."""
         bound = self.op.bind([shape_of(x) for x in operands], params)
-        sharding = self._fitted([len(shape) for shape in bound.shapes])
-        return bound, sharding, self._strategy(bound, sharding, current_world().size)
-
-    def _fitted(self, ndims: Sequence[int]) -> ShardedOp | None:
-        """As configured; layouts that were written as one tuple are those of so many dims."""
-        sharding = self._sharding
-        if sharding is None or len(sharding.in_strategy) != len(ndims):
-            return sharding
-        given = sharding.in_strategy
-        fitted = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(given, ndims))
-        if all(a is b for a, b in zip(given, fitted)):
-            return sharding
-        return self.op.shard(_of_devices(fitted), sharding.out_strategy, repeat=self._repeat)
-
-    def _check_result(self, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
-        """Refuse an out_strategy that the operator does not take, or cannot give."""
-        if sharding is not None and sharding.out_strategy is not None:
-            computed = bound.output_layouts(strategy)[0]
-            try:
-                rules.result_layout(
-                    self.row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy
-                )
-            except RuleError as error:
-                raise ShardError(f"{self.name}.shard: {error.message}") from None
-
-    def _strategy(self, bound: BoundRule, sharding: ShardedOp | None, ranks: int) -> Strategy:
-        """The strategy meant, for these shapes on so many ranks."""
-        if sharding is None:
-            return data_parallel(bound, ranks)
-        given = sharding.in_strategy
-        if self.row.of_result and isinstance(given[0], tuple):
-            with refusing(type(self).__name__):
-                factors = rules.cuts_of_result(bound, given, ranks)
-                return strategy_from_factors(bound, factors, ranks, repeat=self._repeat)
-        if isinstance(given[0], Layout):
-            _check_devices(given, ranks)
-        else:
-            try:
-                rules.check_cuts(given, bound.shapes, ranks)
-            except RuleError as error:
-                raise ShardError(f"{self.name}.shard({given}): {error.message}") from None
-        try:
-            return sharding.strategy(bound, ranks)
-        except RuleError as error:
-            raise ShardError(f"{self.name}.shard({given}): {error.message}{alone()}", **error.facts) from None
+        sharding = rules.fitted(self._sharding, [len(shape) for shape in bound.shapes])
+        ranks = current_world().size
+        return bound, sharding, rules.strategy_of(self.row, type(self).__name__, bound, sharding, ranks)
 
     def __repr__(self) -> str:
         return f"{self.name}{self._strategies[0] or ''}"
@@ -265,15 +216,6 @@ def shape_of(operand: Any) -> Shape:
     return tuple(operand.shape if hasattr(operand, "shape") else np.shape(operand))
 
 
-def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
-    """Dim 0 of the first operand over all ranks, if it divides; else the same work everywhere."""
-    try:
-        cuts = rules.default_cuts(bound, ranks)
-    except RuleError:
-        cuts = tuple((1,) * len(shape) for shape in bound.shapes)
-    return strategy_from_cuts(bound, cuts, ranks)
-
-
 def place(operand: Any, layout: Layout) -> Tensor:
     """An operand as a tensor: a parameter is filled in this layout, of an array each rank takes its piece."""
     if isinstance(operand, Tensor):
@@ -291,7 +233,7 @@ def to_tensor(operand: Any) -> Tensor:
     if isinstance(operand, Parameter):
         return operand.everywhere()
     bound = our_operator("identity").bind([shape_of(operand)], {})
-    return place(operand, bound.input_layouts(data_parallel(bound, current_world().size))[0])
+    return place(operand, bound.input_layouts(rules.data_parallel(bound, current_world().size))[0])
 
 
 def typed(operands: Sequence[Any]) -> list[Any]:
@@ -306,32 +248,3 @@ def typed(operands: Sequence[Any]) -> list[Any]:
             x = np.asarray(x, kind)
         found.append(x)
     return found
-
-
-def _of_devices(strategy: Any) -> Any:
-    """The strategy with layouts of devices instead of virtual ranks."""
-    if isinstance(strategy, Layout):
-        return device_layout(strategy)
-    if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
-        return tuple(map(_of_devices, strategy))
-    return strategy
-
-
-def _check_written(given: Any) -> None:
-    if not isinstance(given, (tuple, list)) or not given:
-        raise UsageTypeError(f"a strategy is a tuple with cuts or a layout per operand, but got {given!r}")
-    layouts = [isinstance(entry, Layout) for entry in given]
-    if any(layouts) and not all(layouts):
-        raise UsageTypeError(f"a strategy is written in cuts or in layouts, but this one mixes them: {given}")
-    for entry in given:
-        if not isinstance(entry, (Layout, tuple, list)):
-            raise UsageTypeError(f"a strategy has cuts or a layout per operand, but {given} has {entry!r}")
-
-
-def _check_devices(given: Sequence[Layout], ranks: int) -> None:
-    for layout in given:
-        mesh = layout.mesh
-        if mesh.size != ranks:
-            raise ShardError(
-                f"the device matrix {mesh.shape} has {mesh.size} devices, but {ranks} ranks are running{alone()}"
-            )
