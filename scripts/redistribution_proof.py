@@ -35,15 +35,17 @@ from pathlib import Path
 import numpy as np
 
 if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    ROOT = Path(__file__).resolve().parent.parent
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from every_layout import every_layout, every_mesh
 
 from scripts.least_receptions import corners, every_schedule, kinds, least_sent, optimum
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import Plan, plan
-from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives, sends
-from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound, lower_bounds
+from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.price import largest
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
@@ -151,7 +153,7 @@ def check_moves(world: LockStep, found: Plan, shards: list, after: list, counts:
     direct = [
         sum(t.count for t in receives(src, dst, shape, rank) if t.peer != rank) for rank in range(world.size)
     ]
-    bound = lower_bounds(src, dst, shape).tolist()
+    bound = lower_bound(src, dst, shape).ranks.tolist()
     note(counts, "the direct exchange is at the lower bound on every rank", direct == bound, found)
     note(counts, "the chosen plan is at the lower bound", found.max_nbytes == 8 * max(bound), found)
     back = run(world, plan(dst, src, shape, np.int64), after)

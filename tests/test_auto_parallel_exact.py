@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.optimize
+from brute_force import brute_force
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
@@ -19,7 +20,7 @@ from spmdsim.auto_parallel.programs.networks import bert, chain, gpt, mlp, moe, 
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains
-from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, brute_force, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
 from spmdsim.auto_parallel.solvers.local_search import improve
 from spmdsim.auto_parallel.solvers.pareto import pareto_filter, solutions
 from spmdsim.core import Mesh

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mindspore_cuts import cut_strategies, operator_cuts, step_costs, strategy_cost
 
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import chain, mlp
 from spmdsim.auto_parallel.solvers.pareto import pareto_filter
-from spmdsim.auto_parallel.strategy_candidates import cut_strategies, operator_cuts, prime_factors
+from spmdsim.auto_parallel.strategy_candidates import prime_factors
 from spmdsim.errors import InputError
 from spmdsim.imitations.cost_models import MindSporeModel
-from spmdsim.imitations.mindspore.double_recursion import double_recursion, step_costs
-from spmdsim.imitations.mindspore.operator_cost import operator_cost, strategy_cost
+from spmdsim.imitations.mindspore.double_recursion import double_recursion
+from spmdsim.imitations.mindspore.operator_cost import operator_cost
 from spmdsim.layout.cuts import strategy_from_cuts
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "auto_parallel_mindspore.json").read_text())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from named_dims import NamedDims, named_dims, written
 
-from spmdsim.auto_parallel.baselines import complete, fully_sharded, in_pieces, megatron
+from spmdsim.auto_parallel.baselines import complete, fully_sharded, megatron
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
-from spmdsim.auto_parallel.named_dims import NamedDims, named_dims, written
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import bert, convolutions, gpt, mlp, moe
@@ -21,7 +21,9 @@ from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.auto_parallel.solvers.integer import solve_integer
-from spmdsim.core import Mesh, Rule, Strategy
+from spmdsim.auto_parallel.storage_layouts import split_further
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice
+from spmdsim.core import Layout, Mesh, Rule, Strategy
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
 from spmdsim.imitations.alpa_settings import alpa_settings
@@ -47,6 +49,24 @@ def alpa(
 def parts(found: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
     bound = found.graph.operator(operator).bound
     return tuple(layout.parts for layout in bound.input_layouts(found.strategy(operator)))
+
+
+def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
+    """The same strategies with parameters, gradients and optimiser state in pieces (ZeRO).
+
+    Every parameter is stored in as many pieces as there are ranks that its gradient is reduced over, where its sizes
+    allow that: gradients are scattered instead of reduced, parameters gathered for use.
+    """
+    graph, stored = choice.graph, dict[int, Layout | None]()
+    for value in graph.parameters:
+        layout = choice.layouts[value.index].reduced
+        for reader, operand in graph.consumers[value.index][:1]:
+            bound = graph.operators[reader].bound
+            pending = bound.gradient_layout(choice.strategies[reader], operand).canonical.partial_axes
+            axes = [axis for axis in pending if axis not in layout.split_axes]
+            layout = split_further(layout, axes, value.shape, settings.nested) or layout
+        stored[value.index] = layout
+    return complete(graph, choice.mesh, choice.strategies, settings, stored.get)
 
 
 def test_large_batch_is_data_parallel() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from brute_force import brute_force
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.proof import arguments, prove
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
-from spmdsim.auto_parallel.solvers.integer import brute_force, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.integer import smallest_memory, solve_integer
 from spmdsim.auto_parallel.solvers.local_search import improve
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine

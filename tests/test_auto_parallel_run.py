@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factor_grid import best_factor_grid
 from ml_dtypes import bfloat16 as BF16
 
 from spmdsim import ops
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.einsum_grid import best_factor_grid
 from spmdsim.auto_parallel.execute import Applied, Parallelised, compare_bytes, run
 from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
 from spmdsim.auto_parallel.programs.record_program import record_program

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from every_layout import every_layout
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
@@ -31,7 +32,6 @@ from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeMod
 from spmdsim.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.even_moves import even_move, price_move
-from spmdsim.redistribution.every import every_layout
 from spmdsim.redistribution.exchange.exchange_volume import busiest
 
 #: Nodes of two ranks, so that axes of small meshes cross nodes.

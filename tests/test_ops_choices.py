@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_layout import every_layout
 from layout_cases import cases
 
 import spmdsim.ops as ops
@@ -17,7 +18,6 @@ from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
-from spmdsim.redistribution.every import every_layout
 
 PLACEMENTS = {"R": Replicate(), "P": Partial("sum"), **{f"S{d}": Shard(d) for d in range(3)}}
 

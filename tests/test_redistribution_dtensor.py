@@ -6,16 +6,23 @@ import itertools
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.imitations.dtensor.graph_planner import in_mesh_order, ordered_steps, path_cost, short
+from spmdsim.imitations.dtensor.graph_planner import (
+    OrderedStep,
+    in_mesh_order,
+    ordered_steps,
+    short,
+    transitions,
+)
 from spmdsim.imitations.dtensor.greedy_planner import DTensorPlan, greedy_steps
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.every import every_layout
 
 PEERS = json.loads((Path(__file__).parent / "vectors/redistribution_peers.json").read_text())
 
@@ -109,6 +116,15 @@ def test_the_cheapest_path_takes_the_published_collectives() -> None:
         # Elsewhere theirs takes more collectives: it does not try every path.
         assert sum(names.values()) <= sum(wanted.values())
     assert agree >= len(runs) - 6
+
+
+def path_cost(steps: Sequence[OrderedStep], src: Layout, nbytes: int = 1) -> float:
+    """The price of a path from a layout, in microseconds."""
+    total, layout = 0.0, src
+    for step in steps:
+        total += next(price for price, other in transitions(layout, nbytes) if other == step)
+        layout = step.layout
+    return total
 
 
 @pytest.mark.parametrize("shape", [(16, 8), (8, 16, 32)])

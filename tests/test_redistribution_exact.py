@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_layout import every_layout, every_mesh
 
 from scripts import redistribution_proof as proof
 from scripts.least_receptions import least_sent
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.even_pieces import even_volume
 from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
@@ -24,7 +24,7 @@ from spmdsim.redistribution.exchange.few_ranks import FewVolume
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exchange.transfer_columns import Transfers
-from spmdsim.redistribution.lower_bound import lower_bounds
+from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.redistribution.plan_candidates import REDUCED, candidates, endpoints
 from spmdsim.redistribution.price import (
     Prices,
@@ -121,7 +121,7 @@ def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
         after = proof.run(world, found, shards)
         proof.note(counts, "right", proof.holds(after, whole, dst, shape), found)
         if not src.partial:
-            bound = 8 * max(lower_bounds(src, dst, shape).tolist(), default=0)
+            bound = 8 * max(lower_bound(src, dst, shape).ranks.tolist(), default=0)
             proof.note(counts, "at the bound", found.max_nbytes == bound, found)
     assert counts["right"] == len(pairs) and not counts["FAILED: at the bound"]
     assert counts["at the bound"] > 500

@@ -8,7 +8,7 @@ import pytest
 
 from spmdsim import Mesh, plan
 from spmdsim.core import Layout, Partial, Replicate, Shard
-from spmdsim.redistribution.lower_bound import lower_bound, lower_bound_elements
+from spmdsim.redistribution.lower_bound import lower_bound
 
 
 def share(indices: list[int], parts: int, place: int) -> list[int]:
@@ -42,7 +42,7 @@ def test_what_moves_is_what_is_missing(sizes, shape):
     places = [dict(zip(mesh.axes, p)) for p in itertools.product(*map(range, sizes))]
     for src, dst in itertools.product(layouts, repeat=2):
         missing = [len(elements(dst, shape, at) - elements(src, shape, at)) for at in places]
-        assert [lower_bound_elements(src, dst, shape, rank) for rank in range(mesh.size)] == missing
+        assert lower_bound(src, dst, shape).ranks.tolist() == missing
         assert lower_bound(src, dst, shape)[:2] == (max(missing), sum(missing))
         assert [plan(src, dst, shape, "f8").lower_bound(rank) for rank in range(mesh.size)] == [
             8 * m for m in missing
@@ -57,6 +57,4 @@ def test_sums_on_paper(ranks):
     everywhere, split = mesh(None), mesh("a")
     assert lower_bound(pending, everywhere, shape)[:2] == (60 * (ranks - 1) // ranks, 60 * (ranks - 1))
     assert lower_bound(pending, split, shape)[:2] == (30 * (ranks - 1) // ranks, 30 * (ranks - 1))
-    assert [lower_bound_elements(pending, split, shape, r) for r in range(ranks)] == [
-        30 * (ranks - 1) // ranks
-    ] * ranks
+    assert lower_bound(pending, split, shape).ranks.tolist() == [30 * (ranks - 1) // ranks] * ranks

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from counted import calls
+from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import PlanError
 from spmdsim.layout.refine import common_mesh, refine
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.every import every_layout
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.price import largest
 

@@ -7,11 +7,11 @@ import random
 
 import numpy as np
 import pytest
+from every_layout import every_layout
 
 from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.every import every_layout
 from spmdsim.redistribution.reshape.factor import factor
 from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
 from spmdsim.redistribution.step import Step

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_layout import every_layout, every_mesh
 
 from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 

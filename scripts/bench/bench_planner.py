@@ -15,17 +15,22 @@ from __future__ import annotations
 import argparse
 import gc
 import random
+import sys
 import time
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import refine
 from spmdsim.redistribution import adders, lower_bound, plan, plan_candidates, planner, price
-from spmdsim.redistribution.every import every_layout, every_mesh
 from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_volume, few_ranks, grid
 from spmdsim.redistribution.reshape import flat
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
+
+from every_layout import every_layout, every_mesh
 
 Shape = tuple[int, ...]
 SHAPES: dict[int, list[Shape]] = {

@@ -11,7 +11,6 @@ from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.solvers.elimination import eliminate
-from spmdsim.auto_parallel.storage_layouts import split_further
 from spmdsim.auto_parallel.strategy_candidates import configured_strategy, device_matrices
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
@@ -137,24 +136,6 @@ def _given(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
         return operator
     own = operator.out is not None and configured_strategy(operator, mesh) == strategy
     return replace(operator, configured=None, out=operator.out if own else None)
-
-
-def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
-    """The same strategies with parameters, gradients and optimiser state in pieces (ZeRO).
-
-    Every parameter is stored in as many pieces as there are ranks that its gradient is reduced over, where its sizes
-    allow that: gradients are scattered instead of reduced, parameters gathered for use.
-    """
-    graph, stored = choice.graph, dict[int, Layout | None]()
-    for value in graph.parameters:
-        layout = choice.layouts[value.index].reduced
-        for reader, operand in graph.consumers[value.index][:1]:
-            bound = graph.operators[reader].bound
-            pending = bound.gradient_layout(choice.strategies[reader], operand).canonical.partial_axes
-            axes = [axis for axis in pending if axis not in layout.split_axes]
-            layout = split_further(layout, axes, value.shape, settings.nested) or layout
-        stored[value.index] = layout
-    return complete(graph, choice.mesh, choice.strategies, settings, stored.get)
 
 
 def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, StrategyChoice]:

@@ -48,7 +48,6 @@ elements; beyond, ranks are not weighted. Tables print the ratio where a plan do
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -100,27 +99,6 @@ def contributions(src: Layout, dst: Layout) -> int:
     return src.mesh.axis_size(*reduced_axes(src, dst)) if src.partial else 1
 
 
-def lower_bound_elements(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> int:
-    """Elements that ``rank`` must receive at least to get from ``src`` to ``dst``, as :attr:`ReceptionBound.ranks` says.
-
-    Args:
-        src: the layout before, on any mesh.
-        dst: the layout after.
-        shape: global shape.
-        rank: the rank; one outside the target's mesh receives nothing.
-
-    >>> from spmdsim.core import Mesh
-    >>> mesh = Mesh((4,), ("x",))
-    >>> lower_bound_elements(mesh("x", None), mesh(None, "x"), (8, 8), 0)
-    12
-    >>> lower_bound_elements(mesh(None, None, partial="x"), mesh(None, None), (8, 8), 0)
-    96
-    """
-    if rank not in dst.mesh:
-        return 0
-    return int(lower_bound(src, dst, tuple(shape)).ranks[dst.mesh.position(rank)])
-
-
 @lru_cache(maxsize=1024)
 def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
     """The least that any algorithm receives to get from ``src`` to ``dst``.
@@ -162,11 +140,6 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Recept
     total = elements * (terms + wanting - 1) - covered
     least = -(-total // (mesh.size + src.mesh.size - int((here >= 0).sum())))
     return ReceptionBound.of_each(np.maximum(-(-wanted // lines), least), total)
-
-
-def lower_bounds(src: Layout, dst: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    """:func:`lower_bound_elements` for every position of the target's mesh, as one int64 array."""
-    return lower_bound(src, dst, shape).ranks
 
 
 def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from spmdsim.core import Layout, Shard
@@ -67,7 +67,7 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[OrderedStep
             return steps
         if cost > best.get(layout, math.inf):
             continue
-        for price, step in _moves(layout, nbytes):
+        for price, step in transitions(layout, nbytes):
             total = cost + price
             if total < best.get(step.layout, math.inf) - 1e-12:
                 best[step.layout] = total
@@ -76,16 +76,7 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[OrderedStep
     raise PlanError(f"DTensor has no way from {src} to {dst}")
 
 
-def path_cost(steps: Sequence[OrderedStep], src: Layout, nbytes: int = 1) -> float:
-    """The price of a path from a layout, in microseconds."""
-    total, layout = 0.0, src
-    for step in steps:
-        total += next(price for price, other in _moves(layout, nbytes) if other == step)
-        layout = step.layout
-    return total
-
-
-def _moves(layout: Layout, nbytes: int) -> Iterator[tuple[float, OrderedStep]]:
+def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, OrderedStep]]:
     """Every transition from a layout, with its price in microseconds."""
     mesh, local = layout.mesh, nbytes / layout.shard_count
     pending = dict(layout.partial)

@@ -116,24 +116,7 @@ def double_recursion(
     return _Search(graph, ranks, version, order).run()
 
 
-def step_costs(
-    operator: Operator, done: dict[str, int], pieces: int, version: str
-) -> dict[str, float | None]:
-    """Symbolic costs of the next cut of one operator; None for a factor that cannot be cut.
-
-    Args:
-        operator: the operator.
-        done: pieces per factor so far.
-        pieces: into how many pieces the step cuts.
-        version: which variant.
-    """
-    kind = _Kind(operator.bound, operator.bound.contraction, version)
-    state = tuple(done.get(f, 1) for f in kind.factors)
-    costs = kind.costs(state, pieces)
-    return {factor: costs[k] for k, factor in enumerate(kind.factors)}
-
-
-class _Kind:
+class CutCosts:
     """What all operators with the same rule and sizes share: costs of cuts, by pieces per factor so far."""
 
     def __init__(self, bound: BoundRule, contraction: bool, version: str) -> None:
@@ -213,7 +196,7 @@ class _Search:
         self.steps = prime_factors(ranks)
         kinds: dict[tuple[BoundRule, bool], int] = {}
         identities: dict[int, int] = {}
-        self.kinds: list[_Kind] = []
+        self.kinds: list[CutCosts] = []
         self.kind_of: list[int] = []
         for operator in graph.operators:
             number = identities.get(id(operator.bound))
@@ -221,7 +204,7 @@ class _Search:
                 key = (operator.bound, operator.bound.contraction)
                 if key not in kinds:
                     kinds[key] = len(self.kinds)
-                    self.kinds.append(_Kind(operator.bound, operator.bound.contraction, version))
+                    self.kinds.append(CutCosts(operator.bound, operator.bound.contraction, version))
                 number = identities[id(operator.bound)] = kinds[key]
             self.kind_of.append(number)
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}

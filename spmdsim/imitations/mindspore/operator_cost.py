@@ -14,8 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spmdsim.auto_parallel.programs.graph import Operator
-from spmdsim.core import BoundRule, Strategy
 from spmdsim.errors import InputError
 from spmdsim.imitations.cost_models import MindSporeModel
 
@@ -107,25 +105,3 @@ def _cuts(part: Shape, shape: Shape) -> list[int]:
     if len(part) != len(shape) or any(b <= 0 or a % b for a, b in zip(shape, part)):
         raise InputError(f"a slice of shape {tuple(part)} does not divide a tensor of shape {tuple(shape)}")
     return [a // b for a, b in zip(shape, part)]
-
-
-def strategy_cost(
-    operator: Operator, strategy: Strategy, parameters: Sequence[bool], itemsize: int = 4
-) -> OperatorCost:
-    """The same for an operator of a graph and one of its strategies."""
-    bound = operator.bound
-    slices = [_slice(bound, strategy, term, shape) for term, shape in zip(bound.inputs, bound.shapes)]
-    results = [
-        _slice(bound, strategy, term, shape) for term, shape in zip(bound.outputs, bound.output_shapes)
-    ]
-    last = bound.inputs[0][-1] if bound.inputs and bound.inputs[0] else ()
-    reduces = operator.bound.contraction and any(f in bound.reduced(0) for f in last)
-    ranks = strategy.mesh.size
-    return operator_cost(slices, bound.shapes, results, parameters, itemsize, reduces=reduces, devices=ranks)
-
-
-def _slice(
-    bound: BoundRule, strategy: Strategy, term: Sequence[Sequence[str]], shape: Shape
-) -> tuple[int, ...]:
-    parts = (math.prod(strategy.parts(f) for f in dim) for dim in term)
-    return tuple(size // cut for size, cut in zip(shape, parts))

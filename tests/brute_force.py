@@ -1,0 +1,56 @@
+"""The cheapest assignment of a choice problem by trying all of them: what the solvers are compared with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem, Solution
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
+from spmdsim.errors import InputError
+
+
+def brute_force(problem: ChoiceProblem, limit: float | None = None, most: int = 5_000_000) -> Solution:
+    """The cheapest assignment by trying all of them.
+
+    Raises:
+        InputError: there are more than ``most``.
+        DoesNotFitError: none stays below the limit.
+    """
+    hubs = set(problem.hubs)
+    sizes = tuple(1 if v in hubs else n for v, n in enumerate(problem.sizes))
+    combinations = math.prod(sizes)
+    if combinations > most:
+        raise InputError(f"{combinations:.1e} assignments are too many to try; at most {most:.1e}")
+    seconds, memory = np.zeros(sizes), np.zeros(sizes)
+    for rows, pairs, total in (
+        (problem.seconds, problem.pairs, seconds),
+        (problem.memory, problem.memory_pairs, memory),
+    ):
+        for i, row in enumerate(rows):
+            if i not in hubs:
+                total += row.reshape([-1 if k == i else 1 for k in range(len(sizes))])
+        for (i, j), m in pairs.items():
+            if i not in hubs and j not in hubs:
+                total += m.reshape([sizes[k] if k in (i, j) else 1 for k in range(len(sizes))])
+    for hub in problem.hubs:
+        # What the others choose decides the hub: no combination of hubs has to be tried.
+        seconds += np.minimum.reduce([_with_hub(problem, hub, s) for s in range(problem.sizes[hub])])
+    if limit is not None:
+        seconds = np.where(memory <= limit, seconds, np.inf)
+    best = np.unravel_index(int(seconds.argmin()), sizes)
+    if not np.isfinite(seconds[best]):
+        raise DoesNotFitError.below(limit or 0.0, float(memory.min()))
+    return Solution.of(problem, problem.with_best_hubs([int(k) for k in best]), "brute force", True)
+
+
+def _with_hub(problem: ChoiceProblem, hub: int, state: int) -> np.ndarray:
+    """What a hub in one state costs, for every combination of the others."""
+    count = len(problem)
+    total = np.full((1,) * count, problem.seconds[hub][state])
+    for (i, j), m in problem.pairs.items():
+        if hub in (i, j):
+            v, row = (j, m[state]) if i == hub else (i, m[:, state])
+            total = total + row.reshape([-1 if k == v else 1 for k in range(count)])
+    return total
