@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,107 @@ def test_rooms_of_the_simulation_open_one_way():
             wrong = found - {room, *left}
             assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
     assert seen > len(rooms)
+
+
+def imported_files(tree: ast.AST, files: dict[str, Path], *, everywhere: bool) -> set[str]:
+    """The modules of the package that a tree imports, at its top or everywhere, as Python runs it."""
+    found, waiting = set(), [tree]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = (f"{node.module}.{alias.name}" for alias in node.names)
+                found |= {name if name in files else node.module for name in names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                waiting.append(node)
+    return found & {*files}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules of which each imports every other, directly or through others."""
+    reach = {name: {*targets} - {name} for name, targets in graph.items()}
+    changed = True
+    while changed:
+        changed = False
+        for targets in reach.values():
+            more = set().union(*(reach[target] for target in targets)) - targets if targets else set()
+            targets |= more
+            changed |= bool(more)
+    groups = {tuple(sorted(b for b in reach[a] if a in reach[b])) for a in reach if a in reach[a]}
+    return sorted(map(list, groups))
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.AST]:
+    """Every file of the package by its module's name, without what only type checkers follow."""
+    names = {
+        path: ".".join(("spmdsim", *path.relative_to(ROOT).with_suffix("").parts))
+        for path in ROOT.rglob("*.py")
+    }
+    return {
+        name.removesuffix(".__init__"): without_types(ast.parse(path.read_text()))
+        for path, name in names.items()
+    }
+
+
+#: Rooms in which an import inside of a function makes no circle, either.
+NO_HIDDEN_CIRCLES = tuple(f"spmdsim.{room}" for room in ("redistribution", "auto_parallel", "imitat"))
+
+
+def test_no_files_import_one_another_in_a_circle(trees):
+    files = dict.fromkeys(trees, ROOT)
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+    graph = {name: imported_files(tree, files, everywhere=False) for name, tree in trees.items()}
+    assert sum(map(len, graph.values())) > 1000 and not circles(graph)
+    hidden = {
+        name: imported_files(
+            tree,
+            files,
+            everywhere=name.startswith(NO_HIDDEN_CIRCLES) and name != "spmdsim.redistribution.step",
+        )
+        for name, tree in trees.items()
+    }
+    assert not circles(hidden)
+
+
+#: The folders inside of these rooms, from left to right; the files beside them see all of them.
+FOLDERS = {
+    "auto_parallel": {"programs": (), "solvers": (), "costs": ("programs", "solvers")},
+    "redistribution": {"exchange": (), "reshape": ("exchange",), "ways": ("exchange",)},
+    "imitations": {"dtensor": (), "mindspore": (), "oneflow": (), "paddle": ()},
+}
+
+
+@pytest.mark.parametrize("room", FOLDERS)
+def test_folders_of_a_room_open_one_way(room: str):
+    assert {path.parent.name for path in (ROOT / room).glob("*/__init__.py")} == {*FOLDERS[room]}
+    for folder, left in FOLDERS[room].items():
+        for path in sorted((ROOT / room / folder).rglob("*.py")):
+            rooms = inner_imports(without_types(ast.parse(path.read_text())), room)
+            wrong = rooms & {*FOLDERS[room]} - {folder, *left}
+            assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+#: Names that several files still share: the list only gets shorter. A file of ``cli`` is called as its command, and
+#: dialects have the names of the systems that they speak.
+SHARED_FILES = {"broadcast", "check", "emulated", "layers", "losses", "reduce", "start"}
+SHARED_CLASSES = {"Call", "Calls", "Collective", "Group", "Op", "Pieces", "Place"}
+
+
+def test_names_of_files_and_classes_are_there_once(trees):
+    files: Counter[str] = Counter()
+    classes: Counter[str] = Counter()
+    for name, tree in trees.items():
+        room, *parts = name.split(".")[1:] or [""]
+        if room == "dialects":
+            continue
+        if parts and room != "cli" and not any(name == other.rpartition(".")[0] for other in trees):
+            files[parts[-1]] += 1
+        classes.update(node.name for node in ast.iter_child_nodes(tree) if isinstance(node, ast.ClassDef))
+    assert len(files) > 300 and len(classes) > 300
+    assert {name for name, count in files.items() if count > 1} <= SHARED_FILES
+    assert {name for name, count in classes.items() if count > 1} <= SHARED_CLASSES
 
 
 def test_only_the_mpi_world_imports_mpi4py():

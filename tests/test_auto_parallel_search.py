@@ -14,16 +14,16 @@ from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.frontier import frontier, frontier_table
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program, gpt, mlp, tutorial
 from spmdsim.auto_parallel.programs.repeated_layers import find_repeats, mark_layers
+from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
-from spmdsim.auto_parallel.solvers.pareto import frontier, frontier_table
-from spmdsim.auto_parallel.solvers.propagation import propagate
 from spmdsim.auto_parallel.strategy_candidates import binary_mesh, device_matrices, mesh_strategies
 from spmdsim.core import Mesh
 from spmdsim.cost import CostModel, Machine

@@ -10,7 +10,7 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, PlanError, WorldError
-from spmdsim.redistribution.rows import SPARSE, distinct, row_frame, row_step
+from spmdsim.redistribution.sparse_lookup import SPARSE, distinct, row_frame, row_step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly
 

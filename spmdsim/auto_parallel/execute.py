@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.record_program import record_call
+from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
@@ -170,8 +171,6 @@ class Parallelised:
         if known is not None:
             with watching(Applied(known)):
                 return self.function(*arguments)
-        from spmdsim.auto_parallel.search import search
-
         result, graph, ranks = record_call(self.function, *arguments)
         self._found[_key(arguments)] = search(graph, ranks, method=self.method, settings=self.settings)
         return result

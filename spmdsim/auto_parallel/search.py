@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
+from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, model_on, solve
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import Solution
-from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
-from spmdsim.auto_parallel.solvers.heuristics import by_propagation, by_recursion, expressing
-from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
 from spmdsim.auto_parallel.strategy_candidates import (
     binary_mesh,
     configured_strategy,
@@ -36,10 +35,6 @@ METHODS = {
     "double_recursion": "double_recursion",
     "recursive_programming": "double_recursion",
 }
-#: So often the limit of the integer programme is lowered to meet a limit of the peak.
-MOST_LIMITS = 6
-#: More operators than this have their repeated layers tied.
-TIE_ABOVE = 400
 #: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
 MOST_BINARY_AXES = 4
 
@@ -165,109 +160,6 @@ def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
     return Mesh(shape, [f"d{k}" for k in range(len(shape))])
 
 
-def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
-    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited."""
-    model = _model(graph, mesh, settings)
-    solution = solve(model, memory)
-    choice = model.choice(solution.states)
-    return SearchResult(choice, settings, solution.method, optimal=solution.optimal, limit=memory)
-
-
-def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> SearchResult | None:
-    """The optimum on one mesh by elimination; None where its tables would be too large."""
-    tie = settings.tie or len(graph.operators) > TIE_ABOVE
-    model = ChoiceModel(graph, mesh, replace(settings, tie=tie))
-    solution = _eliminate(model)
-    return (
-        None if solution is None else SearchResult(model.choice(solution.states), settings, solution.method)
-    )
-
-
-def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
-    """The cheapest assignment of a model; with a limit, one whose peak memory stays below it."""
-    free = _eliminate(model)
-    if memory is None:
-        return free or solve_integer(model.problem)
-    if free is not None and _peak(model, free) <= memory:
-        return free
-    return _within(model, memory)
-
-
-def _peak(model: ChoiceModel, solution: Solution) -> int:
-    return peak_memory(model.choice(solution.states), model.settings).peak
-
-
-def _within(model: ChoiceModel, memory: float) -> Solution:
-    """The cheapest assignment whose peak stays below a limit.
-
-    The programme limits what lives throughout and what is kept for the backward pass. What is alive besides at the
-    peak is known of an assignment only, so the programme's limit is lowered until the peak is low enough.
-
-    Raises:
-        DoesNotFitError: not even the assignments that keep least fit.
-    """
-    peak, least = _lowest(model)
-    if peak > memory:
-        raise DoesNotFitError.below(memory, peak)
-    limit = memory
-    for k in range(MOST_LIMITS):
-        try:
-            found = solve_integer(model.problem, limit)
-        except DoesNotFitError:
-            break
-        above = _peak(model, found) - memory
-        if above <= 0:
-            return found if k == 0 else replace(found, optimal=False)
-        limit = min(limit, found.memory) - max(above, 1.0)
-    return replace(least, optimal=False)
-
-
-def _lowest(model: ChoiceModel) -> tuple[int, Solution]:
-    """The assignment with the lowest peak, of those that keep (nearly) least."""
-    kept = smallest_memory(model.problem)
-    found = [solve_integer(model.problem, slack * kept) for slack in (1.0, 1.1)]
-    return min(((_peak(model, one), one) for one in found), key=lambda pair: pair[0])
-
-
-def _eliminate(model: ChoiceModel) -> Solution | None:
-    try:
-        return eliminate(model.problem)
-    except TooWideError:
-        return None
-
-
-def _model(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel:
-    """The choices on a mesh; with uneven pieces where no operator has even ones.
-
-    Raises:
-        InputError: no operator can use the mesh.
-    """
-    model = ChoiceModel(graph, mesh, settings)
-    if settings.even and not _is_used(model):
-        model = ChoiceModel(graph, mesh, replace(settings, even=False))
-    _check_usable(model)
-    return model
-
-
-def _is_used(model: ChoiceModel) -> bool:
-    small = model.mesh.size == 1 or not model.graph.operators
-    return small or any(strategy.splits for states in model.states for strategy in states.strategies)
-
-
-def _check_usable(model: ChoiceModel) -> None:
-    """Refuse a mesh that no operator can use."""
-    if _is_used(model):
-        return
-    operator = max(model.graph.operators, key=lambda o: o.bound.flops)
-    sizes = ", ".join(f"{factor}={size}" for factor, size in operator.bound.sizes.items())
-    raise InputError(
-        f"no operator can use {model.mesh.size} ranks as {model.mesh}: every dim has fewer elements than ranks, or must stay whole, as in the largest operator "
-        f"with {sizes}",
-        operator=operator.name,
-        **({"at": operator.where} if operator.where else {}),
-    )
-
-
 def _best_mesh(
     graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None
 ) -> SearchResult:
@@ -303,11 +195,19 @@ def _best_mesh(
     )
 
 
+def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
+    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited."""
+    model = model_on(graph, mesh, settings)
+    solution = solve(model, memory)
+    choice = model.choice(solution.states)
+    return SearchResult(choice, settings, solution.method, optimal=solution.optimal, limit=memory)
+
+
 def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel | InputError:
     """The choices on a mesh, or why there are none."""
     try:
         model = ChoiceModel(graph, mesh, settings)
-        _check_usable(model)
+        check_usable(model)
     except InputError as error:
         return error
     return model

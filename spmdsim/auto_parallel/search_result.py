@@ -13,6 +13,7 @@ from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.optimum import model_on, optimum, solve
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
@@ -160,15 +161,14 @@ class SearchResult:
         The optimum is the best one on the meshes that a search of it would try, and on this one. Both are priced by
         their plans.
         """
-        from spmdsim.auto_parallel.search import optimum
-
         if self.optimal:
             return 0.0
         if len(self.graph.operators) > 2000 or self.limit is not None:
             return None
         meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
-        found = [optimum(self.graph, mesh, self.settings) for mesh in meshes]
-        best = min((one.seconds for one in found if one is not None), default=None)
+        choices = [optimum(self.graph, mesh, self.settings) for mesh in meshes]
+        seconds = (evaluate(one, self.settings, self.moves).seconds for one in choices if one is not None)
+        best = min(seconds, default=None)
         return None if best is None else self.seconds / best - 1.0 if best else 0.0
 
     def why(self, operator: str, given: Any) -> WhyNot:
@@ -178,11 +178,12 @@ class SearchResult:
             operator: its name.
             given: cuts such as ``((2, 4), (4, 1))``, or a mapping of factors to axes.
         """
-        from spmdsim.auto_parallel.search import search_mesh
-
-        graph = self.graph.configure(**{operator: given})
-        other = search_mesh(graph, self.mesh, replace(self.settings, tie=False))
-        return WhyNot(self.graph.operator(operator), self, replace(other, method=f"with {operator} given"))
+        settings = replace(self.settings, tie=False)
+        model = model_on(self.graph.configure(**{operator: given}), self.mesh, settings)
+        solution = solve(model)
+        method = f"with {operator} given"
+        other = SearchResult(model.choice(solution.states), settings, method, optimal=solution.optimal)
+        return WhyNot(self.graph.operator(operator), self, other)
 
     # -- files --------------------------------------------------------------------------------------
 

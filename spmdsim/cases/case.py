@@ -15,7 +15,7 @@ from spmdsim.cases.injection import Injection, Runner, find
 from spmdsim.cases.inputs import Inputs, parse_dtype
 from spmdsim.core import Layout, Mesh
 from spmdsim.layout.pieces import misplaced
-from spmdsim.redistribution.rows import RowStep
+from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.check import check
 from spmdsim.tensor.verdict import Verdict

@@ -248,7 +248,7 @@ def parse_bytes(text: str) -> float:
 
 
 def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> int:
-    from spmdsim.auto_parallel.solvers.pareto import frontier, frontier_table
+    from spmdsim.auto_parallel.frontier import frontier, frontier_table
 
     points = frontier(graph, where, settings)
     if args.json:

@@ -10,11 +10,11 @@ import numpy as np
 
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.rows import checked_ids
+from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, ShardedOp, Tensor
 from spmdsim.tensor.operator import OwnedRows
+from spmdsim.worlds.local_lookup import add_rows, place_rows
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.rows import add_rows, place_rows
 
 
 def _embedding(

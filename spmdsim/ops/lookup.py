@@ -9,9 +9,9 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.rows import checked_ids
+from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, Tensor
-from spmdsim.worlds.rows import add_rows
+from spmdsim.worlds.local_lookup import add_rows
 
 #: The factor that is looked up.
 LOOKED_UP = "v"

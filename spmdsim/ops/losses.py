@@ -14,7 +14,7 @@ import numpy as np
 from spmdsim.core import PASSES, Rule
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import _log_softmax
-from spmdsim.redistribution.rows import checked_ids
+from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
 
 

@@ -19,7 +19,7 @@ from spmdsim.ops.index import pick
 from spmdsim.ops.reduce import as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import sum as sum_
-from spmdsim.redistribution.rows import checked_ids
+from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import promoted
 

@@ -16,7 +16,7 @@ from spmdsim.errors import RuleError
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
 from spmdsim.redistribution.planner import Plan
-from spmdsim.redistribution.rows import RowStep, row_step
+from spmdsim.redistribution.sparse_lookup import RowStep, row_step
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.operator import Context, Op, OwnedRows, ShardedOp
 from spmdsim.tensor.tensor import ORIGINS

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core import Layout
-    from spmdsim.redistribution.rows import RowStep
+    from spmdsim.redistribution.sparse_lookup import RowStep
     from spmdsim.tensor.recipe import Recipe
     from spmdsim.tensor.tensor import Tensor
 

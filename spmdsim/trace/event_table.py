@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.layout.element_type import element_type
-from spmdsim.redistribution.rows import RowStep
+from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step, group_transfers
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from spmdsim.core import Layout, Mesh
     from spmdsim.cost.machine import CostModel
-    from spmdsim.redistribution.rows import RowStep
-    from spmdsim.worlds.rows import Peers
+    from spmdsim.redistribution.sparse_lookup import RowStep
+    from spmdsim.worlds.local_lookup import Peers
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spmdsim.redistribution.rows import RowStep
+from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import World
-from spmdsim.worlds.rows import Peers
+from spmdsim.worlds.local_lookup import Peers
 
 #: Given ``"before"`` or ``"after"``, the step and one array per owned rank, the arrays to go on with.
 Hook = Callable[[str, Step, list[Any]], list[Any]]

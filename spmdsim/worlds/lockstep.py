@@ -17,15 +17,15 @@ from spmdsim.bounded import Bounded
 from spmdsim.core import Bounds
 from spmdsim.errors import PlanError, WorldError
 from spmdsim.redistribution.reshape.flat import flat_receives
-from spmdsim.redistribution.rows import RowStep
+from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step, overlap
 from spmdsim.redistribution.ways.rank_transfers import Index, within
 from spmdsim.worlds.base import RANKS_VARIABLE, World
+from spmdsim.worlds.local_lookup import Peers, return_all_rows, run_all_rows
 from spmdsim.worlds.local_steps import contiguous, filling, slicing
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.reduce_ops import add_on, add_up, check_reduce, fold
 from spmdsim.worlds.reshaping import reshaping
-from spmdsim.worlds.rows import Peers, return_all_rows, run_all_rows
 
 Shards = list[Any]
 Program = Callable[[Shards, Shards], None]

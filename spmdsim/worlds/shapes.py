@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import RowStep
+from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import Moved, World
-from spmdsim.worlds.rows import Peers, check_shards
+from spmdsim.worlds.local_lookup import Peers, check_shards
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Solution
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains, restrict
 from spmdsim.errors import InputError, SpmdError
 
 #: What scipy's milp says where HiGHS had no more time.
@@ -53,8 +54,6 @@ def solve_integer(
         DoesNotFitError: nothing fits; the message names the smallest limit that would.
     """
     _need_scipy()
-    from spmdsim.auto_parallel.solvers.elimination import reduce_domains, restrict
-
     bound, kept = limit, reduce_domains(problem, memory=limit is not None)
     small = restrict(problem, kept)
     for _ in range(6):
@@ -122,8 +121,6 @@ def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
 
 def smallest_memory(problem: ChoiceProblem) -> float:
     """Bytes of the assignment that takes least memory."""
-    from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
-
     light = problem.weighted(1.0, 0.0)
     for key, prices in problem.pairs.items():
         light.pairs[key] = light.pairs[key] + np.where(prices >= IMPOSSIBLE / 2, IMPOSSIBLE, 0.0)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 
-from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem, Solution
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
-from spmdsim.auto_parallel.strategy_choice import StrategyChoice
-from spmdsim.core import Mesh
 
 
 def pareto_filter(costs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -27,23 +21,6 @@ def pareto_filter(costs: Iterable[tuple[float, float]]) -> list[tuple[float, flo
         if not kept or pair[1] < kept[-1][1]:
             kept.append(pair)
     return kept
-
-
-@dataclass(frozen=True)
-class TradeOff:
-    """One trade-off.
-
-    Attributes:
-        mesh: the mesh.
-        seconds: modelled time of a step.
-        memory: bytes of a rank: parameters with gradients and optimiser state, and kept activations.
-        choice: the strategies.
-    """
-
-    mesh: Mesh
-    seconds: float
-    memory: float
-    choice: StrategyChoice
 
 
 def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9) -> list[Solution]:
@@ -79,35 +56,3 @@ def _tie_break(problem: ChoiceProblem) -> float:
     seconds = sum(float(row[row < 1e29].max(initial=0.0)) for row in problem.seconds)
     memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
     return 1e-6 * seconds / memory if seconds else 1e-12
-
-
-def frontier(
-    graph: Graph, where: int | Mesh | Sequence[Mesh], settings: Settings, most: int = 10
-) -> list[TradeOff]:
-    """All trade-offs of time and memory over the given or searched meshes, fastest first.
-
-    Parameters may be stored in pieces (fully sharded) where that saves memory.
-    """
-    from spmdsim.auto_parallel.search import candidate_meshes
-
-    points: list[TradeOff] = []
-    tie = any(operator.layer is not None for operator in graph.operators)
-    open_settings = replace(settings, sharded_parameters=True, tie=tie)
-    for mesh in candidate_meshes(graph, where, 2):
-        model = ChoiceModel(graph, mesh, open_settings)
-        for one in solutions(model.problem, most, step=0.04, gap=1e-3):
-            points.append(TradeOff(mesh, one.seconds, one.memory, model.choice(one.states)))
-    kept = set(pareto_filter((p.seconds, p.memory) for p in points))
-    best: dict[tuple[float, float], TradeOff] = {}
-    for point in points:
-        if (point.seconds, point.memory) in kept:
-            best.setdefault((point.seconds, point.memory), point)
-    return [best[pair] for pair in sorted(best)]
-
-
-def frontier_table(points: Sequence[TradeOff]) -> str:
-    """The frontier as a table."""
-    from spmdsim.auto_parallel.search_report import size_text, text_table
-
-    rows = [[f"{p.seconds * 1e3:.4g}", size_text(p.memory), str(p.mesh)] for p in points]
-    return text_table(["ms", "memory/rank", "mesh"], rows, right=(0, 1))

@@ -19,7 +19,7 @@ Sbp = Sequence[Placement]
 
 
 @dataclass(frozen=True)
-class AxisStep:
+class PlacementStep:
     """A transition on the groups along one mesh axis.
 
     Attributes:
@@ -157,7 +157,7 @@ def is_acyclic(src: Sbp, dst: Sbp) -> bool:
     return axis_sequence(src, dst) is not None
 
 
-def decompose(src: Sbp, dst: Sbp) -> list[AxisStep]:
+def decompose(src: Sbp, dst: Sbp) -> list[PlacementStep]:
     """One transition per changed axis, in a possible order.
 
     Raises:
@@ -167,7 +167,7 @@ def decompose(src: Sbp, dst: Sbp) -> list[AxisStep]:
     if order is None:
         text = " -> ".join("".join(map(str, sbp)) for sbp in (src, dst))
         raise PlanError(f"the axes of {text} wait for each other in a circle, so none can be converted first")
-    return [AxisStep(axis, src[axis], dst[axis]) for axis in order]
+    return [PlacementStep(axis, src[axis], dst[axis]) for axis in order]
 
 
 def generic_steps(src: Sbp, dst: Sbp) -> list[tuple[Placement, ...]]:

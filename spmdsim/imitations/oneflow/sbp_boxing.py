@@ -8,7 +8,7 @@ The rules are those of :mod:`spmdsim.imitations.oneflow`; here sbp are written i
 >>> traffic((2, 2), ["B", "S0"], ["S0", "S0"], (8, 8, 16), itemsize=4)
 2048
 >>> transition("P", "S(1)", 4, 2048)
-Transition(route=('ccl-p-to-s', 'ccl-s-to-s'), collectives=('reduce_scatter', 'all_to_all'), cost=6144.0)
+BoxingTransition(route=('ccl-p-to-s', 'ccl-s-to-s'), collectives=('reduce_scatter', 'all_to_all'), cost=6144.0)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SbpLike = Sbp | str | Sequence[Sbp | str]
 NdSbp = tuple[Sbp, ...]
 
 
-class Transition(NamedTuple):
+class BoxingTransition(NamedTuple):
     """A transition on one mesh axis.
 
     Attributes:
@@ -49,7 +49,7 @@ class AxisStep(NamedTuple):
 
 def transition(
     src: SbpLike, dst: SbpLike, parts: int, nbytes: float, shape: Sequence[int] | None = None
-) -> Transition:
+) -> BoxingTransition:
     """How OneFlow goes from one sbp to another on one axis.
 
     Args:
@@ -61,7 +61,7 @@ def transition(
     """
     one, other = _single(src), _single(dst)
     uneven = (parts, shape) if shape is not None else (None, None)
-    return Transition(
+    return BoxingTransition(
         rules.boxing_route(one, other, *uneven),
         rules.boxing_collectives(one, other, *uneven),
         rules.boxing_cost(one, other, parts, nbytes),

@@ -10,15 +10,15 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
-from spmdsim.redistribution.rows import GATHER_ROWS, RowStep
+from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
+from spmdsim.worlds.local_lookup import Peers, check_shards
 from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.check import Call, Check, Checker
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.fingerprint import Record, digest
-from spmdsim.worlds.mpi.rows import RowExchange
+from spmdsim.worlds.mpi.lookup_messages import RowExchange
 from spmdsim.worlds.mpi.shared import Shared
-from spmdsim.worlds.rows import Peers, check_shards
 
 #: Steps whose derived form is kept.
 KEPT = 256

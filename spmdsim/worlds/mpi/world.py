@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import RowStep
+from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import threshold, tuning
@@ -25,6 +25,7 @@ from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.base import Moved, World
+from spmdsim.worlds.local_lookup import Peers
 from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
@@ -44,7 +45,6 @@ from spmdsim.worlds.mpi.start import agreed
 from spmdsim.worlds.mpi.summing import sum_directly
 from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
-from spmdsim.worlds.rows import Peers
 
 Run = Callable[[np.ndarray], np.ndarray]
 

@@ -15,7 +15,7 @@ from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.primitive import to_tensor
 from spmdsim.errors import InputError
 from spmdsim.nn import losses
-from spmdsim.redistribution.rows import checked_ids
+from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
 
 

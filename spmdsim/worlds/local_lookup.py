@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import RowFrame, RowStep, Want, row_frame
+from spmdsim.redistribution.sparse_lookup import RowFrame, RowStep, Want, row_frame
 
 #: Bytes of rows that are placed at a time.
 PIECE = 512 * 1024

@@ -14,12 +14,12 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.rows import RowStep, Want, row_frame
+from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
+from spmdsim.worlds.local_lookup import Peers, gathered_gradient, place_rows, summed
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.datatypes import element
 from spmdsim.worlds.mpi.shared import Windows
 from spmdsim.worlds.pool import allocator
-from spmdsim.worlds.rows import Peers, gathered_gradient, place_rows, summed
 
 Counts = tuple[list[int], list[int]]
 

@@ -11,9 +11,9 @@ from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.local_search import improve
-from spmdsim.auto_parallel.solvers.propagation import propagate
 from spmdsim.auto_parallel.strategy_candidates import (
     binary_mesh,
     configured_strategy,
