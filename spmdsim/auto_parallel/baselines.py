@@ -21,12 +21,12 @@ MOST_TENSOR_PARALLEL = 64
 
 def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     """Every operator splits the batch, by the first axis: the dims that come from dim 0 of the inputs."""
-    found = []
+    strategies = []
     for operator, factors in zip(graph.operators, batch_factors(graph)):
         usable = [f for f in factors if _fits(operator, f, mesh.shape[0])]
         strategy = Strategy.of(mesh, {usable[0]: mesh.axes[0]} if usable else {})
-        found.append(strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {}))
-    return tuple(found)
+        strategies.append(strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {}))
+    return tuple(strategies)
 
 
 def _flat(graph: Graph, ranks: int) -> Mesh:
@@ -45,7 +45,7 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     batch = batch_factors(graph)
     data, model = mesh.axes[0], mesh.axes[-1]
     split: dict[int, int | None] = {}
-    found = []
+    strategies = []
     for operator in graph.operators:
         factor = _model_factor(graph, operator, split, mesh.axis_size(model))
         splits: dict[str, str] = {}
@@ -60,11 +60,11 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
         if not operator.bound.allows(strategy):
             strategy = Strategy.of(mesh, {f: a for f, a in splits.items() if a != model})
             factor = None
-        found.append(strategy)
+        strategies.append(strategy)
         for result, term in zip(operator.outputs, operator.bound.outputs):
             dims = [d for d, factors in enumerate(term) if factor in factors]
             split[result] = dims[0] if dims else None
-    return tuple(found)
+    return tuple(strategies)
 
 
 def _model_factor(graph: Graph, operator: Operator, split: dict[int, int | None], size: int) -> str | None:
@@ -141,7 +141,7 @@ def _given(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
 def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, StrategyChoice]:
     """The three layouts by name, one Megatron-style layout per grid."""
     flat = _flat(graph, ranks)
-    found = {
+    choices = {
         "data parallel": complete(graph, flat, data_parallel(graph, flat), settings),
         "fully sharded": fully_sharded(graph, flat, settings),
     }
@@ -149,5 +149,5 @@ def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, Strateg
         tensor = mesh.shape[-1]
         if tensor <= MOST_TENSOR_PARALLEL:
             name = f"Megatron {'x'.join(map(str, mesh.shape))}"
-            found[name] = complete(graph, mesh, megatron(graph, mesh), settings)
-    return found
+            choices[name] = complete(graph, mesh, megatron(graph, mesh), settings)
+    return choices

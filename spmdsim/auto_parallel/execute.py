@@ -33,11 +33,11 @@ class Applied(Watcher):
     """Gives every operator of a program, in order, the strategy that was found for it, and its name.
 
     Args:
-        found: the strategies.
+        answer: the strategies.
     """
 
-    def __init__(self, found: SearchResult) -> None:
-        self.found = found
+    def __init__(self, answer: SearchResult) -> None:
+        self.answer = answer
         self.position = 0
         self._ops: dict[tuple[int, Op], tuple[Op, ShardedOp]] = {}
 
@@ -45,7 +45,7 @@ class Applied(Watcher):
         self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
         """The operator under its own name, with its strategy."""
-        graph = self.found.graph
+        graph = self.answer.graph
         if self.position >= len(graph.operators):
             raise InputError(
                 f"the program has more operators than {graph.name}, which has {len(graph.operators)}"
@@ -60,19 +60,19 @@ class Applied(Watcher):
         key = (self.position, op)
         if key not in self._ops:
             named = replace(op, name=operator.name)
-            strategy = self.found.choice.strategies[self.position]
-            self._ops[key] = (named, ShardedOp(named, strategy, handed_on(self.found, operator.index)))
+            strategy = self.answer.choice.strategies[self.position]
+            self._ops[key] = (named, ShardedOp(named, strategy, handed_on(self.answer, operator.index)))
         self.position += 1
         return self._ops[key]
 
 
-def handed_on(found: SearchResult, operator: int) -> Layout | None:
+def handed_on(answer: SearchResult, operator: int) -> Layout | None:
     """The layout an operator hands its result on in: for a single reader, as that reader wants it.
 
     So the redistribution is part of the operator, and functions made of several operators meet the layouts they
     were recorded with. The bytes are those of the reader's own redistribution.
     """
-    graph, choice = found.graph, found.choice
+    graph, choice = answer.graph, answer.choice
     outputs = graph.operators[operator].outputs
     if len(outputs) > 1:
         return None
@@ -83,21 +83,21 @@ def handed_on(found: SearchResult, operator: int) -> Layout | None:
     return graph.operators[reader].bound.input_layouts(choice.strategies[reader])[operand]
 
 
-def place(found: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+def place(answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     """Inputs and parameters as tensors, laid out as the search wants them.
 
     Raises:
         InputError: an array that the program does not take.
     """
     tensors = {}
-    named = {value.name: value for value in found.graph.sources}
+    named = {value.name: value for value in answer.graph.sources}
     for name, array in arrays.items():
         if name not in named:
             raise InputError(f"the program has no argument {name!r}; it takes {', '.join(named)}")
         value = named[name]
         tensors[name] = Tensor.from_global(
             array,
-            found.choice.layouts[value.index],
+            answer.choice.layouts[value.index],
             world,
             requires_grad=value.kind == "parameter" and value.needs_gradient,
             name=name,
@@ -107,7 +107,7 @@ def place(found: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict[
 
 def run(
     program: Callable[..., Any],
-    found: SearchResult,
+    answer: SearchResult,
     world: World,
     arrays: Mapping[str, Any],
     *,
@@ -117,7 +117,7 @@ def run(
 
     Args:
         program: the function that was searched.
-        found: its strategies.
+        answer: its strategies.
         world: any world with as many ranks.
         arrays: one global array (or anything a tensor is made from) per input and parameter.
         backward: also compute the gradients of the result, which has one element.
@@ -125,20 +125,20 @@ def run(
     Returns:
         What the program returns, and its inputs and parameters (with their ``grad``).
     """
-    if found.settings.recompute:
+    if answer.settings.recompute:
         raise InputError(
             "a run keeps its activations: strategies that were found with recompute can only be priced"
         )
-    if world.size != found.mesh.size:
-        raise InputError(f"the strategies are for {found.mesh.size} ranks, but {world} has {world.size}")
-    before, world.machine = world.machine, found.settings.machine
+    if world.size != answer.mesh.size:
+        raise InputError(f"the strategies are for {answer.mesh.size} ranks, but {world} has {world.size}")
+    before, world.machine = world.machine, answer.settings.machine
     try:
-        tensors = place(found, world, arrays)
-        with watching(Applied(found)):
+        tensors = place(answer, world, arrays)
+        with watching(Applied(answer)):
             result = program(**tensors)
-        if backward and found.graph.training:
+        if backward and answer.graph.training:
             loss = result[0] if isinstance(result, tuple | list) else result
-            backward_pass(loss, merge=found.settings.merges)
+            backward_pass(loss, merge=answer.settings.merges)
         return result, tensors
     finally:
         world.machine = before
@@ -167,9 +167,9 @@ class Parallelised:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function."""
-        known = self._found.get(_key(arguments))
-        if known is not None:
-            with watching(Applied(known)):
+        earlier = self._found.get(_key(arguments))
+        if earlier is not None:
+            with watching(Applied(earlier)):
                 return self.function(*arguments)
         result, graph, ranks = record_call(self.function, *arguments)
         self._found[_key(arguments)] = search(graph, ranks, method=self.method, settings=self.settings)
@@ -204,20 +204,20 @@ class ByteCount:
         return self.predicted + self.other_way == self.counted
 
 
-def predicted_bytes(found: SearchResult, rank: int) -> Counter[str]:
+def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
     """Bytes that a rank receives, by operator."""
     total: Counter[str] = Counter()
-    for move in found.evaluation.alone:
-        total[_owner(found, move)] += move.times * found.moves.plan(*move.priced).nbytes(rank)
-    for message in found.evaluation.messages:
+    for move in answer.evaluation.alone:
+        total[_owner(answer, move)] += move.times * answer.moves.plan(*move.priced).nbytes(rank)
+    for message in answer.evaluation.messages:
         total[TOGETHER] += message.nbytes(rank)
     return total
 
 
-def _owner(found: SearchResult, move: Move) -> str:
+def _owner(answer: SearchResult, move: Move) -> str:
     if move.phase == "gradient":
         return OUTSIDE
-    graph = found.graph
+    graph = answer.graph
     if move.phase == "backward":
         return f"{graph.operators[move.operator or 0].name}.backward"
     value = move.value
@@ -227,15 +227,15 @@ def _owner(found: SearchResult, move: Move) -> str:
     return graph.operators[(value.producer if single else move.operator) or 0].name
 
 
-def compare_bytes(found: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
+def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
     """Predicted and counted bytes of every operator that moves any, in program order."""
-    predicted, counted, other_way = predicted_bytes(found, rank), Counter[str](), Counter[str]()
+    predicted, counted, other_way = predicted_bytes(answer, rank), Counter[str](), Counter[str]()
     for event in trace.collectives:
         if rank in event.ranks:
             place = event.ranks.index(rank)
             counted[event.operator] += event.nbytes[place]
             other_way[event.operator] += event.due[place] - event.planned[place]
-    names = [o.name for o in found.graph.operators]
+    names = [o.name for o in answer.graph.operators]
     order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
     rest = [name for name in counted if name not in set(order)]
     rows = [ByteCount(name, predicted[name], counted[name], other_way[name]) for name in (*order, *rest)]

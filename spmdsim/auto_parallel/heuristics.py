@@ -33,12 +33,14 @@ def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, pol
     """The sharding propagation on each of some meshes; the best answer."""
     answers = []
     for mesh in meshes:
-        found = propagate(graph, mesh, settings)
-        start = complete(graph, mesh, found.strategies, settings)
-        answer = SearchResult(start, settings, "sharding propagation", found.remarks, rivals=tuple(meshes))
+        propagated = propagate(graph, mesh, settings)
+        start = complete(graph, mesh, propagated.strategies, settings)
+        answer = SearchResult(
+            start, settings, "sharding propagation", propagated.remarks, rivals=tuple(meshes)
+        )
         answers.append((_seconds(answer), answer))
         if polish:
-            answers.append(_improved(answer, mesh, found.strategies))
+            answers.append(_improved(answer, mesh, propagated.strategies))
     return _best(answers)
 
 
@@ -53,26 +55,26 @@ def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, pol
     mesh = binary_mesh(ranks)
     start = complete(graph, mesh, strategies, settings)
     rivals = expressing(graph, ranks, searched_axes(graph, ranks))
-    found = SearchResult(start, settings, f"double recursion {version}", rivals=rivals)
+    start_result = SearchResult(start, settings, f"double recursion {version}", rivals=rivals)
     if not polish or _different(graph) > MOST_OPERATORS:
-        return found
+        return start_result
     if not rivals and len(mesh.axes) <= POLISH_AXES:
-        return _best([(_seconds(found), found), _improved(found, mesh, strategies)])
+        return _best([(_seconds(start_result), start_result), _improved(start_result, mesh, strategies)])
     coarse = [
-        _improved(found, m, tuple(_on_coarse(o, s, m) for o, s in zip(graph.operators, strategies)))
+        _improved(start_result, m, tuple(_on_coarse(o, s, m) for o, s in zip(graph.operators, strategies)))
         for m in rivals
     ]
-    return _best([(_seconds(found), found), *coarse])
+    return _best([(_seconds(start_result), start_result), *coarse])
 
 
 def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     """The device matrices of as few axes as it takes to write every configured strategy on, at least ``least``."""
-    found: tuple[Mesh, ...] = ()
+    meshes: tuple[Mesh, ...] = ()
     for axes in range(least, POLISH_AXES + 1):
-        found = tuple(mesh for mesh in device_matrices(ranks, axes) if _expresses(graph, mesh))
-        if any(_useful(graph, mesh) for mesh in found):
+        meshes = tuple(mesh for mesh in device_matrices(ranks, axes) if _expresses(graph, mesh))
+        if any(_useful(graph, mesh) for mesh in meshes):
             break
-    return found
+    return meshes
 
 
 def _expresses(graph: Graph, mesh: Mesh) -> bool:
@@ -96,19 +98,19 @@ def _best(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:
     return min(answers, key=lambda pair: pair[0])[1]
 
 
-def _improved(found: SearchResult, mesh: Mesh, strategies: Sequence[Strategy]) -> tuple[float, SearchResult]:
+def _improved(answer: SearchResult, mesh: Mesh, strategies: Sequence[Strategy]) -> tuple[float, SearchResult]:
     """What the local search makes of strategies on a mesh, after its seconds."""
-    graph, settings = found.graph, found.settings
+    graph, settings = answer.graph, answer.settings
     tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
     model = ChoiceModel(graph, mesh, tied)
     solution = improve(model.problem, model.states_of(strategies))
-    method = f"{found.method}, then local search"
-    return solution.seconds, replace(found, choice=model.choice(solution.states), method=method)
+    method = f"{answer.method}, then local search"
+    return solution.seconds, replace(answer, choice=model.choice(solution.states), method=method)
 
 
-def _seconds(found: SearchResult) -> float:
+def _seconds(answer: SearchResult) -> float:
     """Modelled time by the prices that searches use."""
-    return evaluate(found.choice, found.settings, MovePrices(found.settings)).seconds
+    return evaluate(answer.choice, answer.settings, MovePrices(answer.settings)).seconds
 
 
 def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:

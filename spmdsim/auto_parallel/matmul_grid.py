@@ -197,18 +197,18 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
     raise InputError(f"no grid of at most {ranks} ranks fits the sizes {m}, {k}, {n}")
 
 
-def run_product(a: Any, b: Any, found: GridProduct) -> Any:
+def run_product(a: Any, b: Any, product: GridProduct) -> Any:
     """The product of two global tensors on the grid: operands moved to their even pieces, result scattered.
 
     Args:
         a: a tensor of shape (m, k).
         b: a tensor of shape (k, n).
-        found: the grid.
+        product: the grid.
 
     Returns:
         The product, spread evenly over the grid.
     """
     from spmdsim.ops import matmul
 
-    first, second, result = found.layouts()
-    return matmul.op.shard(found.strategy, result)(a.to(first), b.to(second))  # type: ignore[attr-defined]
+    first, second, result = product.layouts()
+    return matmul.op.shard(product.strategy, result)(a.to(first), b.to(second))  # type: ignore[attr-defined]

@@ -91,21 +91,21 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
     limit = memory
     for k in range(MOST_LIMITS):
         try:
-            found = solve_integer(model.problem, limit)
+            solution = solve_integer(model.problem, limit)
         except DoesNotFitError:
             break
-        above = _peak(model, found) - memory
+        above = _peak(model, solution) - memory
         if above <= 0:
-            return found if k == 0 else replace(found, optimal=False)
-        limit = min(limit, found.memory) - max(above, 1.0)
+            return solution if k == 0 else replace(solution, optimal=False)
+        limit = min(limit, solution.memory) - max(above, 1.0)
     return replace(least, optimal=False)
 
 
 def _lowest(model: ChoiceModel) -> tuple[int, Solution]:
     """The assignment with the lowest peak, of those that keep (nearly) least."""
     kept = smallest_memory(model.problem)
-    found = [solve_integer(model.problem, slack * kept) for slack in (1.0, 1.1)]
-    return min(((_peak(model, one), one) for one in found), key=lambda pair: pair[0])
+    lightest = [solve_integer(model.problem, slack * kept) for slack in (1.0, 1.1)]
+    return min(((_peak(model, one), one) for one in lightest), key=lambda pair: pair[0])
 
 
 def _eliminate(model: ChoiceModel) -> Solution | None:

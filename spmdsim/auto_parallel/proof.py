@@ -85,35 +85,37 @@ def arguments(shapes: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray]
     import numpy as np
 
     rng = np.random.default_rng(seed)
-    found = {}
+    arrays = {}
     for name, entry in shapes.items():
         if hasattr(entry, "dtype") and hasattr(entry, "shape"):
-            found[name] = np.asarray(entry)
+            arrays[name] = np.asarray(entry)
             continue
         shape, dtype = shape_and_dtype(name, entry)
         numbers = 0.1 * rng.standard_normal(shape) if dtype.kind in "fcV" else np.zeros(shape)
-        found[name] = numbers.astype(dtype)
-    return found
+        arrays[name] = numbers.astype(dtype)
+    return arrays
 
 
-def prove(program: Callable[..., Any], found: SearchResult, world: World, arrays: Mapping[str, Any]) -> Proof:
+def prove(
+    program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]
+) -> Proof:
     """Run a program with its found strategies, and on one rank, and compare. All ranks call it.
 
     Args:
         program: the function that was searched.
-        found: its strategies.
+        answer: its strategies.
         world: a world with as many ranks and data.
         arrays: the arguments, equal on all processes.
     """
     with record() as trace:
-        result, tensors = run(program, found, world, arrays, backward=_scalar(found))
-    references = _alone(program, found, world, arrays)
+        result, tensors = run(program, answer, world, arrays, backward=_scalar(answer))
+    references = _alone(program, answer, world, arrays)
     verdicts = {
         name: check(tensor, Measured.of(*reference, tensor.dtype, _coarsest(arrays)))
         for (name, tensor), reference in zip(_tensors(result, tensors).items(), references)
     }
     name, worst = max(verdicts.items(), key=lambda item: (not item[1].ok, item[1].max_error))
-    compared = {rank: tuple(compare_bytes(found, trace, rank)) for rank in world.ranks}
+    compared = {rank: tuple(compare_bytes(answer, trace, rank)) for rank in world.ranks}
     wrong = [rank for rank, rows in compared.items() if not all(row.agree for row in rows)]
     rank = min(wrong, default=world.ranks[0])
     gathered = world.gather_objects([(bool(wrong), rank, compared[rank])] * len(world.ranks))
@@ -131,13 +133,13 @@ class Unconfigured(Watcher):
         return op, None
 
 
-def _scalar(found: SearchResult) -> bool:
-    results = found.graph.results
-    return found.graph.training and len(results) == 1 and found.graph.values[results[0]].shape == ()
+def _scalar(answer: SearchResult) -> bool:
+    results = answer.graph.results
+    return answer.graph.training and len(results) == 1 and answer.graph.values[results[0]].shape == ()
 
 
 def _alone(
-    program: Callable[..., Any], found: SearchResult, world: World, arrays: Mapping[str, Any]
+    program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]
 ) -> list[tuple[Any, list[Any]]]:
     """Per result and gradient what one rank has in a wider type (None if that cannot be had), and its own runs."""
     from spmdsim.worlds import LockStep
@@ -145,7 +147,9 @@ def _alone(
     def attempt(number: int) -> list[np.ndarray] | None:
         moved = {name: operand(array, number - 1, k) for k, (name, array) in enumerate(arrays.items())}
         try:
-            return [tensor.full() for tensor in _tensors(*_once(program, found, LockStep(1), moved)).values()]
+            return [
+                tensor.full() for tensor in _tensors(*_once(program, answer, LockStep(1), moved)).values()
+            ]
         except (TypeError, SpmdError):
             if number:
                 raise
@@ -155,18 +159,18 @@ def _alone(
     return [(truth and truth[k], [values[k] for values in own]) for k in range(len(own[0]))]  # type: ignore[index,arg-type]
 
 
-def _once(program: Callable[..., Any], found: SearchResult, world: World, arrays: Mapping[str, Any]) -> Any:
+def _once(program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> Any:
     from spmdsim.core import Layout, Mesh
     from spmdsim.tensor import Tensor
 
-    trained = {value.name for value in found.graph.parameters if value.needs_gradient}
+    trained = {value.name for value in answer.graph.parameters if value.needs_gradient}
     tensors = {}
     for name, array in arrays.items():
         layout = Layout.replicated(Mesh((1,), ("x",)), array.ndim)
         tensors[name] = Tensor.from_global(array, layout, world, requires_grad=name in trained, name=name)
     with watching(Unconfigured()):
         result = program(**tensors)
-    if _scalar(found):
+    if _scalar(answer):
         result.backward()
     return result, tensors
 

@@ -118,8 +118,8 @@ class _Spread:
         return list(dict.fromkeys(reader for reader, _ in pairs))
 
     def _producers(self, operator: Operator) -> list[int]:
-        found = (self.graph.values[value].producer for value in operator.inputs)
-        return list(dict.fromkeys(producer for producer in found if producer is not None))
+        producers = (self.graph.values[value].producer for value in operator.inputs)
+        return list(dict.fromkeys(producer for producer in producers if producer is not None))
 
     def _operands_decided(self, operator: Operator) -> bool:
         return all(producer in self.chosen for producer in self._producers(operator))
@@ -139,18 +139,18 @@ class _Spread:
 
     def _links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
         """(operand or result, tensor, the other side's layout, whether we read it) of all decided neighbours."""
-        found = []
+        links = []
         for slot, index in enumerate(operator.inputs):
             value = self.graph.values[index]
             if value.producer in self.chosen:
                 states, k = self.chosen[value.producer]
-                found.append((slot, value, self._handed_on(value, states, k), True))
+                links.append((slot, value, self._handed_on(value, states, k), True))
         for k, index in enumerate(operator.outputs):
             for reader, operand in self.graph.consumers[index]:
                 if reader in self.chosen:
                     states, state = self.chosen[reader]
-                    found.append((k, self.graph.values[index], states.inputs[operand][state], False))
-        return found
+                    links.append((k, self.graph.values[index], states.inputs[operand][state], False))
+        return links
 
     def _handed_on(self, value: Value, states: States, k: int) -> Layout:
         """The layout in which a decided operator hands its result on."""
@@ -174,31 +174,31 @@ class _Spread:
         if src == dst:
             return 0.0, 0.0
         key = (src, dst, value.shape, value.itemsize, value.needs_gradient)
-        found = self._edges.get(key)
-        if found is None:
+        prices = self._edges.get(key)
+        if prices is None:
             ways = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
             what = (value.shape, value.itemsize)
             moving = [w for w in ways if w[0].mesh != w[1].mesh or self.moves.communicates(*w, *what)]
             moved = sum(self.moves.seconds(a, b, *what) for a, b in moving)
             total = sum(self.moves.seconds(a, b, *what) for a, b in ways)
-            found = self._edges[key] = (moved, total - moved)
-        return found
+            prices = self._edges[key] = (moved, total - moved)
+        return prices
 
     def _own(self, operator: Operator, states: States, k: int) -> float:
         """The operator's own communication without parameters: its pending results, its operands' gradients."""
         key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
-        found = self._owns.get(key)
-        if found is None:
-            found = 0.0
+        total = self._owns.get(key)
+        if total is None:
+            total = 0.0
             for slot, index in enumerate(operator.outputs):
-                made, value = states.outputs[slot][k], self.graph.values[index]
-                found += self.moves.seconds(made, made.reduced, value.shape, value.itemsize)
+                produced, value = states.outputs[slot][k], self.graph.values[index]
+                total += self.moves.seconds(produced, produced.reduced, value.shape, value.itemsize)
             for slot, index in enumerate(operator.inputs):
                 value, gradient = self.graph.values[index], states.gradients[slot][k]
                 if value.kind == "result" and value.needs_gradient:
-                    found += self.moves.seconds(gradient, gradient.reduced, value.shape, value.itemsize)
-            self._owns[key] = found
-        return found
+                    total += self.moves.seconds(gradient, gradient.reduced, value.shape, value.itemsize)
+            self._owns[key] = total
+        return total
 
     def _compare_configured(self) -> None:
         for operator in self.configured:
@@ -206,8 +206,8 @@ class _Spread:
                 value = self.graph.values[index]
                 if value.producer is None or value.producer not in self.chosen:
                     continue
-                made, k = self.chosen[value.producer]
-                src, dst = self._handed_on(value, made, k), self.chosen[operator.index][0].inputs[slot][0]
+                produced, k = self.chosen[value.producer]
+                src, dst = self._handed_on(value, produced, k), self.chosen[operator.index][0].inputs[slot][0]
                 if src.mesh != dst.mesh or src != dst:
                     producer = self.graph.operators[value.producer].name
                     self.remarks.append(

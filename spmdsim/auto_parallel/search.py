@@ -138,9 +138,9 @@ def candidate_meshes(
         if own:
             return (own[0],)
         # Cuts of different operators meet on some device matrix, or else on that with one axis per prime factor.
-        found = expressing(graph, ranks)
-        if found:
-            return found
+        expressible = expressing(graph, ranks)
+        if expressible:
+            return expressible
         binary = binary_mesh(ranks)
         return (binary if len(binary.axes) <= MOST_BINARY_AXES else _coarse_mesh(graph, binary),)
     return device_matrices(ranks, axes or searched_axes(graph, ranks))

@@ -17,17 +17,23 @@ if TYPE_CHECKING:
 MOST_ROWS = 60
 
 
-def report(found: SearchResult) -> str:
+def report(answer: SearchResult) -> str:
     """Everything about a search's result, as text."""
-    parts = [_head(found), _operators(found), _redistributions(found), _totals(found), _comparison(found)]
+    parts = [
+        _head(answer),
+        _operators(answer),
+        _redistributions(answer),
+        _totals(answer),
+        _comparison(answer),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
-def operator_rows(found: SearchResult) -> list[dict[str, Any]]:
+def operator_rows(answer: SearchResult) -> list[dict[str, Any]]:
     """Per operator its strategy, layouts and modelled seconds, in plain types."""
     rows = []
-    for operator, cost in zip(found.graph.operators, found.evaluation.operators):
-        strategy = found.choice.strategies[operator.index]
+    for operator, cost in zip(answer.graph.operators, answer.evaluation.operators):
+        strategy = answer.choice.strategies[operator.index]
         inputs = operator.bound.input_layouts(strategy)
         rows.append(
             {
@@ -36,48 +42,48 @@ def operator_rows(found: SearchResult) -> list[dict[str, Any]]:
                 "strategy": str(strategy),
                 "cuts": [list(layout.parts) for layout in inputs],
                 "inputs": [layout.short() for layout in inputs],
-                "output": found.choice.layouts[operator.outputs[0]].short(),
+                "output": answer.choice.layouts[operator.outputs[0]].short(),
                 "compute": cost.compute,
                 "forward": cost.forward,
                 "backward": cost.backward,
                 "gradient": cost.gradient,
                 "seconds": cost.seconds,
-                "result_nbytes": _result_bytes(found, operator),
+                "result_nbytes": _result_bytes(answer, operator),
                 "source": operator.where,
             }
         )
     return rows
 
 
-def _result_bytes(found: SearchResult, operator: Operator) -> int:
-    values = [found.graph.values[result] for result in operator.outputs]
-    layouts = found.choice.layouts
+def _result_bytes(answer: SearchResult, operator: Operator) -> int:
+    values = [answer.graph.values[result] for result in operator.outputs]
+    layouts = answer.choice.layouts
     return sum(value.itemsize * largest(layouts[value.index], value.shape) for value in values)
 
 
-def _head(found: SearchResult) -> str:
+def _head(answer: SearchResult) -> str:
     optimal = ", optimal under the model on this mesh"
-    if not found.optimal:
-        among = "on the meshes searched" if len(found.rivals) > 1 else "on this mesh"
-        optimal = "" if found.gap is None else f", {found.gap:+.2%} from the optimum {among}"
+    if not answer.optimal:
+        among = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
+        optimal = "" if answer.gap is None else f", {answer.gap:+.2%} from the optimum {among}"
     lines = [
-        str(found.graph),
-        f"{found.mesh.size} ranks as {found.mesh}, machine {found.settings.machine.name}, found by {found.method}{optimal}",
-        *([found.settings.machine.certainty] if isinstance(found.settings.machine, Machine) else []),
-        *(f"remark: {remark}" for remark in found.remarks),
+        str(answer.graph),
+        f"{answer.mesh.size} ranks as {answer.mesh}, machine {answer.settings.machine.name}, found by {answer.method}{optimal}",
+        *([answer.settings.machine.certainty] if isinstance(answer.settings.machine, Machine) else []),
+        *(f"remark: {remark}" for remark in answer.remarks),
     ]
     return "\n".join(lines)
 
 
-def _operators(found: SearchResult) -> str:
-    unit, scale = _unit(found)
-    shown, counts = _shown(found)
+def _operators(answer: SearchResult) -> str:
+    unit, scale = _unit(answer)
+    shown, counts = _shown(answer)
     rows = []
     for operator in shown:
-        cost = found.evaluation.operators[operator.index]
-        strategy = found.choice.strategies[operator.index]
+        cost = answer.evaluation.operators[operator.index]
+        strategy = answer.choice.strategies[operator.index]
         inputs = " ".join(layout.short() or "-" for layout in operator.bound.input_layouts(strategy))
-        output = found.choice.layouts[operator.outputs[0]].short() or "-"
+        output = answer.choice.layouts[operator.outputs[0]].short() or "-"
         seconds = (cost.compute, cost.forward, cost.backward, cost.gradient, cost.seconds)
         times = f"x{counts[operator.index]}" if counts[operator.index] > 1 else ""
         rows.append(
@@ -86,7 +92,7 @@ def _operators(found: SearchResult) -> str:
                 str(strategy),
                 f"{inputs} -> {output}",
                 *(_number(s * scale) for s in seconds),
-                size_text(_result_bytes(found, operator)),
+                size_text(_result_bytes(answer, operator)),
             ]
         )
     if len(rows) > MOST_ROWS:
@@ -107,19 +113,25 @@ def _operators(found: SearchResult) -> str:
     )
 
 
-def _shown(found: SearchResult) -> tuple[list[Operator], dict[int, int]]:
+def _shown(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
     """One operator for each place of a repeated layer, where all repeats have the same strategy."""
     shown: list[Operator] = []
     counts: dict[int, int] = {}
     first: dict[tuple[object, ...], int] = {}
     place: dict[tuple[str, int], int] = {}
-    for operator in found.graph.operators:
+    for operator in answer.graph.operators:
         key: tuple[object, ...] = (operator.index,)
         if operator.layer is not None:
             position = place[operator.layer] = place.get(operator.layer, -1) + 1
-            cost = found.evaluation.operators[operator.index]
+            cost = answer.evaluation.operators[operator.index]
             text = f"{cost.seconds:.6e}"
-            key = (operator.layer[0], position, operator.bound, found.choice.strategies[operator.index], text)
+            key = (
+                operator.layer[0],
+                position,
+                operator.bound,
+                answer.choice.strategies[operator.index],
+                text,
+            )
         if key in first:
             counts[first[key]] += 1
         else:
@@ -129,18 +141,18 @@ def _shown(found: SearchResult) -> tuple[list[Operator], dict[int, int]]:
     return shown, counts
 
 
-def _redistributions(found: SearchResult) -> str:
-    unit, scale = _unit(found)
+def _redistributions(answer: SearchResult) -> str:
+    unit, scale = _unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
-    alone = {id(move) for move in found.evaluation.alone}
-    for move, seconds in found.evaluation.moves:
-        what = ", ".join(found.collectives_of(move)) or "local copy"
+    alone = {id(move) for move in answer.evaluation.alone}
+    for move, seconds in answer.evaluation.moves:
+        what = ", ".join(answer.collectives_of(move)) or "local copy"
         what += "" if id(move) in alone else ", shared"
-        where = _generic_name(found, move)
+        where = _generic_name(answer, move)
         shorts = f"{move.src.short() or '-'} -> {move.dst.short() or '-'}"
         entry = merged.setdefault((move.phase, where, shorts, what), [0, 0, 0.0])
         entry[0] += move.times
-        entry[1] += move.times * found.moves.plan(*move.priced).nbytes(found.mesh.rank_at(0))
+        entry[1] += move.times * answer.moves.plan(*move.priced).nbytes(answer.mesh.rank_at(0))
         entry[2] += seconds
     rows = [
         [*map(str, key), str(count), size_text(nbytes), _number(seconds * scale)]
@@ -154,39 +166,39 @@ def _redistributions(found: SearchResult) -> str:
     return "redistributions\n" + text_table(heads, rows, right=range(4, 7))
 
 
-def _generic_name(found: SearchResult, move: Move) -> str:
+def _generic_name(answer: SearchResult, move: Move) -> str:
     """The tensor's name, the same for all repeats of a layer."""
     value = move.value
     owner = value.producer
     if owner is None:
-        readers = found.graph.consumers[value.index]
+        readers = answer.graph.consumers[value.index]
         owner = readers[0][0] if readers else None
-    layer = found.graph.operators[owner].layer if owner is not None else None
+    layer = answer.graph.operators[owner].layer if owner is not None else None
     if layer is None:
         return value.name
     return value.name.replace(f"l{layer[1]}.", "l*.", 1)
 
 
-def _totals(found: SearchResult) -> str:
-    unit, scale = _unit(found)
-    costs = found.evaluation.operators
-    memory = found.memory
+def _totals(answer: SearchResult) -> str:
+    unit, scale = _unit(answer)
+    costs = answer.evaluation.operators
+    memory = answer.memory
     sums = {
         name: sum(getattr(cost, name) for cost in costs)
         for name in ("compute", "forward", "backward", "gradient")
     }
     parts = ", ".join(f"{name} {_number(value * scale)}" for name, value in sums.items())
-    collectives = ", ".join(f"{count} {name}" for name, count in found.collectives.items()) or "none"
-    together = found.evaluation.messages
+    collectives = ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "none"
+    together = answer.evaluation.messages
     if together:
         gradients = sum(len(message.moves) for message in together)
         collectives += f" ({gradients} gradients of parameters share {len(together)} of them)"
-    overlap = found.settings.overlap
+    overlap = answer.settings.overlap
     assumed = "nothing overlaps" if not overlap else f"{overlap:.0%} of the gradients' reductions overlap"
     return "\n".join(
         [
-            f"one step: {_number(found.seconds * scale)} {unit} ({parts}; {assumed})",
-            f"communication: {size_text(found.nbytes)} received per rank; {collectives}",
+            f"one step: {_number(answer.seconds * scale)} {unit} ({parts}; {assumed})",
+            f"communication: {size_text(answer.nbytes)} received per rank; {collectives}",
             f"peak memory per rank: {size_text(memory.peak)} (parameters {size_text(memory.parameters)}, gradients "
             f"{size_text(memory.gradients)}, optimiser {size_text(memory.optimizer)}, activations "
             f"{size_text(memory.activations)}, transient {size_text(memory.transient)} at {memory.where})",
@@ -194,11 +206,11 @@ def _totals(found: SearchResult) -> str:
     )
 
 
-def _comparison(found: SearchResult) -> str:
-    unit, scale = _unit(found)
+def _comparison(answer: SearchResult) -> str:
+    unit, scale = _unit(answer)
     rows = []
-    for name, other in {"found": found, **found.comparison}.items():
-        ratio = other.seconds / found.seconds if found.seconds else 1.0
+    for name, other in {"found": answer, **answer.comparison}.items():
+        ratio = other.seconds / answer.seconds if answer.seconds else 1.0
         seconds = _number(other.seconds * scale)
         rows.append([name, seconds, f"{ratio:.2f}", size_text(other.nbytes), size_text(other.memory.peak)])
     heads = ["layout", unit, "ratio", "bytes/rank", "peak memory"]
@@ -232,10 +244,10 @@ def why_report(answer: WhyNot) -> str:
     return "\n".join(lines)
 
 
-def _unit(found: SearchResult) -> tuple[str, float]:
-    if not isinstance(found.settings.machine, Machine):
+def _unit(answer: SearchResult) -> tuple[str, float]:
+    if not isinstance(answer.settings.machine, Machine):
         return "cost", 1.0
-    total = found.seconds
+    total = answer.seconds
     if total >= 1.0:
         return "s", 1.0
     return ("ms", 1e3) if total >= 1e-3 else ("us", 1e6)

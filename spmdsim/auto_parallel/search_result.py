@@ -96,15 +96,15 @@ class SearchResult:
     @cached_property
     def collectives(self) -> dict[str, int]:
         """How many collectives of each kind one step runs; gradients that share a message count once."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for move in self.evaluation.alone:
             for name in self.collectives_of(move):
-                found[name] = found.get(name, 0) + move.times
+                counts[name] = counts.get(name, 0) + move.times
         for message in self.evaluation.messages:
             for step in message.steps:
                 if step.collective not in LOCAL_STEPS:
-                    found[step.collective] = found.get(step.collective, 0) + 1
-        return found
+                    counts[step.collective] = counts.get(step.collective, 0) + 1
+        return counts
 
     @cached_property
     def merged_collectives(self) -> dict[str, int]:
@@ -113,20 +113,20 @@ class SearchResult:
         These are gathered, or their gradients are reduced, along the same axes and over the same dim: what
         compilers combine.
         """
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         seen: set[tuple[object, ...]] = set()
         for move, _ in self.evaluation.moves:
-            pending = move.src.partial_axes
-            moving = frozenset(pending or set(move.src.split_axes) - set(move.dst.split_axes))
-            dims = (move.dst if pending else move.src).dims
+            partial = move.src.partial_axes
+            moving = frozenset(partial or set(move.src.split_axes) - set(move.dst.split_axes))
+            dims = (move.dst if partial else move.src).dims
             where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))
             for name in self.collectives_of(move):
                 key = (name, moving, where)
                 if move.value.kind != "parameter" or key not in seen:
-                    found[name] = found.get(name, 0) + move.times
+                    counts[name] = counts.get(name, 0) + move.times
                 if move.value.kind == "parameter":
                     seen.add(key)
-        return found
+        return counts
 
     def strategy(self, operator: str) -> Strategy:
         """The strategy of an operator, by name."""
@@ -146,13 +146,13 @@ class SearchResult:
     @cached_property
     def comparison(self) -> dict[str, SearchResult]:
         """The layouts people configure by hand, for the same program and ranks; the best Megatron-style grid."""
-        found = {
+        results = {
             name: replace(self, choice=choice, method=name, remarks=(), optimal=False)
             for name, choice in baselines(self.graph, self.mesh.size, self.settings).items()
         }
-        grids = {name: one for name, one in found.items() if name.startswith("Megatron")}
+        grids = {name: one for name, one in results.items() if name.startswith("Megatron")}
         best = min(grids, key=lambda name: grids[name].seconds, default=None)
-        return {name: one for name, one in found.items() if name not in grids or name == best}
+        return {name: one for name, one in results.items() if name not in grids or name == best}
 
     @cached_property
     def gap(self) -> float | None:
@@ -171,15 +171,15 @@ class SearchResult:
         best = min(seconds, default=None)
         return None if best is None else self.seconds / best - 1.0 if best else 0.0
 
-    def why(self, operator: str, given: Any) -> WhyNot:
+    def why(self, operator: str, strategy: Any) -> WhyNot:
         """What the total would be with another strategy for one operator, all others chosen anew.
 
         Args:
             operator: its name.
-            given: cuts such as ``((2, 4), (4, 1))``, or a mapping of factors to axes.
+            strategy: cuts such as ``((2, 4), (4, 1))``, or a mapping of factors to axes.
         """
         settings = replace(self.settings, tie=False)
-        model = model_on(self.graph.configure(**{operator: given}), self.mesh, settings)
+        model = model_on(self.graph.configure(**{operator: strategy}), self.mesh, settings)
         solution = solve(model)
         method = f"with {operator} given"
         other = SearchResult(model.choice(solution.states), settings, method, optimal=solution.optimal)

@@ -113,30 +113,30 @@ class StorageLayouts:
 
     def _seen_layouts(self, value: Value) -> tuple[Layout, ...]:
         """Layouts in which the tensor is computed or read: what is tried where all layouts are too many."""
-        found: dict[Layout, None] = {}
+        layouts: dict[Layout, None] = {}
         if value.producer is not None:
-            made = self.operators[value.producer].outputs[value.output]
-            found.update(dict.fromkeys(layout.reduced for layout in made))
+            produced = self.operators[value.producer].outputs[value.output]
+            layouts.update(dict.fromkeys(layout.reduced for layout in produced))
         for reader, operand in self.graph.consumers[value.index]:
-            found.update(dict.fromkeys(layout.reduced for layout in self.operators[reader].inputs[operand]))
-        return tuple(found)
+            layouts.update(dict.fromkeys(layout.reduced for layout in self.operators[reader].inputs[operand]))
+        return tuple(layouts)
 
     def _whole_dims(self, value: Value) -> set[int]:
         """The dims that some reader must have whole."""
-        found: set[int] = set()
+        dims: set[int] = set()
         for reader, operand in self.graph.consumers[value.index]:
             bound = self.graph.operators[reader].bound
-            found |= {d for d, factors in enumerate(bound.inputs[operand]) if bound.rule.whole & set(factors)}
-        return found
+            dims |= {d for d, factors in enumerate(bound.inputs[operand]) if bound.rule.whole & set(factors)}
+        return dims
 
     def _seen_sums(self, value: Value) -> dict[tuple[tuple[str, ...], ...], tuple[Layout, ...]]:
         """Partial layouts in which the readers' gradients may arrive, by how they are split."""
-        found: dict[tuple[tuple[str, ...], ...], dict[Layout, None]] = {}
+        sums: dict[tuple[tuple[str, ...], ...], dict[Layout, None]] = {}
         for reader, operand in self.graph.consumers[value.index]:
             for layout in self.operators[reader].gradients[operand]:
                 if layout.partial:
-                    found.setdefault(layout.dims, {})[layout] = None
-        return {dims: tuple(layouts) for dims, layouts in found.items()}
+                    sums.setdefault(layout.dims, {})[layout] = None
+        return {dims: tuple(layouts) for dims, layouts in sums.items()}
 
 
 def _refines(fine: Layout, coarse: Layout) -> bool:

@@ -51,16 +51,16 @@ def mesh_strategies(
             f"a mesh of {busy_axes} axes gives the rule '{bound.rule}' too many strategies to look at each; use fewer "
             "axes, or the double recursion"
         )
-    found = [s for s in bound.strategies(mesh, partial=partial) if _sensible(s)]
+    strategies = [s for s in bound.strategies(mesh, partial=partial) if _sensible(s)]
     if even:
-        found = [s for s in found if all(bound.sizes[f] % s.parts(f) == 0 for f, _ in s.splits)]
+        strategies = [s for s in strategies if all(bound.sizes[f] % s.parts(f) == 0 for f, _ in s.splits)]
     if not nested:
-        found = [s for s in found if all(len(axes) == 1 for _, axes in s.splits)]
+        strategies = [s for s in strategies if all(len(axes) == 1 for _, axes in s.splits)]
     if full:
         axes = {axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1}
-        busy = [s for s in found if _used(s) == axes]
-        found = busy or found
-    return tuple(found)
+        busy = [s for s in strategies if _used(s) == axes]
+        strategies = busy or strategies
+    return tuple(strategies)
 
 
 def _sensible(strategy: Strategy) -> bool:
@@ -87,19 +87,24 @@ def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
 
 
 def _configured(operator: Operator, mesh: Mesh) -> Strategy:
-    given, bound = operator.configured, operator.bound
-    if isinstance(given, Strategy):
-        bound.check(given)
-        return given
-    if isinstance(given, dict):
-        strategy = Strategy.of(mesh, given)
+    configured, bound = operator.configured, operator.bound
+    if isinstance(configured, Strategy):
+        bound.check(configured)
+        return configured
+    if isinstance(configured, dict):
+        strategy = Strategy.of(mesh, configured)
         bound.check(strategy)
         return strategy
-    if given and isinstance(given[0], Layout):
-        return bound.infer(given)
-    if given and isinstance(given[0], tuple) and len(given[0]) == 2 and isinstance(given[0][0], str):
-        return Strategy.of(mesh, dict(given))
-    own = strategy_from_cuts(bound, given, mesh.rank_list)
+    if configured and isinstance(configured[0], Layout):
+        return bound.infer(configured)
+    if (
+        configured
+        and isinstance(configured[0], tuple)
+        and len(configured[0]) == 2
+        and isinstance(configured[0][0], str)
+    ):
+        return Strategy.of(mesh, dict(configured))
+    own = strategy_from_cuts(bound, configured, mesh.rank_list)
     return _on_mesh(bound, own, mesh) or own
 
 
@@ -112,8 +117,8 @@ def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
     if operator.out is None:
         return None
     with context(operator=operator.name, **({"at": operator.where} if operator.where else {})):
-        made = operator.bound.output_layouts(strategy)[0]
-        return result_layout(operator.out, made, operator.bound.output_shapes[0]).canonical
+        produced = operator.bound.output_layouts(strategy)[0]
+        return result_layout(operator.out, produced, operator.bound.output_shapes[0]).canonical
 
 
 def _on_mesh(bound: BoundRule, own: Strategy, mesh: Mesh) -> Strategy | None:
@@ -187,10 +192,10 @@ def prime_factors(number: int) -> tuple[int, ...]:
     >>> prime_factors(60), prime_factors(1)
     ((5, 3, 2, 2), ())
     """
-    found, divisor = [], 2
+    factors, divisor = [], 2
     while divisor * divisor <= number:
         while number % divisor == 0:
-            found.append(divisor)
+            factors.append(divisor)
             number //= divisor
         divisor += 1
-    return tuple(sorted([*found, *([number] if number > 1 else [])], reverse=True))
+    return tuple(sorted([*factors, *([number] if number > 1 else [])], reverse=True))

@@ -74,14 +74,14 @@ class SumCell(NamedTuple):
         for rank in self.wanting:
             if rank in own:
                 both |= 1 << own[rank]
-        found = []
+        extras = []
         for rank in ranks:
             mine, wants = own.get(rank), rank in self.wanting
             if mine is None:
-                found.append(terms - bool(both or wants))
+                extras.append(terms - bool(both or wants))
             else:
-                found.append(terms - (2 if wants or both & ~(1 << mine) else 1))
-        return tuple(found)
+                extras.append(terms - (2 if wants or both & ~(1 << mine) else 1))
+        return tuple(extras)
 
 
 class Sums:
@@ -163,12 +163,12 @@ def _pieces(
     """By problem (the place along axes that stay pending) and box: its ranks and their positions; no empty ones."""
     problem = piece_numbers(layout.mesh, kept).tolist()
     ranks = ranks_of(layout.mesh).rank.tolist()
-    found: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}
+    boxes: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}
     for position, box in enumerate(layout.all_bounds(shape).tolist()):
         if all(start < stop for start, stop in box):
             key = problem[position], tuple([(start, stop) for start, stop in box])
-            found.setdefault(key, []).append((ranks[position], position))
-    return found
+            boxes.setdefault(key, []).append((ranks[position], position))
+    return boxes
 
 
 def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -219,10 +219,10 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
             break
         _pivot(table, leaving, column)
         basis[leaving] = column
-    found = np.zeros(groups * ranks)
+    amounts = np.zeros(groups * ranks)
     shares = basis < groups * ranks
-    found[basis[shares]] = table[shares, right]
-    return np.maximum(found, 0).reshape(groups, ranks), -table[line, groups * ranks : most]
+    amounts[basis[shares]] = table[shares, right]
+    return np.maximum(amounts, 0).reshape(groups, ranks), -table[line, groups * ranks : most]
 
 
 def _pivot(table: np.ndarray, line: int, column: int) -> None:

@@ -78,16 +78,16 @@ def _choose(
 
 
 def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
-    found: list[Strategy] = []
+    strategies: list[Strategy] = []
     for mesh in dict.fromkeys(layout.mesh for layout in layouts):
         partial = {op for layout in layouts for op in dict(layout.partial).values()}
         for strategy in bound.strategies(mesh, partial=bool(partial), empty=True):
-            if _pending_already(strategy, layouts):
-                found += _orders(strategy, layouts)
-    return found
+            if _partial_already(strategy, layouts):
+                strategies += _orders(strategy, layouts)
+    return strategies
 
 
-def _pending_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
+def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
     """Whether what the strategy passes on is pending in the operands, by the same reduction: nothing makes it so."""
     return all(
         layouts[i].mesh == strategy.mesh and dict(layouts[i].partial).get(axis) == op

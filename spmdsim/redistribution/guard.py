@@ -40,13 +40,13 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
         _modes.pop()
 
 
-def implicit(operator: str, found: Plan) -> None:
+def implicit(operator: str, plan: Plan) -> None:
     """Called before an operator redistributes an operand."""
-    if not _modes or _modes[-1] == "allow" or not found.max_nbytes:
+    if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
         return
     text = (
-        f"{operator} would move an operand of shape {found.shape} from {found.src} to {found.dst}: "
-        f"{found.max_nbytes} bytes to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
+        f"{operator} would move an operand of shape {plan.shape} from {plan.src} to {plan.dst}: "
+        f"{plan.max_nbytes} bytes to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
     )
     if _modes[-1] == "raise":
         raise PlanError(text)

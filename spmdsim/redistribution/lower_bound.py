@@ -108,12 +108,12 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBo
     >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
     (64, 512)
     """
-    found, kept, reduced = least_on_average(src, dst, shape), kept_axes(src, dst), reduced_axes(src, dst)
+    average, kept, reduced = least_on_average(src, dst, shape), kept_axes(src, dst), reduced_axes(src, dst)
     new = len(dst.partial) > len(kept)
-    if not reduced or new or not found.total or not shape or max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
-        return found
+    if not reduced or new or not average.total or not shape or max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
+        return average
     least = sums(src, dst, shape, kept, reduced).least
-    return ReceptionBound(max(found.busiest, least), found.total, np.maximum(found.ranks, least))
+    return ReceptionBound(max(average.busiest, least), average.total, np.maximum(average.ranks, least))
 
 
 @lru_cache(maxsize=1024)

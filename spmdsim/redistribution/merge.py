@@ -82,8 +82,8 @@ class Merge:
         if not copies or self.op is None:
             return (self.step(elements),)
         apart = tuple(axis for axis in self.mesh.axes if axis not in (*self.axes, *copies))
-        pending: Any = [(axis, self.op) for axis in self.axes]
-        flat = Layout(self.mesh, (apart,), pending).canonical
+        partial: Any = [(axis, self.op) for axis in self.axes]
+        flat = Layout(self.mesh, (apart,), partial).canonical
         after = flat.reduced if self.dim is None else Layout(self.mesh, ((*apart, *self.axes),)).canonical
         model: Any = machine
         return cheapest(flat, after, (self.mesh.axis_size(*apart) * elements,), itemsize, model).steps
@@ -146,8 +146,8 @@ def _further(less: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
 
 def shared_copies(layouts: Iterable[Layout]) -> tuple[str, ...]:
     """The axes longer than 1 along which tensors of all these layouts, on one mesh, are copied."""
-    found = [layout.canonical.replicated_axes for layout in layouts]
-    return tuple(axis for axis in found[0] if all(axis in some for some in found))
+    copied = [layout.canonical.replicated_axes for layout in layouts]
+    return tuple(axis for axis in copied[0] if all(axis in some for some in copied))
 
 
 def elements_held(src: Layout, shape: Sequence[int]) -> int:
@@ -161,12 +161,12 @@ def buckets(items: Iterable[tuple[Item, int]], most: int = BUCKET_BYTES) -> list
     >>> buckets([("a", 10), ("b", 10), ("c", 15), ("d", 40)], most=20)
     [['a', 'b'], ['c'], ['d']]
     """
-    found: list[list[Item]] = []
+    filled: list[list[Item]] = []
     size = 0
     for item, nbytes in items:
-        if not found or size + nbytes > most:
-            found.append([])
+        if not filled or size + nbytes > most:
+            filled.append([])
             size = 0
-        found[-1].append(item)
+        filled[-1].append(item)
         size += nbytes
-    return found
+    return filled

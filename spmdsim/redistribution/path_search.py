@@ -86,7 +86,7 @@ def search(
     """
     goal = Target(src, dst, shape)
     start = PathState(goal.start, *goal.local(goal.start.dims), 0.0)
-    known = {goal.start: start}
+    paths = {goal.start: start}
     queue = [(0.0, 0, start)]
     reduced: list[PathState] = []
     states = pushed = 0
@@ -100,16 +100,16 @@ def search(
             return Paths(here, tuple(reduced))
         for move in goal.moves(here.state):
             collective, axes, state = move
-            there = known.get(state)
+            there = paths.get(state)
             if there is None:
-                there = known[state] = PathState(state, *goal.local(state.dims), math.inf)
+                there = paths[state] = PathState(state, *goal.local(state.dims), math.inf)
             if there.settled or there.held > limit:
                 continue
             members = goal.members(axes)
             nbytes = _moved(collective, members, here, there) * itemsize
             total = seconds + prices.seconds(collective, members, nbytes, axes) + STEP_PENALTY
             if total < bound and total < there.seconds:
-                if here.state.pending and not state.pending and there.seconds == math.inf:
+                if here.state.partial and not state.partial and there.seconds == math.inf:
                     reduced.append(there)
                 there.seconds, there.before, there.move = total, here, move
                 pushed += 1
@@ -130,20 +130,20 @@ def _moved(collective: str, members: int, here: PathState, there: PathState) -> 
 
 
 def steps_of(
-    found: PathState, src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
+    path: PathState, src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
 ) -> list[Step]:
     """The steps of a path as values.
 
     Args:
-        found: the path.
+        path: the path.
         src: the layout it starts from.
         shape: global shape.
         kept: the axes that stay pending, with their reduction.
     """
     steps, layout, op = [], src, src.reduce_op
-    for move in found.moves:
-        pending = [(axis, str(op)) for axis in move.state.pending]
-        after = Layout(src.mesh, move.state.dims, (*pending, *kept))
+    for move in path.moves:
+        partial = [(axis, str(op)) for axis in move.state.partial]
+        after = Layout(src.mesh, move.state.dims, (*partial, *kept))
         reduces = move.collective in ("all_reduce", "reduce_scatter")
         axes = () if move.collective == "slice" else move.axes
         steps.append(Step(move.collective, axes, layout, after, shape, op if reduces else None))

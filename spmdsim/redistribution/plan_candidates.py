@@ -110,12 +110,12 @@ def candidates(
     """
     base = before_fill(src, dst, shape)
     finder = _Finder(src, base, shape, itemsize, machine, all_of_them)
-    found = finder.one_mesh() if src.mesh == base.mesh else finder.two_meshes()
+    plans = finder.one_mesh() if src.mesh == base.mesh else finder.two_meshes()
     if base != dst:
         axes = tuple(axis for axis in dst.partial_axes if axis not in base.partial_axes)
         fill = Step("fill", axes, base, dst, shape, dst.reduce_op)
-        found = [priced((*candidate.steps, fill), candidate.kind, itemsize, machine) for candidate in found]
-    return tuple(sorted(found, key=lambda candidate: candidate.order))
+        plans = [priced((*candidate.steps, fill), candidate.kind, itemsize, machine) for candidate in plans]
+    return tuple(sorted(plans, key=lambda candidate: candidate.order))
 
 
 def priced(
@@ -190,24 +190,24 @@ class _Finder:
         src, dst = self.src, self.dst
         if src == dst:
             return [self._candidate((), LOCAL)]
-        found = [] if reduced_axes(src, dst) else self._exchanged((), src, self._arrivals)
-        if found and found[0].kind == LOCAL and not self.everything:
-            return found
-        bound = _least(found) * (1 + 1e-9) + 1e-12
+        plans = [] if reduced_axes(src, dst) else self._exchanged((), src, self._arrivals)
+        if plans and plans[0].kind == LOCAL and not self.everything:
+            return plans
+        bound = _least(plans) * (1 + 1e-9) + 1e-12
         paths = self._search(dst, float("inf") if self.everything else bound)
-        found += self._collectives(paths, True)
-        found += self._reduced(paths, found)
-        found += self._summed(found)
+        plans += self._collectives(paths, True)
+        plans += self._reduced(paths, plans)
+        plans += self._summed(plans)
         if self.everything and paths.target is None:
-            found += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
-        return found
+            plans += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
+        return plans
 
     def two_meshes(self) -> list[Candidate]:
         """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
         if not self.src.partial:
             return self._exchanged((), self.src, self._arrivals)
-        found = self._reduced(self._search(self.src.reduced, float("inf")), [])
-        return found + self._summed(found)
+        plans = self._reduced(self._search(self.src.reduced, float("inf")), [])
+        return plans + self._summed(plans)
 
     def _summed(self, others: list[Candidate]) -> list[Candidate]:
         """By bytes alone: the direct reduction, if all others receive more than it and than they must."""
@@ -242,16 +242,16 @@ class _Finder:
 
     def _reduced(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
         """The exchanges from reduced states that may beat the others and one another."""
-        found: list[Candidate] = []
+        plans: list[Candidate] = []
         for mid in sorted(paths.reduced, key=lambda one: one.seconds):
-            best = None if self.everything else min(others + found, key=lambda one: one.order, default=None)
+            best = None if self.everything else min(others + plans, key=lambda one: one.order, default=None)
             if best is not None and _without_penalty(mid) > best.seconds * (1 + 1e-9):
                 break
             arrivals = [there for there in self._arrivals if self._may_win(mid, there, best)]
             if arrivals:
                 steps = steps_of(mid, self.src, self.shape, self.kept)
-                found += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
-        return found
+                plans += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
+        return plans
 
     def _may_win(self, mid: PathState, there: Arrival, best: Candidate | None) -> bool:
         """Whether an exchange from a reduced state is needed and may beat the best: told before it is built."""
@@ -289,18 +289,18 @@ class _Finder:
     def _arrivals(self) -> list[Arrival]:
         """The layouts an exchange may lead to: the target, or it spread over its ranks and gathered there."""
         dst, free = self.dst, self.dst.replicated_axes
-        found = [Arrival(dst, ())]
+        arrivals = [Arrival(dst, ())]
         one_mesh = self.src.mesh == dst.mesh
         if one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
-            return found
+            return arrivals
         sizes = largest_sizes(dst.mesh, dst.dims, self.shape)
         most = sizes.index(max(sizes))
         spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
-        return [*found, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]
+        return [*arrivals, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]
 
 
-def _least(found: list[Candidate]) -> float:
-    return min([one.seconds for one in found], default=float("inf"))
+def _least(plans: list[Candidate]) -> float:
+    return min([one.seconds for one in plans], default=float("inf"))
 
 
 def _without_penalty(mid: PathState) -> float:

@@ -86,10 +86,10 @@ def plan_table(plan: Plan) -> str:
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The best candidate of every kind, best first."""
-    found: dict[str, Candidate] = {}
+    kinds: dict[str, Candidate] = {}
     for one in candidates:
-        found.setdefault(one.kind, one)
-    return list(found.values())
+        kinds.setdefault(one.kind, one)
+    return list(kinds.values())
 
 
 def plan_dict(plan: Plan) -> dict[str, Any]:
@@ -128,27 +128,24 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 
 
 def _row(plan: Plan, number: int) -> tuple[str, ...]:
-    step = plan.steps[number]
-    received, seconds = plan.prices[number]
-    before, after = largest_shape(step.src, step.shape), largest_shape(step.dst, step.shape_after)
-    total = int(received_elements(step).sum())
+    step, facts = plan.steps[number], _step_dict(plan, number)
+    sizes = ("max_nbytes", "max_sent_nbytes", "total_nbytes")
     return (
         str(number + 1),
         step.collective,
         _over(step),
-        f"{_x(before)} -> {_x(after)}",
-        bytes_text(received * plan.itemsize),
-        bytes_text(most_sent(step) * plan.itemsize),
-        bytes_text(total * plan.itemsize),
-        str(step_messages(step)),
-        seconds_text(seconds),
-        bytes_text(step_buffer(step, plan.held)),
+        " -> ".join(map(_x, facts["local_shape"])),
+        *(bytes_text(facts[size]) for size in sizes),
+        str(facts["messages"]),
+        seconds_text(facts["seconds"]),
+        bytes_text(facts["buffer_nbytes"]),
     )
 
 
 def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
     step = plan.steps[number]
     received, seconds = plan.prices[number]
+    shapes = largest_shape(step.src, step.shape), largest_shape(step.dst, step.shape_after)
     return {
         "collective": step.collective,
         "axes": list(step.axes),
@@ -156,10 +153,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "src": step.src.short(),
         "dst": step.dst.short(),
         "op": step.op,
-        "local_shape": [
-            list(largest_shape(step.src, step.shape)),
-            list(largest_shape(step.dst, step.shape_after)),
-        ],
+        "local_shape": [list(shape) for shape in shapes],
         "max_nbytes": received * plan.itemsize,
         "max_sent_nbytes": most_sent(step) * plan.itemsize,
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,

@@ -86,10 +86,10 @@ class Prices:
                 link = self._links[members, axes] = model.link(members, axes)
             return textbook_seconds(collective, members, nbytes, link.alpha, link.beta, model.gamma, messages)
         key = (collective, members, nbytes, axes, messages)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = model.seconds(collective, members, nbytes, axes, messages=messages)
-        return found
+        seconds = self._known.get(key)
+        if seconds is None:
+            seconds = self._known[key] = model.seconds(collective, members, nbytes, axes, messages=messages)
+        return seconds
 
     def copying(self, nbytes: int) -> float:
         """Seconds of local copies."""
@@ -245,8 +245,8 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
     total = np.zeros(1 + max([int(some.max(initial=0)) for some in ranks], default=0), np.int64)
     for step in steps:
         if step.collective == "reduce_exchange":  # ranks that are in the mesh before only add up, too
-            found = totals(step.src, step.dst, step.shape)[0]
-            total[: len(found)] += found
+            counts = totals(step.src, step.dst, step.shape)[0]
+            total[: len(counts)] += counts
         else:
             total[ranks_of(step.dst.mesh).rank] += received_elements(step)
     return total

@@ -195,14 +195,14 @@ class RowFrame:
         Raises:
             InputError: an id that names no row and is not the padding.
         """
-        known = checked_ids(ids, self.count, self.padding)
+        checked = checked_ids(ids, self.count, self.padding)
         if self.alike:
-            return (self._want(known),) * len(self.members)
-        found: dict[str, Want] = {}  # members that differ in columns only want the same rows
+            return (self._want(checked),) * len(self.members)
+        wants: dict[str, Want] = {}  # members that differ in columns only want the same rows
         for part in self.parts:
-            if str(part) not in found:
-                found[str(part)] = self._want(known[part])
-        return tuple(found[str(part)] for part in self.parts)
+            if str(part) not in wants:
+                wants[str(part)] = self._want(checked[part])
+        return tuple(wants[str(part)] for part in self.parts)
 
     def _want(self, ids: np.ndarray) -> Want:
         rows, index, nobody = distinct(ids.reshape(-1), self.count)
@@ -254,11 +254,11 @@ def checked_ids(
     if ids.dtype.kind not in "iu":
         raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
     padded = None if padding is None else ids == padding
-    known = ids if padded is None else ids[~padded]
-    if known.size and (int(known.min()) < 0 or int(known.max()) >= count):
-        bad = known[(known < 0) | (known >= count)].flat[0]
+    named = ids if padded is None else ids[~padded]
+    if named.size and (int(named.min()) < 0 or int(named.max()) >= count):
+        bad = named[(named < 0) | (named >= count)].flat[0]
         raise InputError(f"id {bad} is outside 0..{count - 1}, the {what} there are")
-    return ids if padded is None or known.size == ids.size else np.where(padded, count, ids.astype(np.int64))
+    return ids if padded is None or named.size == ids.size else np.where(padded, count, ids.astype(np.int64))
 
 
 def distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:

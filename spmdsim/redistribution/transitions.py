@@ -23,7 +23,7 @@ class Splits(NamedTuple):
     """Per dim the axes that split it, major first, and the axes whose values have to be reduced."""
 
     dims: Dims
-    pending: tuple[str, ...]
+    partial: tuple[str, ...]
 
 
 class Transition(NamedTuple):
@@ -60,14 +60,14 @@ class Target:
 
     def local(self, dims: Dims) -> tuple[int, list[int]]:
         """Elements and shape of the largest piece: the first rank's, balanced splits being what they are."""
-        found = self._local.get(dims)
-        if found is None:
+        local = self._local.get(dims)
+        if local is None:
             shape = [
-                known[entry] if entry in known else self._part(dim, entry)
-                for dim, (entry, known) in enumerate(zip(dims, self._parts))
+                sizes[entry] if entry in sizes else self._part(dim, entry)
+                for dim, (entry, sizes) in enumerate(zip(dims, self._parts))
             ]
-            found = self._local[dims] = (math.prod(shape), shape)
-        return found
+            local = self._local[dims] = (math.prod(shape), shape)
+        return local
 
     def _part(self, dim: int, entry: tuple[str, ...]) -> int:
         size = largest_block(self.shape[dim], self.members(entry))
@@ -76,70 +76,70 @@ class Target:
 
     def members(self, axes: tuple[str, ...]) -> int:
         """Ranks of a group along some axes."""
-        found = self._members.get(axes)
-        if found is None:
-            found = self._members[axes] = self.mesh.axis_size(*axes)
-        return found
+        members = self._members.get(axes)
+        if members is None:
+            members = self._members[axes] = self.mesh.axis_size(*axes)
+        return members
 
     def moves(self, state: Splits) -> list[Transition]:
         """The moves that make sense from a state."""
         sliced = self._slice(state)
         if sliced is not None:
             # It costs nothing and shrinks everything that follows; a reduce_scatter takes what it needs by itself.
-            return [sliced, *self.spreads(state)] if state.pending else [sliced]
-        return self._reductions(state) if state.pending else self._placements(state)
+            return [sliced, *self.spreads(state)] if state.partial else [sliced]
+        return self._reductions(state) if state.partial else self._placements(state)
 
     # -- slice --------------------------------------------------------------------------------------
 
     def _slice(self, state: Splits) -> Transition | None:
         if state.dims == self.dims:
             return None
-        free = self.movable.difference(state.pending, *state.dims)
+        free = self.movable.difference(state.partial, *state.dims)
         if free.isdisjoint(self.wanted):
             return None
         runs = [next_run(entry, target, free) for entry, target in zip(state.dims, self.dims)]
         if not any(runs):
             return None
         dims = tuple([entry + run for entry, run in zip(state.dims, runs)])
-        return Transition("slice", tuple([axis for run in runs for axis in run]), Splits(dims, state.pending))
+        return Transition("slice", tuple([axis for run in runs for axis in run]), Splits(dims, state.partial))
 
     # -- reductions ---------------------------------------------------------------------------------
 
     def _reductions(self, state: Splits) -> list[Transition]:
-        dims, pending = state
-        axes = {*pending}
+        dims, partial = state
+        axes = {*partial}
         runs = [next_run(entry, target, axes) for entry, target in zip(dims, self.dims)]
         fitting = [dim for dim, run in enumerate(runs) if run]
-        found = []
+        transitions = []
         if len(fitting) > 1:
             every = tuple([axis for run in runs for axis in run])
             after = tuple([entry + run for entry, run in zip(dims, runs)])
-            found.append(Transition("reduce_scatter", every, Splits(after, _without(pending, every))))
-        found += [_scattered(state, dim, runs[dim]) for dim in fitting]
-        lost = tuple([axis for axis in pending if axis not in self.wanted])
-        if lost and len(lost) < len(pending):
-            found.append(Transition("all_reduce", lost, Splits(dims, _without(pending, lost))))
-        found.append(Transition("all_reduce", pending, Splits(dims, ())))
-        anywhere = self._equal_pieces([entry + pending for entry in dims])
-        found += [_scattered(state, dim, pending) for dim in anywhere if runs[dim] != pending]
-        return found + self.spreads(state)
+            transitions.append(Transition("reduce_scatter", every, Splits(after, _without(partial, every))))
+        transitions += [_scattered(state, dim, runs[dim]) for dim in fitting]
+        lost = tuple([axis for axis in partial if axis not in self.wanted])
+        if lost and len(lost) < len(partial):
+            transitions.append(Transition("all_reduce", lost, Splits(dims, _without(partial, lost))))
+        transitions.append(Transition("all_reduce", partial, Splits(dims, ())))
+        anywhere = self._equal_pieces([entry + partial for entry in dims])
+        transitions += [_scattered(state, dim, partial) for dim in anywhere if runs[dim] != partial]
+        return transitions + self.spreads(state)
 
     def spreads(self, state: Splits) -> list[Transition]:
         """All reductions at once, into pieces as small as can be: axes that only copy split, too, at no cost.
 
         The target's next axes come first, the others after them in one dim, for the time being.
         """
-        dims, pending = state
+        dims, partial = state
         free = self.movable.difference(*dims)
         runs = [next_run(entry, target, free) for entry, target in zip(dims, self.dims)]
         placed = [entry + run for entry, run in zip(dims, runs)]
         rest = tuple([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
-        found = []
-        for axes in dict.fromkeys((rest, tuple([axis for axis in rest if axis in pending]))):
+        transitions = []
+        for axes in dict.fromkeys((rest, tuple([axis for axis in rest if axis in partial]))):
             for dim in self._equal_pieces([entry + axes for entry in placed]):
                 after = tuple([e + axes if d == dim else e for d, e in enumerate(placed)])
-                found.append(Transition("reduce_scatter", pending, Splits(after, ())))
-        return found
+                transitions.append(Transition("reduce_scatter", partial, Splits(after, ())))
+        return transitions
 
     def _equal_pieces(self, dims: Sequence[tuple[str, ...]]) -> list[int]:
         """The dims that axes would cut into equal pieces; any, if they so cut none: elsewhere pieces are larger."""
@@ -158,7 +158,7 @@ class Target:
                 beyond.append((dim, entry[common:]))
             elif common < len(target):
                 ahead.append((dim, target[common:]))
-        found = []
+        transitions = []
         for dim, extra in beyond if ahead else ():
             for count in range(1, len(extra) + 1):
                 axes = {*extra[-count:]}
@@ -166,23 +166,23 @@ class Target:
                     if {*run[:count]} == axes:
                         after = _with(dims, dim, dims[dim][:-count])
                         after = _with(after, other, dims[other] + run[:count])
-                        found.append(Transition("all_to_all", run[:count], Splits(after, ())))
+                        transitions.append(Transition("all_to_all", run[:count], Splits(after, ())))
         for dim, extra in beyond:
             for count in range(len(extra), 0, -1):
                 after = _with(dims, dim, dims[dim][:-count])
-                found.append(Transition("all_gather", extra[-count:], Splits(after, ())))
+                transitions.append(Transition("all_gather", extra[-count:], Splits(after, ())))
         if len(beyond) > 1:
             after = dims
             for dim, extra in beyond:
                 after = _with(after, dim, dims[dim][: -len(extra)])
             every = tuple([axis for _, extra in beyond for axis in extra])
-            found.append(Transition("all_gather", every, Splits(after, ())))
-        return found
+            transitions.append(Transition("all_gather", every, Splits(after, ())))
+        return transitions
 
 
 def _scattered(state: Splits, dim: int, axes: tuple[str, ...]) -> Transition:
     after = _with(state.dims, dim, state.dims[dim] + axes)
-    return Transition("reduce_scatter", axes, Splits(after, _without(state.pending, axes)))
+    return Transition("reduce_scatter", axes, Splits(after, _without(state.partial, axes)))
 
 
 def _with(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:

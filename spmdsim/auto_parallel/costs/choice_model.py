@@ -73,20 +73,20 @@ class ChoiceModel:
 
     def _states(self, operator: Operator) -> States:
         if operator.configured is not None:
-            found: Sequence[Strategy] = (configured_strategy(operator, self.mesh),)
+            strategies: Sequence[Strategy] = (configured_strategy(operator, self.mesh),)
         elif self._allowed is not None:
-            found = tuple(self._allowed(operator))
+            strategies = tuple(self._allowed(operator))
         else:
-            found = candidates(operator, self.mesh, self.settings)
+            strategies = candidates(operator, self.mesh, self.settings)
             axis = self.settings.batch_axis
             if axis is not None and sum(size > 1 for size in self.mesh.shape) > 1:
-                found = splitting_batch(found, self._batch[operator.index], axis)
-        if not found:
+                strategies = splitting_batch(strategies, self._batch[operator.index], axis)
+        if not strategies:
             raise RuleError(
                 f"no strategy of the rule '{operator.bound.rule}' fits the mesh {self.mesh}",
                 operator=operator.name,
             )
-        return states_of(operator.bound, tuple(found))
+        return states_of(operator.bound, tuple(strategies))
 
     # -- building -----------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class ChoiceModel:
 
     def _add_operators(self) -> None:
         problem, first = self.problem, dict[int, int]()
-        known: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
+        works: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
         for operator, states in zip(self.graph.operators, self.states):
             same = self._tied_to(operator.index)
             inputs = [self.graph.values[i] for i in operator.inputs]
@@ -119,9 +119,9 @@ class ChoiceModel:
                 backward,
                 *((self._has_variable(v), v.kind, self._saved(operator, v)) for v in inputs),
             )
-            if key not in known:
-                known[key] = self._work(operator, states)
-            seconds, memory = known[key]
+            if key not in works:
+                works[key] = self._work(operator, states)
+            seconds, memory = works[key]
             if same in first:
                 variable = first[same]
                 problem.seconds[variable] = problem.seconds[variable] + seconds
@@ -138,11 +138,11 @@ class ChoiceModel:
         if not self.settings.tie:
             return (value.index,)
         readers = self.graph.consumers[value.index]
-        made = None if value.producer is None else self._tied_to(value.producer)
+        producer = None if value.producer is None else self._tied_to(value.producer)
         around = tuple((self._tied_to(reader), operand) for reader, operand in readers)
         boundary = bool(readers) and kept_when_recomputing(self.graph, value)
         what = (value.kind, value.shape, value.itemsize, value.needs_gradient, value.layout, value.output)
-        return (*what, made, around, boundary)
+        return (*what, producer, around, boundary)
 
     def _has_variable(self, value: Value) -> bool:
         readers = len(self.graph.consumers[value.index])
@@ -173,7 +173,7 @@ class ChoiceModel:
         if value.kind == "parameter" and self.graph.brings_gradient(value, *self.graph.readers(value)):
             self.messages.add(variable, kept.sums, kept.layouts, value, count)
         if value.producer is not None:
-            self._add_result(value, kept, variable, count)
+            self._add_result(value, variable, kept.layouts, kept.sums, count)
         for operator, operand in self.graph.consumers[value.index]:
             self._add_reader(value, kept, variable, operator, operand, count)
 
@@ -198,21 +198,23 @@ class ChoiceModel:
                 sums, wanted = states.gradients[operand], states.inputs[operand]
                 self.messages.add(variable, sums, wanted, value, count)
             return
-        made = self.states[value.producer].outputs[value.output]
-        forward, backward = self._times(value, reader)
-        prices = forward * self._table(made, states.inputs[operand], value)
-        if backward:
-            duals = tuple(layout.dual() for layout in made)
-            prices = prices + self._table(states.gradients[operand], duals, value).T
-        self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
+        self._add_result(value, variable, states.inputs[operand], states.gradients[operand], count)
 
-    def _add_result(self, value: Value, kept: StorageStates, variable: int, count: int) -> None:
+    def _add_result(
+        self,
+        value: Value,
+        variable: int,
+        wanted: tuple[Layout, ...],
+        arriving: tuple[Layout, ...],
+        count: int,
+    ) -> None:
+        """A result on its way to the layout of each state of a variable, and its gradient on the way back."""
         assert value.producer is not None
-        made = self.states[value.producer].outputs[value.output]
+        produced = self.states[value.producer].outputs[value.output]
         forward, backward = self._times(value, *self.graph.readers(value))
-        prices = forward * self._table(made, kept.layouts, value)
+        prices = forward * self._table(produced, wanted, value)
         if backward:
-            prices = prices + self._table(kept.sums, tuple(m.dual() for m in made), value).T
+            prices = prices + self._table(arriving, tuple(one.dual() for one in produced), value).T
         self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
 
     def _add_reader(
@@ -245,10 +247,10 @@ class ChoiceModel:
 
     def _table(self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value) -> np.ndarray:
         key = (sources, targets, value.shape, value.itemsize, value.kind == "result")
-        found = self._tables.get(key)
-        if found is None:
-            found = self._tables[key] = self.moves.table(*key)
-        return found
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = self.moves.table(*key)
+        return table
 
     def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
         graph, settings = self.graph, self.settings
@@ -329,9 +331,9 @@ class ChoiceModel:
         """
         states = [0] * len(self.problem)
         for operator, strategy in zip(self.graph.operators, strategies):
-            known = self.states[operator.index].strategies
-            if strategy in known:
-                states[self.operator_variable[operator.index]] = known.index(strategy)
+            candidates_here = self.states[operator.index].strategies
+            if strategy in candidates_here:
+                states[self.operator_variable[operator.index]] = candidates_here.index(strategy)
         return self._with_layouts(states, {})
 
     def states_of_choice(self, choice: StrategyChoice) -> list[int]:
@@ -376,11 +378,11 @@ def _tied(graph: Graph) -> dict[int, int]:
     """For each operator of a repeated layer, the operator at the same place of its first repeat."""
     first: dict[tuple[object, ...], int] = {}
     place: dict[tuple[str, int], int] = {}
-    found: dict[int, int] = {}
+    representative: dict[int, int] = {}
     for operator in graph.operators:
         if operator.layer is None:
             continue
         position = place[operator.layer] = place.get(operator.layer, -1) + 1
         key = (operator.layer[0], position, operator.bound, repr((operator.configured, operator.out)))
-        found[operator.index] = first.setdefault(key, operator.index)
-    return found
+        representative[operator.index] = first.setdefault(key, operator.index)
+    return representative

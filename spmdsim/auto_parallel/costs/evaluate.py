@@ -111,10 +111,15 @@ def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
             times = 2 if again and value.kind != "input" else 1
             if choice.layouts[operand].canonical != wanted.canonical:
                 yield Move("forward", value, operator.index, choice.layouts[operand], wanted, times)
-        for result, made in zip(operator.outputs, operator.bound.output_layouts(strategy)):
-            if choice.layouts[result].canonical != made.canonical:
+        for result, produced in zip(operator.outputs, operator.bound.output_layouts(strategy)):
+            if choice.layouts[result].canonical != produced.canonical:
                 yield Move(
-                    "forward", graph.values[result], operator.index, made, choice.layouts[result], 1 + again
+                    "forward",
+                    graph.values[result],
+                    operator.index,
+                    produced,
+                    choice.layouts[result],
+                    1 + again,
                 )
 
 
@@ -125,10 +130,10 @@ def _backward(choice: StrategyChoice) -> Iterator[Move]:
         if operator.index not in reached:
             continue
         strategy = choice.strategies[operator.index]
-        for result, made in zip(operator.outputs, operator.bound.output_layouts(strategy)):
+        for result, produced in zip(operator.outputs, operator.bound.output_layouts(strategy)):
             for src in _gradients(choice, result, reached):
-                if src.canonical != made.dual().canonical:
-                    yield Move("backward", graph.values[result], operator.index, src, made.dual())
+                if src.canonical != produced.dual().canonical:
+                    yield Move("backward", graph.values[result], operator.index, src, produced.dual())
     for value in _arriving(graph, reached):
         for src in _gradients(choice, value.index, reached):
             if src.canonical != choice.layouts[value.index].dual().canonical:
@@ -137,11 +142,13 @@ def _backward(choice: StrategyChoice) -> Iterator[Move]:
 
 def _arriving(graph: Graph, reached: frozenset[int]) -> list[Value]:
     """Parameters in the order in which the backward pass reaches their last readers."""
-    found: dict[int, None] = {}
+    parameters: dict[int, None] = {}
     for operator in reversed(graph.operators):
         if operator.index in reached:
-            found.update(dict.fromkeys(i for i in operator.inputs if graph.values[i].kind == "parameter"))
-    return [graph.values[i] for i in found]
+            parameters.update(
+                dict.fromkeys(i for i in operator.inputs if graph.values[i].kind == "parameter")
+            )
+    return [graph.values[i] for i in parameters]
 
 
 def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[GradientMessage, ...]:
@@ -170,12 +177,12 @@ def _gradients(choice: StrategyChoice, value: int, reached: frozenset[int]) -> l
     graph = choice.graph
     if not graph.values[value].needs_gradient:
         return []
-    found: dict[Layout, None] = {}
+    layouts: dict[Layout, None] = {}
     for reader, operand in graph.consumers[value]:
         if reader in reached:
             bound = graph.operators[reader].bound
-            found.setdefault(bound.gradient_layout(choice.strategies[reader], operand).canonical)
-    return list(found)
+            layouts.setdefault(bound.gradient_layout(choice.strategies[reader], operand).canonical)
+    return list(layouts)
 
 
 @dataclass

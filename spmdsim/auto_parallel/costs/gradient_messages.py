@@ -37,7 +37,7 @@ CLOSE = 1e-3
 Line = tuple[float, float]
 
 
-class Way(NamedTuple):
+class MessageLine(NamedTuple):
     """One way of a message: its line, and the axes along which ranks hold copies of all that is in it."""
 
     start: float
@@ -108,7 +108,7 @@ class SharedMessages:
     ) -> None:
         self.problem, self.moves, self.settings = problem, moves, settings
         self.many = total_bytes > BUCKET_BYTES
-        self._hubs: dict[tuple[Merge, int], tuple[int, list[Way]]] = {}
+        self._hubs: dict[tuple[Merge, int], tuple[int, list[MessageLine]]] = {}
         self._merges: dict[tuple[object, ...], list[Merge | None]] = {}
 
     def add(
@@ -154,7 +154,7 @@ class SharedMessages:
             self._merges[key] = [shared(self.settings, *pair, shape) for pair in zip(sources, targets)]
         return self._merges[key]
 
-    def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[Way]]:
+    def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[MessageLine]]:
         found = self._hubs.get((merge, itemsize))
         if found is None:
             known = self._ways(merge, itemsize)
@@ -162,21 +162,21 @@ class SharedMessages:
             found = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
         return found
 
-    def _ways(self, merge: Merge, itemsize: int) -> list[Way]:
+    def _ways(self, merge: Merge, itemsize: int) -> list[MessageLine]:
         """The lines of messages without helpers and with any; what helpers do not change is there once."""
         others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
         helps = isinstance(self.moves.machine, Machine)
-        known: list[Way] = []
+        known: list[MessageLine] = []
         for count in range(1 + len(others) * helps):
             for copies in combinations(others, count):
                 unit = float(itemsize * merge.mesh.size) if copies else 1.0
                 price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
                 for line in lines(price, unit):
                     if not any(way.copies < {*copies} and _same(line, way[:2]) for way in known):
-                        known.append(Way(*line, frozenset(copies)))
+                        known.append(MessageLine(*line, frozenset(copies)))
         return known
 
-    def _along(self, known: list[Way], held: int, copies: frozenset[str]) -> list[float]:
+    def _along(self, known: list[MessageLine], held: int, copies: frozenset[str]) -> list[float]:
         """Of one gradient: its price along each line, with its part of the bucket's message."""
         messages = min(1.0, held / BUCKET_BYTES) if self.many else 0.0
         return [

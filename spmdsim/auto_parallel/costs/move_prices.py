@@ -61,10 +61,10 @@ class MovePrices:
         if src == dst:
             return 0.0
         key = (src, dst, tuple(shape), itemsize, result)
-        found = self._prices.get(key)
-        if found is None:
-            found = self._prices[key] = self._price(*key)
-        return found
+        seconds = self._prices.get(key)
+        if seconds is None:
+            seconds = self._prices[key] = self._price(*key)
+        return seconds
 
     def _price(self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, result: bool) -> float:
         if any(axis not in src.partial_axes for axis in dst.partial_axes):
@@ -77,15 +77,17 @@ class MovePrices:
     ) -> Plan:
         """The plan that is priced."""
         key = (src, dst, shape, itemsize, result)
-        found = self._plans.get(key)
-        if found is None:
-            found = self._plans[key] = plan(src, dst, shape, element_type(itemsize), self._models[result])
-        return found
+        priced_plan = self._plans.get(key)
+        if priced_plan is None:
+            priced_plan = self._plans[key] = plan(
+                src, dst, shape, element_type(itemsize), self._models[result]
+            )
+        return priced_plan
 
     def communicates(self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int) -> bool:
         """Whether anything is sent from ``src`` to ``dst``."""
-        made_pending = any(axis not in src.partial_axes for axis in dst.partial_axes)
-        return made_pending or price_move(src, dst, shape, itemsize, self._models[0]).kind != LOCAL
+        made_partial = any(axis not in src.partial_axes for axis in dst.partial_axes)
+        return made_partial or price_move(src, dst, shape, itemsize, self._models[0]).kind != LOCAL
 
     def together(self, merge: Merge, nbytes: float, copies: Sequence[str] = (), itemsize: int = 4) -> float:
         """Time of one message of gradients that are reduced together.
@@ -146,17 +148,17 @@ def simple_layouts(
         nested: whether a dim may be split by several axes.
         even: whether all pieces have to be equal; otherwise none is empty.
     """
-    found: list[list[list[str]]] = [[[] for _ in shape]]
+    partial_dims: list[list[list[str]]] = [[[] for _ in shape]]
     for axis, size in zip(mesh.axes, mesh.shape):
         if size == 1:
             continue
         grown = []
-        for dims in found:
+        for dims in partial_dims:
             grown.append(dims)
             for d, n in enumerate(shape):
                 parts = mesh.axis_size(*dims[d]) * size
                 fits = n % parts == 0 if even else n >= parts
                 if fits and (nested or not dims[d]):
                     grown.append([[*e, axis] if k == d else e for k, e in enumerate(dims)])
-        found = grown
-    return tuple(Layout(mesh, [tuple(e) for e in dims]) for dims in found)
+        partial_dims = grown
+    return tuple(Layout(mesh, [tuple(e) for e in dims]) for dims in partial_dims)

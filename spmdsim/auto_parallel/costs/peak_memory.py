@@ -66,8 +66,8 @@ Kept = dict[tuple[int, int | None], int]
 
 
 def _bytes(choice: StrategyChoice, value: int) -> int:
-    found = choice.graph.values[value]
-    return found.itemsize * largest(choice.layouts[value], found.shape)
+    tensor = choice.graph.values[value]
+    return tensor.itemsize * largest(choice.layouts[value], tensor.shape)
 
 
 def _kept(choice: StrategyChoice, settings: Settings) -> Kept:
@@ -130,19 +130,19 @@ def _forward_peak(choice: StrategyChoice, kept: Kept) -> tuple[int, str]:
 def _backward_peak(choice: StrategyChoice, kept: Kept) -> tuple[int, str]:
     graph = choice.graph
     held = sum(kept.values())
-    pending: dict[int, int] = {}
+    gradients: dict[int, int] = {}
     best, where = 0, ""
     released: set[tuple[int, int | None]] = set()
     first = {
         value.index: min((r for r, _ in graph.consumers[value.index]), default=-1) for value in graph.values
     }
     for operator in reversed(graph.operators):
-        arriving = sum(pending.pop(result, 0) for result in operator.outputs)
+        arriving = sum(gradients.pop(result, 0) for result in operator.outputs)
         for operand in operator.inputs:
             value = graph.values[operand]
             if value.needs_gradient and value.kind != "parameter":
-                pending[operand] = _bytes(choice, operand)
-        now = held + arriving + sum(pending.values()) + _working_set(choice, operator)
+                gradients[operand] = _bytes(choice, operand)
+        now = held + arriving + sum(gradients.values()) + _working_set(choice, operator)
         if now > best:
             best, where = now, operator.name
         for operand in operator.inputs:

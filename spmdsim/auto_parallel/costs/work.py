@@ -47,5 +47,5 @@ def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = Fals
 
 def kept_when_recomputing(graph: Graph, value: Value) -> bool:
     """Whether a tensor enters a layer from outside: what recomputation starts from."""
-    made = graph.operators[value.producer].layer if value.producer is not None else None
-    return any(graph.operators[reader].layer != made for reader, _ in graph.consumers[value.index])
+    producer_layer = graph.operators[value.producer].layer if value.producer is not None else None
+    return any(graph.operators[reader].layer != producer_layer for reader, _ in graph.consumers[value.index])

@@ -111,22 +111,22 @@ class Graph:
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per tensor, the (operator, operand number) pairs that read it, in order."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.values]
+        pairs: list[list[tuple[int, int]]] = [[] for _ in self.values]
         for operator in self.operators:
             for operand, value in enumerate(operator.inputs):
-                found[value].append((operator.index, operand))
-        return tuple(tuple(readers) for readers in found)
+                pairs[value].append((operator.index, operand))
+        return tuple(tuple(readers) for readers in pairs)
 
     @cached_property
     def reached(self) -> frozenset[int]:
         """The operators that a gradient passes through: those that the last results depend on, in training."""
         wanted = set(self.results)
-        found: set[int] = set()
+        reached: set[int] = set()
         for operator in reversed(self.operators if self.training else ()):
             if any(r in wanted for r in operator.outputs) and self.values[operator.outputs[0]].needs_gradient:
-                found.add(operator.index)
+                reached.add(operator.index)
                 wanted.update(operator.inputs)
-        return frozenset(found)
+        return frozenset(reached)
 
     def brings_gradient(self, value: Value, *readers: int) -> bool:
         """Whether a gradient of a tensor comes back from one of these readers of it."""

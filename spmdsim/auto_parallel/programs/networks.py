@@ -136,8 +136,8 @@ def build_program(name: str, **sizes: object) -> Graph:
     if name not in PROGRAMS:
         raise InputError(f"no built-in program is called {name!r}; there are {', '.join(PROGRAMS)}")
     make = PROGRAMS[name]
-    known = signature(make).parameters
+    sizes_known = signature(make).parameters
     for key in sizes:
-        if key not in known:
-            raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(known)}")
+        if key not in sizes_known:
+            raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(sizes_known)}")
     return make(**sizes)

@@ -43,18 +43,18 @@ class _Notes(Watcher):
 
     def value(self, tensor: Tensor) -> int:
         """The value of a tensor; one that was not seen before is a parameter or a constant of the program."""
-        found = self._values.get(id(tensor.held))
-        if found is None:
+        value = self._values.get(id(tensor.held))
+        if value is None:
             size = tensor.dtype.itemsize
             if tensor.requires_grad:
                 name = self.build.unique(tensor.name or "parameter")
-                found = self.build.parameter(name, tensor.shape, size)
+                value = self.build.parameter(name, tensor.shape, size)
             else:
                 name = self.build.unique(tensor.name or "constant")
                 fixed = tensor.layout if tensor.size > 1 else None
-                found = self.build.input(name, tensor.shape, size, fixed)
-            self.know(tensor, found)
-        return found
+                value = self.build.input(name, tensor.shape, size, fixed)
+            self.know(tensor, value)
+        return value
 
     def before(
         self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
@@ -102,10 +102,10 @@ class _Notes(Watcher):
 
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
-    given = None if sharding is None else sharding.in_strategy
-    if sharding is not None and sharding.repeat != "right" and not isinstance(given, Mapping_):
+    configured = None if sharding is None else sharding.in_strategy
+    if sharding is not None and sharding.repeat != "right" and not isinstance(configured, Mapping_):
         return sharding.strategy(bound, ranks)
-    return dict(given) if isinstance(given, Mapping_) else given
+    return dict(configured) if isinstance(configured, Mapping_) else configured
 
 
 def record_program(
@@ -153,8 +153,8 @@ def record_program(
             notes.know(arguments[key], add(key, shape, dtype.itemsize))
     with watching(notes):
         results = _call(program, arguments)
-    found = results if isinstance(results, tuple | list) else (results,)
-    values = [notes.value(result) for result in found if isinstance(result, Tensor)]
+    returned = results if isinstance(results, tuple | list) else (results,)
+    values = [notes.value(result) for result in returned if isinstance(result, Tensor)]
     graph = build.graph(*values)
     if not graph.operators:
         raise InputError(f"the program {graph.name} computes nothing: no operator was applied to its inputs")
@@ -183,8 +183,8 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
             notes.know(tensor, build.input(name, tensor.shape, tensor.dtype.itemsize))
     with watching(notes):
         result = function(*arguments)
-    found = result if isinstance(result, tuple | list) else (result,)
-    graph = build.graph(*[notes.value(one) for one in found if isinstance(one, Tensor)])
+    returned = result if isinstance(result, tuple | list) else (result,)
+    graph = build.graph(*[notes.value(one) for one in returned if isinstance(one, Tensor)])
     if not graph.operators:
         raise InputError(f"{graph.name} computes nothing: no operator was applied to its arguments")
     return result, replace(mark_layers(graph), recorded=True), notes.ranks
@@ -286,10 +286,10 @@ def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """
     if not Path(path).is_file():
         raise InputError(f"there is no program file {path}")
-    found = runpy.run_path(path)
-    if not callable(found.get("program")) or not isinstance(found.get("inputs"), dict):
+    names = runpy.run_path(path)
+    if not callable(names.get("program")) or not isinstance(names.get("inputs"), dict):
         raise InputError(
             f"{path} has to define program(...), a function of global tensors, and inputs, a dict of shapes "
             "(and parameters, one of what is trained)"
         )
-    return found["program"], found["inputs"], found.get("parameters") or {}
+    return names["program"], names["inputs"], names.get("parameters") or {}

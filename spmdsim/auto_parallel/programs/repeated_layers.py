@@ -31,16 +31,16 @@ def mark_layers(graph: Graph, name: str = "layer") -> Graph:
 
 def _fingerprints(graph: Graph) -> list[int]:
     """One number per operator, equal for operators that are alike."""
-    known: dict[object, int] = {}
-    found = []
+    numbers: dict[object, int] = {}
+    marks = []
     for operator in graph.operators:
         reads = []
         for value in operator.inputs:
             producer = graph.values[value].producer
             reads.append(graph.values[value].kind if producer is None else operator.index - producer)
         key = (operator.kind, operator.bound, tuple(reads), repr((operator.configured, operator.out)))
-        found.append(known.setdefault(key, len(known)))
-    return found
+        marks.append(numbers.setdefault(key, len(numbers)))
+    return marks
 
 
 def find_repeats(marks: list[int]) -> tuple[int, int, int]:

@@ -142,15 +142,17 @@ def moe(
 
 def _embeddings(build: GraphBuilder, batch: int, seq: int, hidden: int, vocab: int) -> tuple[int, int]:
     """The sum of three embeddings, normalised; and the table of the words."""
-    found = []
+    embedded = []
     for name, rows, ids in (
         ("embedding", vocab, "tokens"),
         ("positions", seq, "places"),
         ("segments", 2, "parts"),
     ):
         table, index = build.parameter(name, (rows, hidden)), build.input(ids, (batch, seq))
-        found.append((build.apply(rules.LOOKUP, table, index, name=f"{name}.lookup", kind="lookup"), table))
-    (words, table), (places, _), (parts, _) = found
+        embedded.append(
+            (build.apply(rules.LOOKUP, table, index, name=f"{name}.lookup", kind="lookup"), table)
+        )
+    (words, table), (places, _), (parts, _) = embedded
     x = build.apply(rules.ADD, words, places, name="add_places", kind="add")
     x = build.apply(rules.ADD, x, parts, name="add_parts", kind="add")
     return _norm(build, x, "norm"), table

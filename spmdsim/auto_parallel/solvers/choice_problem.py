@@ -107,16 +107,16 @@ class ChoiceProblem:
 
     def with_best_hubs(self, states: Sequence[int]) -> list[int]:
         """The assignment with every hub in the state that suits the others best."""
-        found = list(states)
+        best = list(states)
         prices = {hub: self.seconds[hub].copy() for hub in self.hubs}
         for (i, j), m in self._touching(set(self.hubs)):
             if i in prices:
-                prices[i] += m[:, found[j]]
+                prices[i] += m[:, best[j]]
             else:
-                prices[j] += m[found[i]]
+                prices[j] += m[best[i]]
         for hub, row in prices.items():
-            found[hub] = int(row.argmin())
-        return found
+            best[hub] = int(row.argmin())
+        return best
 
     def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
         if self._by_variable is None or self._by_variable[0] != len(self.pairs):
@@ -143,11 +143,11 @@ class ChoiceProblem:
 
     def neighbours(self) -> list[list[tuple[int, np.ndarray]]]:
         """Per variable its neighbours with the pair's prices, own state first."""
-        found: list[list[tuple[int, np.ndarray]]] = [[] for _ in self.seconds]
+        around: list[list[tuple[int, np.ndarray]]] = [[] for _ in self.seconds]
         for (i, j), m in self.pairs.items():
-            found[i].append((j, m))
-            found[j].append((i, m.T))
-        return found
+            around[i].append((j, m))
+            around[j].append((i, m.T))
+        return around
 
 
 @dataclass(frozen=True)

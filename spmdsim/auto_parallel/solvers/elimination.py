@@ -191,8 +191,8 @@ class _Elimination:
         return states
 
     def _around(self, v: int) -> tuple[int, ...]:
-        found = {u for number in self.of[v] for u in self.tables[number].variables}
-        return tuple(sorted(found - {v}))
+        variables = {u for number in self.of[v] for u in self.tables[number].variables}
+        return tuple(sorted(variables - {v}))
 
     def _width(self, v: int) -> int:
         return self.sizes[v] * math.prod(self.sizes[u] for u in self._around(v))

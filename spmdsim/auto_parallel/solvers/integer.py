@@ -31,11 +31,11 @@ class DoesNotFitError(SpmdError, ValueError):
     @classmethod
     def below(cls, limit: float, least: float) -> DoesNotFitError:
         """Nothing fits into ``limit`` bytes, but into ``least``."""
-        found = cls(
+        error = cls(
             f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {least:,.0f}"
         )
-        found.least = least
-        return found
+        error.least = least
+        return error
 
 
 def solve_integer(
@@ -58,16 +58,16 @@ def solve_integer(
     small = restrict(problem, kept)
     for _ in range(6):
         inside = _solve(small, bound, seconds_allowed, gap)
-        found = None
+        solution = None
         if inside is not None:
             states = [int(kept[v][s]) for v, s in enumerate(inside.states)]
-            found = Solution.of(problem, states, inside.method, inside.optimal)
-        if found is None:
+            solution = Solution.of(problem, states, inside.method, inside.optimal)
+        if solution is None:
             raise _too_small(problem, limit)
-        if limit is None or bound is None or found.memory <= limit:
-            return found
+        if limit is None or bound is None or solution.memory <= limit:
+            return solution
         # The solver allows a small violation: ask for so much less.
-        bound -= max(found.memory - limit, 0.5)
+        bound -= max(solution.memory - limit, 0.5)
     raise _too_small(problem, limit)
 
 

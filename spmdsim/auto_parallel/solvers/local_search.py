@@ -39,8 +39,8 @@ def improve(
         inside = _rounds(small, inside, window, rounds)
         if window >= len(problem):
             break
-    found = [int(kept[v][s]) for v, s in enumerate(inside)]
-    best = found if problem.price(found) < problem.price(states) else list(states)
+    states_now = [int(kept[v][s]) for v, s in enumerate(inside)]
+    best = states_now if problem.price(states_now) < problem.price(states) else list(states)
     return Solution.of(problem, best, "local search", False)
 
 
@@ -65,13 +65,13 @@ def _rounds(problem: ChoiceProblem, states: list[int], window: int, rounds: int)
 
 def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int, hubs: set[int]) -> list[int]:
     """The variables nearest to one, by number of pairs in between; not by way of hubs, which join everything."""
-    found, seen = [centre], {centre}
-    for v in found:
+    window, seen = [centre], {centre}
+    for v in window:
         for u, _ in around[v]:
-            if u not in seen and u not in hubs and len(found) < size:
+            if u not in seen and u not in hubs and len(window) < size:
                 seen.add(u)
-                found.append(u)
-    return sorted(found)
+                window.append(u)
+    return sorted(window)
 
 
 def _decide(
@@ -95,7 +95,7 @@ def _decide(
         for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
             now = _decide(problem, around, now, half)
         return now
-    found = list(now)
+    states_now = list(now)
     for v, state in zip(every, answer.states):
-        found[v] = state
-    return found if problem.price_around(found, every) < problem.price_around(now, every) else now
+        states_now[v] = state
+    return states_now if problem.price_around(states_now, every) < problem.price_around(now, every) else now

@@ -34,21 +34,21 @@ def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: fl
         step: by which share the memory must at least fall from point to point.
         gap: how far from the fastest a point may be.
     """
-    found: list[Solution] = []
+    frontier: list[Solution] = []
     limit: float | None = None
     tiny = _tie_break(problem)
-    while len(found) < most:
+    while len(frontier) < most:
         try:
             answer = solve_integer(problem.weighted(tiny), limit, gap=gap)
         except DoesNotFitError:
             break
         answer = Solution.of(problem, answer.states, answer.method, answer.optimal)
-        found.append(answer)
+        frontier.append(answer)
         limit = answer.memory * (1.0 - step) - 0.5
         if limit <= 0:
             break
-    kept = pareto_filter((s.seconds, s.memory) for s in found)
-    return [next(s for s in found if (s.seconds, s.memory) == pair) for pair in kept]
+    kept = pareto_filter((s.seconds, s.memory) for s in frontier)
+    return [next(s for s in frontier if (s.seconds, s.memory) == pair) for pair in kept]
 
 
 def _tie_break(problem: ChoiceProblem) -> float:

@@ -79,11 +79,11 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[OrderedStep
 def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, OrderedStep]]:
     """Every transition from a layout, with its price in microseconds."""
     mesh, local = layout.mesh, nbytes / layout.shard_count
-    pending = dict(layout.partial)
+    partial = dict(layout.partial)
     for number, axis in enumerate(mesh.axes):
         n = mesh.axis_size(axis)
         once = _LATENCY + _HOP * (n - 1) + _STEP
-        if axis in pending:
+        if axis in partial:
             rest = {a: op for a, op in layout.partial if a != axis}
             moved = local * (n - 1) / n * _BYTE
             twice = once + _HOP * (n - 1) + 2 * moved

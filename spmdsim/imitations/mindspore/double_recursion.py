@@ -53,15 +53,15 @@ class Recursion:
     def strategies(self) -> tuple[Strategy, ...]:
         """The same as strategies on the mesh with one axis per step."""
         mesh = binary_mesh(self.ranks)
-        found: dict[tuple[str | None, ...], Strategy] = {}
+        by_cuts: dict[tuple[str | None, ...], Strategy] = {}
         for cuts in self.cuts:
-            if cuts not in found:
+            if cuts not in by_cuts:
                 splits: dict[str, tuple[str, ...]] = {}
                 for axis, factor in zip(mesh.axes, cuts):
                     if factor is not None:
                         splits[factor] = (*splits.get(factor, ()), axis)
-                found[cuts] = Strategy.of(mesh, splits)
-        return tuple(found[cuts] for cuts in self.cuts)
+                by_cuts[cuts] = Strategy.of(mesh, splits)
+        return tuple(by_cuts[cuts] for cuts in self.cuts)
 
     def parts(self, operator: int) -> tuple[tuple[int, ...], ...]:
         """The cuts of an operator's operands, as ``.shard`` takes them."""
@@ -153,12 +153,12 @@ class CutCosts:
 
     def costs(self, state: tuple[int, ...], pieces: int) -> list[float | None]:
         """Cost of cutting each factor once more."""
-        found = self._memory.get((state, pieces))
-        if found is None:
-            found = self._memory[state, pieces] = [
+        costs = self._memory.get((state, pieces))
+        if costs is None:
+            costs = self._memory[state, pieces] = [
                 self._cost(k, state, pieces) for k in range(len(self.factors))
             ]
-        return found
+        return costs
 
     def _cost(self, k: int, state: tuple[int, ...], pieces: int) -> float | None:
         if k in self.whole or (self.sizes[k] // state[k]) % pieces or self.sizes[k] % state[k]:
@@ -177,11 +177,13 @@ class CutCosts:
 
     def elements(self, state: tuple[int, ...]) -> list[float]:
         """Elements of every operand's and result's piece."""
-        found = self._sizes.get(state)
-        if found is None:
+        edges_known = self._sizes.get(state)
+        if edges_known is None:
             edges = [size / cut for size, cut in zip(self.sizes, state)]
-            found = self._sizes[state] = [math.prod(edges[k] for k in members) for members in self.members]
-        return found
+            edges_known = self._sizes[state] = [
+                math.prod(edges[k] for k in members) for members in self.members
+            ]
+        return edges_known
 
     def views(self, state: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Into how many pieces each dim of each operand and result is cut."""
@@ -218,17 +220,17 @@ class _Search:
 
     def _links(self, operator: Operator) -> list[tuple[int, int, int]]:
         """(own operand or result, neighbour, its operand or result) for every tensor shared with another operator."""
-        graph, found = self.graph, []
+        graph, links = self.graph, []
         for slot, value in enumerate(operator.inputs):
             producer = graph.values[value].producer
             if producer is not None:
-                found.append(
+                links.append(
                     (slot, producer, len(graph.operators[producer].inputs) + graph.values[value].output)
                 )
         for k, value in enumerate(operator.outputs):
             for reader, operand in graph.consumers[value][:16]:
-                found.append((len(operator.inputs) + k, reader, operand))
-        return found
+                links.append((len(operator.inputs) + k, reader, operand))
+        return links
 
     def _default_order(self) -> str:
         if self.version == "r1.0":
@@ -252,7 +254,7 @@ class _Search:
 
     def _configured(self) -> dict[int, list[int | None]]:
         """For configured operators, the factor (by number) that each step cuts."""
-        found: dict[int, list[int | None]] = {}
+        factors_cut: dict[int, list[int | None]] = {}
         for operator in self.graph.operators:
             if operator.configured is None:
                 continue
@@ -265,23 +267,23 @@ class _Search:
                 if k is not None:
                     left[names[k]] //= size
                 cuts.append(k)
-            found[operator.index] = cuts
-        return found
+            factors_cut[operator.index] = cuts
+        return factors_cut
 
     def _number(self, kind: int, state: tuple[int, ...]) -> int:
-        found = self.numbers.get((kind, state))
-        if found is None:
-            found = self.numbers[kind, state] = len(self.states)
+        number = self.numbers.get((kind, state))
+        if number is None:
+            number = self.numbers[kind, state] = len(self.states)
             self.states.append((kind, state))
             self.views.append(tuple(map(self._view, self.kinds[kind].views(state))))
-        return found
+        return number
 
     def _view(self, view: tuple[int, ...]) -> int:
-        found = self.view_numbers.get(view)
-        if found is None:
-            found = self.view_numbers[view] = len(self.view_values)
+        number = self.view_numbers.get(view)
+        if number is None:
+            number = self.view_numbers[view] = len(self.view_values)
             self.view_values.append(view)
-        return found
+        return number
 
     def run(self) -> Recursion:
         """All steps over all operators."""
@@ -295,15 +297,15 @@ class _Search:
         views, fixed = self.views, self.fixed
         for step, pieces in enumerate(self.steps):
             done = [False] * len(state)
-            known: dict[tuple[object, ...], tuple[str | None, int]] = {}
+            answers: dict[tuple[object, ...], tuple[str | None, int]] = {}
             for i in self.order:
                 around = tuple([views[state[u]][slot] if done[u] else -1 for u, slot in links[i]])
                 if i in fixed:
                     answer = self._cut(state[i], fixed[i][step], pieces)
                 else:
                     key = (state[i], slots[i], around)
-                    found = known.get(key)
-                    answer = known[key] = found or self._decide(state[i], i, around, pieces)
+                    answer_known = answers.get(key)
+                    answer = answers[key] = answer_known or self._decide(state[i], i, around, pieces)
                 done[i] = True
                 cuts[i].append(answer[0])
                 state[i] = answer[1]

@@ -61,8 +61,8 @@ def infer_operators(
     """
     if len(from_map) != len(to_map):
         raise PlanError(f"two maps of one tensor are equally long, not {list(from_map)} and {list(to_map)}")
-    for found in (from_map, to_map):
-        check_map(MapLayout(tuple(matrix), tuple(found), (1,) * len(found)))
+    for mapping in (from_map, to_map):
+        check_map(MapLayout(tuple(matrix), tuple(mapping), (1,) * len(mapping)))
     return _Inference(tuple(matrix), tuple(from_map), tuple(to_map), all2all).run()
 
 

@@ -63,9 +63,9 @@ def operators(
         one, other = unify(before, after)
     except NotExpandable:
         return _gather_all(before, after, rank, ranks)
-    found = infer_operators(one.matrix, one.map, other.map, all2all)
+    operators_found = infer_operators(one.matrix, one.map, other.map, all2all)
     first = [MapOperator("Reshape", list(one.slice_shape))] if one.slice_shape != before.slice_shape else []
-    middle = concrete(found, one.matrix, one.slice_shape, rank, ranks)
+    middle = concrete(operators_found, one.matrix, one.slice_shape, rank, ranks)
     last = [MapOperator("Reshape", list(after.slice_shape))] if other.slice_shape != after.slice_shape else []
     return [*first, *middle, *last]
 
@@ -76,12 +76,14 @@ def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sequen
         raise PlanError(
             f"the device matrices {list(before.matrix)} and {list(after.matrix)} have {devices} and {others} devices"
         )
-    found = list(range(devices)) if ranks is None else list(ranks)
-    if len(found) != devices or len(set(found)) < devices:
-        raise PlanError(f"a rank list for {list(before.matrix)} has {devices} ranks, each once, not {found}")
-    if rank not in found:
-        raise PlanError(f"rank {rank} is not in the rank list {found}")
-    return found
+    rank_list = list(range(devices)) if ranks is None else list(ranks)
+    if len(rank_list) != devices or len(set(rank_list)) < devices:
+        raise PlanError(
+            f"a rank list for {list(before.matrix)} has {devices} ranks, each once, not {rank_list}"
+        )
+    if rank not in rank_list:
+        raise PlanError(f"rank {rank} is not in the rank list {rank_list}")
+    return rank_list
 
 
 def is_expandable(before: MapLayout | Written, after: MapLayout | Written) -> bool:
@@ -94,19 +96,19 @@ def is_expandable(before: MapLayout | Written, after: MapLayout | Written) -> bo
 
 
 def concrete(
-    found: Sequence[Abstract], matrix: Shape, local: Shape, rank: int, ranks: Sequence[int]
+    abstract: Sequence[Abstract], matrix: Shape, local: Shape, rank: int, ranks: Sequence[int]
 ) -> list[MapOperator]:
     """Inferred operators with the groups and slices of one rank.
 
     Args:
-        found: the inferred operators.
+        abstract: the inferred operators.
         matrix: the device matrix they refer to.
         local: the local shape before.
         rank: the rank.
         ranks: the rank list.
     """
     shape, out = list(local), []
-    for op in found:
+    for op in abstract:
         group, index = _group(matrix, op.axis, rank, ranks)
         if op.name == "Split":
             shape[op.dim] //= op.parts

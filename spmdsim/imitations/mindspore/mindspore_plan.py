@@ -59,17 +59,17 @@ class MindSporePlan:
         Several axes on one dim are dims of their own in between; the shards are reshaped to them and back.
         """
         rank = self.src.mesh.rank_at(0) if rank is None else rank
-        found = operators(self.before, self.after, rank, self.src.mesh.rank_list, self.all2all)
-        given, wanted = (
+        inserted = operators(self.before, self.after, rank, self.src.mesh.rank_list, self.all2all)
+        local_shape, wanted = (
             list(a.local_shape(s, rank)) for a, s in ((self.src, self.shape), (self.dst, self.to_shape))
         )
-        if list(self.before.slice_shape) != given and not (found and found[0].name == "Reshape"):
-            found.insert(0, MapOperator("Reshape", list(self.before.slice_shape)))
+        if list(self.before.slice_shape) != local_shape and not (inserted and inserted[0].name == "Reshape"):
+            inserted.insert(0, MapOperator("Reshape", list(self.before.slice_shape)))
         if list(self.after.slice_shape) != wanted:
-            if found and found[-1].name == "Reshape":
-                found.pop()
-            found.append(MapOperator("Reshape", wanted))
-        return [op for k, op in enumerate(found) if k or op != MapOperator("Reshape", given)]
+            if inserted and inserted[-1].name == "Reshape":
+                inserted.pop()
+            inserted.append(MapOperator("Reshape", wanted))
+        return [op for k, op in enumerate(inserted) if k or op != MapOperator("Reshape", local_shape)]
 
     def operator_names(self, rank: int | None = None) -> list[str]:
         """The operators that run, an AllConcat beyond dim 0 as AllGather, Split and Concat."""

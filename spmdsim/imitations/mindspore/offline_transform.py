@@ -66,15 +66,15 @@ def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int
     if not ops[rank]:
         return []
     waiting = deque([(rank, len(ops[rank]) - 1)])
-    found = []
+    stacked = []
     while waiting:
         at, level = waiting.popleft()
         op = ops[at][level]
         if level:
             group = op.args[:-1] if op.name == "AllConcat" else [at]
             waiting += [(peer, level - 1) for peer in group]
-        found.append((at, level, op))
-    return found
+        stacked.append((at, level, op))
+    return stacked
 
 
 def needed_ranks(before: MapLayout | Written, after: MapLayout | Written, rank: int) -> list[int]:
@@ -152,11 +152,11 @@ def reshard_map(
     last = [MapOperator("Reshape", list(target))] if other.slice_shape != target else []
     if rank not in ranks:
         raise PlanError(f"rank {rank} is not in the rank list {ranks}")
-    found = {
+    operators_of = {
         here: [*first, *optimise(operators(one, other, here, ranks), one.slice_shape, ranks), *last]
         for here in ranks
     }
-    return {here: found[here] for here in closure(found, rank)} if found[rank] else {}
+    return {here: operators_of[here] for here in closure(operators_of, rank)} if operators_of[rank] else {}
 
 
 def written_slice(layout: Written) -> Shape:

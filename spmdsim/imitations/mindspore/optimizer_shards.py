@@ -57,9 +57,9 @@ def optimizer_shard_layout(
     if shape[0] % (model * count):
         raise PlanError(f"dim 0 of {shape} cannot be split in {model} times {count}")
     if not several and repeated == [*range(len(repeated))] and len(repeated) in (1, len(matrix)):
-        found = _as_cuts(matrix, [_axes(entry) for entry in entries], total // count, count, shape)
-        if found is not None:
-            return found
+        as_cuts = _as_cuts(matrix, [_axes(entry) for entry in entries], total // count, count, shape)
+        if as_cuts is not None:
+            return as_cuts
     return _as_axes(matrix, entries, repeated, count, (model, *shape))
 
 
@@ -105,12 +105,12 @@ def _as_axes(
 
 def _repeated(matrix: Shape, entries: Sequence[Entry]) -> list[int]:
     used = {len(matrix) - 1 - axis for entry in entries for axis in _axes(entry)}
-    found = [at for at, size in enumerate(matrix) if size > 1 and at not in used]
-    if not found:
+    free = [at for at, size in enumerate(matrix) if size > 1 and at not in used]
+    if not free:
         raise PlanError(
             f"no slices of {tuple(entries)} repeat on {matrix}, so the optimizer has nothing to share out"
         )
-    return found
+    return free
 
 
 def _axes(entry: Entry) -> list[int]:

@@ -168,13 +168,13 @@ def expand_shape(shape: Sequence[int], other: Sequence[int]) -> Shape:
 
 
 def _factors(products: Iterable[int], what: str) -> Shape:
-    found, below = [], 1
+    factors, below = [], 1
     for product in sorted({*products} - {1}):
         if product % below:
             raise NotExpandable(f"{what} have no common form: {below} does not divide {product}")
-        found.append(product // below)
+        factors.append(product // below)
         below = product
-    return tuple(found)
+    return tuple(factors)
 
 
 def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
@@ -201,7 +201,7 @@ def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
 
 def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:
     """Per axis of a matrix the axes of the finer one it consists of, counted from the right."""
-    found: list[list[int]] = []
+    parts: list[list[int]] = []
     at = 0
     for size in matrix:
         here, product = [], 1
@@ -211,8 +211,8 @@ def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:
             at += 1
         if product != size:
             raise NotExpandable(f"device matrix {finer} does not refine {matrix}")
-        found.append(here)
-    return found
+        parts.append(here)
+    return parts
 
 
 def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:

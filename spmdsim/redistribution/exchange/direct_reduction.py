@@ -97,16 +97,16 @@ def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
     return tuple([_part(*item, sent) for item in begun])
 
 
-def rounds(found: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
+def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
     """The messages, round by round: ``(from, to, number of the part)``."""
-    longest = max([len(part.adders) for part in found], default=1) - 1
-    made: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
-    for number, part in enumerate(found):
-        made[0] += [(*hop, number) for hop in part.contributions]
+    longest = max([len(part.adders) for part in summed], default=1) - 1
+    messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
+    for number, part in enumerate(summed):
+        messages[0] += [(*hop, number) for hop in part.contributions]
         for place, hop in enumerate(part.passed):
-            made[1 + place].append((*hop, number))
-        made[-1] += [(*hop, number) for hop in part.results]
-    return made
+            messages[1 + place].append((*hop, number))
+        messages[-1] += [(*hop, number) for hop in part.results]
+    return messages
 
 
 @lru_cache(maxsize=1024)
@@ -133,11 +133,11 @@ def most_messages(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
 def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
     """The ranks that one receives from in a direct reduction, and how many elements."""
     counts: Counter[int] = Counter()
-    found = parts(src, dst, shape)
-    for some in rounds(found):
+    summed = parts(src, dst, shape)
+    for some in rounds(summed):
         for giver, taker, number in some:
             if taker == rank:
-                counts[giver] += found[number].count
+                counts[giver] += summed[number].count
     return sorted(counts.items())
 
 
@@ -146,10 +146,10 @@ def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
 
     The shard after it is there only when the last round has landed.
     """
-    found = parts(src, dst, shape)
-    added = sum(part.count for part in found for adder, _ in part.adders if rank == adder)
+    summed = parts(src, dst, shape)
+    added = sum(part.count for part in summed for adder, _ in part.adders if rank == adder)
     packed, landed = (
-        [sum(found[hop[2]].count for hop in some if hop[side] == rank) for some in rounds(found)]
+        [sum(summed[hop[2]].count for hop in some if hop[side] == rank) for some in rounds(summed)]
         for side in (0, 1)
     )
     after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
@@ -246,13 +246,13 @@ def _in_whole(problem: Sums) -> tuple[list[list[int]], list[list[dict[int, int]]
 
 def _singles(cells: list[SumCell], count: int, ranks: list[int]) -> list[Single]:
     """The last elements of some cells."""
-    found: list[Single] = []
+    singles: list[Single] = []
     for cell in reversed(cells):
-        some = min(count - len(found), volume(cell.box))
+        some = min(count - len(singles), volume(cell.box))
         if some:
             inside = tuple([r for r, extra in zip(ranks, cell.extras(ranks)) if extra == cell.fewest])
-            found += [Single(cell, inside, {}) for _ in range(some)]
-    return found[::-1]
+            singles += [Single(cell, inside, {}) for _ in range(some)]
+    return singles[::-1]
 
 
 def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
@@ -354,13 +354,13 @@ def _boxes(box: Bounds, first: int, last: int) -> list[Bounds]:
     if top > bottom:  # within one row
         inner = _boxes(rest, first - bottom * row, last - bottom * row)
         return [((start + bottom, start + bottom + 1), *one) for one in inner]
-    found = []
+    boxes = []
     if first < top * row:
         inner = _boxes(rest, first - (top - 1) * row, row)
-        found += [((start + top - 1, start + top), *one) for one in inner]
+        boxes += [((start + top - 1, start + top), *one) for one in inner]
     if top < bottom:
-        found.append(((start + top, start + bottom), *rest))
+        boxes.append(((start + top, start + bottom), *rest))
     if bottom * row < last:
         inner = _boxes(rest, 0, last - bottom * row)
-        found += [((start + bottom, start + bottom + 1), *one) for one in inner]
-    return found
+        boxes += [((start + bottom, start + bottom + 1), *one) for one in inner]
+    return boxes

@@ -128,23 +128,23 @@ class Along(NamedTuple):
 def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], size: int) -> Along:
     starts, lengths = pieces_of(size, _parts(have, src))
     held = piece_numbers(have, src).tolist()
-    given = [lengths[piece] for piece in held]
+    offered = [lengths[piece] for piece in held]
     if have == want and src == dst:
-        return Along(given, given, given)
+        return Along(offered, offered, offered)
     begins, sizes = pieces_of(size, _parts(want, dst))
     asked = piece_numbers(want, dst).tolist()
     wanted = [sizes[piece] for piece in asked]
     if have == want and src == dst[: len(src)]:
-        return Along(given, wanted, wanted)
+        return Along(offered, wanted, wanted)
     if have == want and dst == src[: len(dst)]:
-        return Along(given, wanted, given)
+        return Along(offered, wanted, offered)
     here = held if have == want else [held[p] if p >= 0 else 0 for p in _held(have, want)]
     own = []
     for mine, theirs in zip(here, asked):
         a, c = starts[mine], begins[theirs]
         b, d = a + lengths[mine], c + sizes[theirs]
         own.append(max((b if b < d else d) - (a if a > c else c), 0))
-    return Along(given, wanted, own)
+    return Along(offered, wanted, own)
 
 
 @lru_cache(maxsize=4096)

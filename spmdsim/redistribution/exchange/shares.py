@@ -101,17 +101,17 @@ def portions(line: Sequence[tuple[int, Bounds]], holders: Sequence[int]) -> Iter
         before += here
     least = -(-total // len(holders))
     limits = dict.fromkeys(least + least * percent // 100 for percent in MORE)
-    found = next(filter(None, (_within(served, limit, _one_box) for limit in limits)), None)
-    found = _within(served, least, _elements) if found is None else found
-    assert found is not None  # for the type checker: element by element all fits
-    return [(holders[number], rank, box) for number, rank, box in found]
+    pieces = next(filter(None, (_within(served, limit, _one_box) for limit in limits)), None)
+    pieces = _within(served, least, _elements) if pieces is None else pieces
+    assert pieces is not None  # for the type checker: element by element all fits
+    return [(holders[number], rank, box) for number, rank, box in pieces]
 
 
 def _within(
     served: Iterable[tuple[int, Bounds, range]], limit: int, cut: Cut
 ) -> list[tuple[int, int, Bounds]] | None:
     """Boxes cut so that no holder sends more than a limit, each taking as much as it can; None if they do not fit."""
-    found = []
+    pieces = []
     sent: Counter[int] = Counter()
     for rank, box, numbers in served:
         left = [box]
@@ -119,12 +119,12 @@ def _within(
             todo, left = left, []
             for one in todo:
                 taken, rest = cut(one, limit - sent[number])
-                found += [(number, rank, part) for part in taken]
+                pieces += [(number, rank, part) for part in taken]
                 sent[number] += sum(map(volume, taken))
                 left += rest
         if left:
             return None
-    return found
+    return pieces
 
 
 def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
@@ -181,14 +181,14 @@ def _members(
     pieces = zip(*numbers) if numbers else [()] * mesh.size
     for rank, slice_, piece in zip(ranks, slices, pieces):
         places.setdefault((slice_, piece), []).append(rank)
-    found = {}
+    members = {}
     for slice_, piece in sorted(places):
         blocks = [blocks[number] for blocks, number in zip(dims, piece)]
         if all(length for _, length in blocks):
-            found[slice_, tuple([(start, start + length) for start, length in blocks])] = places[
+            members[slice_, tuple([(start, start + length) for start, length in blocks])] = places[
                 slice_, piece
             ]
-    return found
+    return members
 
 
 def shares(ends: Ends) -> Shares | None:

@@ -57,9 +57,9 @@ class Transfers(Sequence[Transfer]):
 
     def _made(self) -> list[Transfer]:
         boxes = product(*[pairwise(edges.tolist()) for edges in self._edges])
-        found = boxes if self._cells is None else map(list(boxes).__getitem__, self._cells.tolist())
+        cells = boxes if self._cells is None else map(list(boxes).__getitem__, self._cells.tolist())
         # tuple.__new__ skips the named constructor's overhead.
-        return list(map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), found)))
+        return list(map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), cells)))
 
     def __repr__(self) -> str:
         return f"Transfers with {len(self)} peers"

@@ -118,16 +118,16 @@ class _Side:
 
     def add_dims(self, cuts: list[set[int]]) -> None:
         """Add the suffix products of the dims."""
-        for group, found in zip(self.groups, cuts):
+        for group, group_cuts in zip(self.groups, cuts):
             below = 1
             for dim in reversed(group):
-                found.add(below)
+                group_cuts.add(below)
                 below *= self.shape[dim]
-            found.add(below)
+            group_cuts.add(below)
 
     def settle(self, cuts: list[set[int]]) -> bool:
         """Cut dims where axes are cut and axes where dims are; False if that is impossible."""
-        for group, found, fixed in zip(self.groups, cuts, self.fixed):
+        for group, group_cuts, fixed in zip(self.groups, cuts, self.fixed):
             if fixed:
                 continue
             below = math.prod(self.shape[dim] for dim in group)
@@ -139,11 +139,11 @@ class _Side:
                     if top % parts or (top // parts) % below:
                         return False
                     bottom = top // parts
-                    for cut in [cut for cut in found if bottom < cut < top]:
+                    for cut in [cut for cut in group_cuts if bottom < cut < top]:
                         if top % cut:
                             return False
                         self.axis_cuts[axis].add(top // cut)
-                    found.update(top // part for part in self.axis_cuts[axis] if top % part == 0)
+                    group_cuts.update(top // part for part in self.axis_cuts[axis] if top % part == 0)
                     if any(top % part for part in self.axis_cuts[axis]):
                         return False
                     top = bottom
@@ -187,15 +187,15 @@ class _Side:
 def _settle(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
     """Let cuts of dims and of axes carry over until nothing changes."""
     while True:
-        before = [len(found) for found in cuts] + [
-            len(found) for side in sides for found in side.axis_cuts.values()
+        before = [len(some) for some in cuts] + [
+            len(some) for side in sides for some in side.axis_cuts.values()
         ]
         if not all(side.settle(cuts) for side in sides):
             return False
-        if not all(_divide(found) for found in cuts):
+        if not all(_divide(some) for some in cuts):
             return False
-        after = [len(found) for found in cuts] + [
-            len(found) for side in sides for found in side.axis_cuts.values()
+        after = [len(some) for some in cuts] + [
+            len(some) for side in sides for some in side.axis_cuts.values()
         ]
         if before == after:
             return True

@@ -53,12 +53,12 @@ def flat_sends(
     src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
 ) -> tuple[tuple[int, np.ndarray], ...]:
     """What ``rank`` sends: per receiving rank, itself included, where the elements are in its shard."""
-    found = []
+    transfers = []
     for peer in dst.mesh.rank_list:
         for transfer in flat_receives(src, dst, shape, to_shape, peer):
             if transfer.peer == rank:
-                found.append((peer, transfer.source))
-    return tuple(found)
+                transfers.append((peer, transfer.source))
+    return tuple(transfers)
 
 
 @lru_cache(maxsize=256)
@@ -88,11 +88,11 @@ def _flat_receives(
     holder, inside = _holders(have, numbers * grain, position, rank)
     peers = have.ranks.rank[holder]
     order = np.argsort(peers, kind="stable")
-    found, starts = np.unique(peers[order], return_index=True)
+    senders, starts = np.unique(peers[order], return_index=True)
     parts = np.split(order, starts[1:])
     return tuple(
         FlatTransfer(int(peer), _spread(inside[part] // grain, grain), _spread(part, grain))
-        for peer, part in zip(found, parts)
+        for peer, part in zip(senders, parts)
     )
 
 

@@ -42,10 +42,10 @@ def reshape_candidates(
     all_of_them: bool = False,
 ) -> tuple[Candidate, ...]:
     """The plans that take a tensor of ``shape`` in ``src`` to ``to_shape`` in ``dst``, best first."""
-    found = factor(src, dst, shape, to_shape)
-    if found is None:
+    finer_form = factor(src, dst, shape, to_shape)
+    if finer_form is None:
         return _by_numbers(src, dst, shape, to_shape, itemsize, machine)
-    before, after, finer = endpoints(found.src, found.dst, found.shape)
+    before, after, finer = endpoints(finer_form.src, finer_form.dst, finer_form.shape)
     out = []
     for one in candidates(before, after, finer, itemsize, machine, all_of_them):
         steps = _between(src, dst, shape, to_shape, before, after, finer, one.steps)
@@ -55,9 +55,9 @@ def reshape_candidates(
 
 def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> ReceptionBound:
     """The least that must be received; with cuts that do not divide one another, every element of a sum once."""
-    found = factor(src, dst, shape, to_shape)
-    if found is not None:
-        return lower_bound(*endpoints(found.src, found.dst, found.shape))
+    finer_form = factor(src, dst, shape, to_shape)
+    if finer_form is not None:
+        return lower_bound(*endpoints(finer_form.src, finer_form.dst, finer_form.shape))
     if not src.partial:
         return ReceptionBound.of_each(flat_received(src, dst.reduced, shape, to_shape)[0])
     if dst.partial:

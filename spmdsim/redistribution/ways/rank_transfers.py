@@ -123,7 +123,7 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
     if len(set(after)) == 1 and len(set(held)) == len(held):
         gathered = tuple(within(b, after[0]) if math.prod(_shape(b)) else None for b in before)
     largest = max(math.prod(_shape(box)) for box in (*before, *after))
-    found = RankTransfers(
+    transfers = RankTransfers(
         members,
         me,
         _shape(before[me]),
@@ -134,7 +134,7 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
         gathered,
         largest,
     )
-    return replace(found, swapped=_alike(before, after) and _blocks(found))
+    return replace(transfers, swapped=_alike(before, after) and _blocks(transfers))
 
 
 def _alike(before: list[Bounds], after: list[Bounds]) -> bool:
@@ -175,14 +175,14 @@ def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     number = {member: k for k, member in enumerate(members)}
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
     got = receives(step.src, step.dst, step.shape, rank)
-    given = sends(step.src, step.dst, step.shape, rank)
+    outgoing = sends(step.src, step.dst, step.shape, rank)
     own = next(((within(t.box, source), within(t.box, target)) for t in got if t.peer == rank), None)
     return RankTransfers(
         members,
         number[rank],
         _shape(source),
         _shape(target),
-        tuple(MemberBox(number[t.peer], within(t.box, source)) for t in given if t.peer != rank),
+        tuple(MemberBox(number[t.peer], within(t.box, source)) for t in outgoing if t.peer != rank),
         tuple(MemberBox(number[t.peer], within(t.box, target)) for t in got if t.peer != rank),
         own,
         None,
@@ -204,9 +204,9 @@ class Side:
 def packed_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
     """A side in which the pieces lie one after the other, or in place where all of them are contiguous."""
     counts, offsets, packed = [0] * size, [0] * size, 0
-    found = [flat_offset(shape, piece.index) for piece in pieces]
-    direct = None not in found and len({piece.member for piece in pieces}) == len(pieces)
-    for piece, offset in zip(pieces, found):
+    places = [flat_offset(shape, piece.index) for piece in pieces]
+    direct = None not in places and len({piece.member for piece in pieces}) == len(pieces)
+    for piece, offset in zip(pieces, places):
         if not counts[piece.member]:
             offsets[piece.member] = offset if direct and offset is not None else packed
         counts[piece.member] += piece.count
@@ -249,10 +249,10 @@ def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
         indices.append(within(box, source))
     counts = [math.prod(part.stop - part.start for part in index) for index in indices]
     running = [0, *accumulate(counts)][:-1]
-    found = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
-    direct = None not in found
-    in_place = direct and all(f == r for f, r, count in zip(found, running, counts) if count)
-    offsets = [int(f or 0) for f in found] if direct and not in_place else running
+    starts = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
+    direct = None not in starts
+    in_place = direct and all(f == r for f, r, count in zip(starts, running, counts) if count)
+    offsets = [int(f or 0) for f in starts] if direct and not in_place else running
     return Blocks(
         tuple(indices),
         counts,

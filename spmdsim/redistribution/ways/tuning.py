@@ -84,11 +84,11 @@ def threshold(table: Thresholds, ranks: int) -> int:
     >>> threshold(((2, 10), (8, 30)), 6), threshold(((2, 10), (8, 30)), 1) == NEVER
     (10, True)
     """
-    found = NEVER
+    best = NEVER
     for count, nbytes in table:
         if count <= ranks:
-            found = nbytes
-    return found
+            best = nbytes
+    return best
 
 
 @lru_cache(maxsize=8)
@@ -102,9 +102,9 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
     Raises:
         InputError: the file cannot be read, or sets something that does not exist.
     """
-    found = TABLE.get(vendor, TABLE["MPICH"])
+    choices = TABLE.get(vendor, TABLE["MPICH"])
     path = path or os.environ.get("SPMDSIM_TUNING")
-    return found if not path else replace(found, **_changes(path, vendor))
+    return choices if not path else replace(choices, **_changes(path, vendor))
 
 
 def _changes(path: str, vendor: str) -> dict[str, Any]:
@@ -114,10 +114,10 @@ def _changes(path: str, vendor: str) -> dict[str, Any]:
 
 
 def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
-    known = {field.name for field in fields(Tuning)}
-    unknown = sorted(set(changes) - known)
+    names = {field.name for field in fields(Tuning)}
+    unknown = sorted(set(changes) - names)
     if unknown:
-        raise InputError(f"tuning file {path} sets {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        raise InputError(f"tuning file {path} sets {unknown[0]!r}; there are {', '.join(sorted(names))}")
     return {name: _setting(name, value) for name, value in changes.items()}
 
 
