@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -230,7 +230,6 @@ def test_no_files_import_one_another_in_a_circle(trees):
 FOLDERS = {
     "auto_parallel": {"programs": (), "solvers": (), "costs": ("programs", "solvers")},
     "redistribution": {"exchange": (), "reshape": ("exchange",), "ways": ("exchange",)},
-    "imitations": {"dtensor": (), "mindspore": (), "oneflow": (), "paddle": ()},
 }
 
 
@@ -244,25 +243,25 @@ def test_folders_of_a_room_open_one_way(room: str):
             assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
-#: Names that several files still share: the list only gets shorter. A file of ``cli`` is called as its command, and
-#: dialects have the names of the systems that they speak.
-SHARED_FILES = {"broadcast", "check", "cuts", "emulated", "layers", "losses", "reduce", "start"}
-SHARED_CLASSES = {"Call", "Calls", "Collective", "Group", "Node", "Op", "Pieces", "Place"}
+#: Rooms whose files and classes have names that no other file and class has: the list only gets longer. A command's file
+#: is called as the command, and dialects have the names of the systems that they speak.
+NAMED_ONCE = ("redistribution", "auto_parallel", "imitated", "trace", "draw")
 
 
 def test_names_of_files_and_classes_are_there_once(trees):
-    files: Counter[str] = Counter()
-    classes: Counter[str] = Counter()
+    places: dict[str, list[str]] = defaultdict(list)
     for name, tree in trees.items():
         room, *parts = name.split(".")[1:] or [""]
         if room == "dialects":
             continue
         if parts and room != "cli" and not any(name == other.rpartition(".")[0] for other in trees):
-            files[parts[-1]] += 1
-        classes.update(node.name for node in ast.iter_child_nodes(tree) if isinstance(node, ast.ClassDef))
-    assert len(files) > 300 and len(classes) > 300
-    assert {name for name, count in files.items() if count > 1} <= SHARED_FILES
-    assert {name for name, count in classes.items() if count > 1} <= SHARED_CLASSES
+            places[f"{parts[-1]}.py"].append(room)
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, ast.ClassDef):
+                places[f"class {node.name}"].append(room)
+    assert len(places) > 600
+    repeated = {name: rooms for name, rooms in places.items() if len(rooms) > 1}
+    assert not {name: rooms for name, rooms in repeated.items() if {*rooms} & {*NAMED_ONCE}}
 
 
 def test_only_the_mpi_world_imports_mpi4py():
