@@ -55,6 +55,10 @@ class WorldError(SpmdError, RuntimeError):
     """The world cannot run this: wrong number of ranks, no MPI, a mismatched collective."""
 
 
+class DisagreementError(WorldError):
+    """Ranks did not do the same, or do not come: the message says who, on every rank that notices."""
+
+
 class InputError(SpmdError, ValueError):
     """A file, a value or a command-line argument of the user's that is missing, damaged or out of range."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from spmdsim.worlds import MPIWorld
 from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board
 from spmdsim.worlds.mpi.calls import EVERY, Calls
 from spmdsim.worlds.mpi.fingerprint import Record
+from spmdsim.worlds.mpi.waiting import absence, stuck
 
 
 class World:
@@ -108,6 +110,37 @@ def test_who_has_not_come_is_known(ranks):
     call(ranks[2])
     assert ranks[0].arrived(0) == [0, 2]
     assert ranks[1].board.numbers[ranks[1].start + BEGUN] == 0
+
+
+def test_ranks_that_wait_for_one_another_are_told_once_by_what_they_do(ranks):
+    """Two worlds of the same ranks, used in another order by one of them."""
+    others = [Calls(one.board, "another", (0, 1, 2), (0, 1, 2), World(), False) for one in ranks]
+    for rank, (one, other) in enumerate(zip(ranks, others)):
+        (other if rank == 1 else one).begin(7)
+    board = ranks[1].board
+    assert stuck(board) == {0, 1, 2}
+    text = absence(board, others[1], 0)
+    assert text.startswith("ranks wait for one another: rank 1 is in call 0 of ranks 0, 1, 2: all_gather")
+    assert (
+        text.count("; ranks 0, 2 are in call 0 of ranks 0, 1, 2: all_gather") == 1 and text.count("rank") == 5
+    )
+    for one in (ranks[0], ranks[2]):  # these go on
+        one.end(0)
+    assert stuck(board) == set()
+    assert absence(board, others[1], 0).startswith(
+        "ranks 0, 2 will not come to call 0 of ranks 0, 1, 2: all_gather"
+    )
+
+
+def test_one_rank_says_why_the_job_ends(ranks):
+    assert ranks[1].board.speaks_first() and not ranks[0].board.speaks_first()
+    assert not ranks[2].board.speaks_first()
+
+
+def test_of_ranks_that_begin_to_say_it_at_once_it_is_the_first(ranks):
+    with ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(lambda calls: calls.board.speaks_first(), ranks))
+    assert sum(said) == 1
 
 
 def test_words_are_kept_for_what_was_told_last(ranks):

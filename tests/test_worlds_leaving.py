@@ -7,6 +7,8 @@ import sys
 import pytest
 from processes import run_python
 
+from spmdsim.ending import stop
+
 pytestmark = pytest.mark.usefixtures("launcher")
 
 PROGRAM = """\
@@ -142,6 +144,22 @@ def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
     result = run_python("-c", f"{hooked}atexit.register(lambda: print(hooks.left_with()))\n{ends}")
     assert result.stdout.startswith(words), result
     assert result.returncode == int(words[1])
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({0: ("broken", False)}, "rank 0 of 3 stopped, the job ends:\nbroken\n"),
+        ({0: ("ranks disagree", True), 2: ("ranks disagree", True)}, "ranks disagree\n"),
+        ({0: ("rank 1 will not come", True), 1: ("broken", False)}, "rank 1 of 3 stopped, the job ends:\nbroken\n"),
+        ({0: ("seen late", True), 1: ("ranks disagree", True), 2: ("ranks disagree", True)}, "ranks disagree\n"),
+        (dict.fromkeys(range(3), ("broken", False)), "broken\n"),
+        ({0: ("a", False), 1: ("b", False)}, "rank 0 of 3 stopped, the job ends:\na\nrank 1 of 3 stopped, the job ends:\nb\n"),
+    ],
+)  # fmt: skip
+def test_the_cause_is_said_and_not_its_victims(found, said, capsys):
+    stop._say_of_ranks({rank: stop.Reason(*reason) for rank, reason in found.items()}, 3)
+    assert capsys.readouterr().err == said
 
 
 def test_a_caught_exit_is_none(tmp_path):

@@ -9,10 +9,12 @@ messages under a tag of our own cannot be mixed up with whatever collective the 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+Said = TypeVar("Said")
 
 TAG = 77_011
 """Below every library's limit on tags, and unlikely to be anybody else's."""
@@ -27,7 +29,7 @@ EXIT_SECONDS = 4.0
 """The same after ``sys.exit(code)``: mostly all ranks do that, and one of them prints something first."""
 
 
-def gather_stops(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str] | None:
+def gather_stops(comm: MPI.Comm, message: Said, seconds: float) -> dict[int, Said] | None:
     """Exchange the reasons of all ranks that are stopping now.
 
     Args:
@@ -55,7 +57,7 @@ def gather_stops(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str]
     return found
 
 
-def _report(comm: MPI.Comm, message: str, seconds: float) -> dict[int, str] | None:
+def _report(comm: MPI.Comm, message: Said, seconds: float) -> dict[int, Said] | None:
     """Tell rank 0 and wait for its answer; if none comes, rank 0 is not stopping and this rank speaks."""
     request = comm.isend(message, dest=0, tag=TAG)
     deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)

@@ -13,10 +13,10 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from spmdsim.ending.notes import has_log, job_folder, note_end, note_failure, note_left
-from spmdsim.errors import SpmdError
+from spmdsim.errors import DisagreementError, SpmdError
 from spmdsim.launcher import detect
 from spmdsim.sides import name_ranks, sides
 
@@ -162,7 +162,8 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         return code
     from spmdsim.ending.agree import EXIT_SECONDS, SECONDS, gather_stops
 
-    found = gather_stops(comm, text, EXIT_SECONDS if quiet_exit else SECONDS)
+    reason = Reason(text, isinstance(error, DisagreementError))
+    found = gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
     agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
     if found is None:  # another rank speaks, and has heard from all
         if has_log() and not quiet_exit:
@@ -246,9 +247,29 @@ def write(text: str) -> None:
     sys.stderr.flush()
 
 
-def _say_of_ranks(found: dict[int, str], size: int) -> None:
-    """Print each distinct message once, with its ranks unless all have it."""
-    for ranks, text in sorted(sides(sorted(found.items()))):
+class Reason(NamedTuple):
+    """Why a rank stops.
+
+    Attributes:
+        text: what it has to say.
+        of_others: whether it says what others did otherwise than the rest, and nothing of its own.
+    """
+
+    text: str
+    of_others: bool
+
+
+def _say_of_ranks(found: dict[int, Reason], size: int) -> None:
+    """Print each cause once, with its ranks unless all have it.
+
+    Ranks that only say what others did are victims of those that have a reason of their own; among themselves they say
+    the same, but that some came later and saw less.
+    """
+    told = sides(sorted(found.items()))
+    own = sorted((ranks, reason.text) for ranks, reason in told if not reason.of_others)
+    if not own:
+        write(told[0][1].text)
+    for ranks, text in own:
         alone = f"{name_ranks(ranks)} of {size} stopped, the job ends:\n" if len(ranks) < size else ""
         write(f"{alone}{text}")
 

@@ -265,6 +265,27 @@ for _name, (_setup, _top) in SETTINGS.items():
     ):
         for _case in both(f"{_what}, {_name}", _setup + _setup_two, _here, _there, phases=("late",)):
             CASES.append(replace(_case, top=_top, ways=(LAUNCH,)))
+CASES += [
+    Case(
+        "two worlds in another order", KIND,
+        """
+        from spmdsim import MPIWorld
+        v = MPIWorld()
+        y = Tensor.from_global(a, BOTH, v)
+        def here(): return x.to(R)  # @here
+        def there(): return y.to(R)  # @there
+        for _ in range(40): here(); there()
+        begins()
+        (there(), here()) if bad else (here(), there())
+        """,
+        (WHO, "{here}", "{there}", "wait for one another"), never=(r"(?s)for one another.*\n.*(disagree|come (within|to call))",),
+    ),
+    Case(
+        "a barrier left out, said once", KIND, "step(40)\nbegins()\nif not bad: w.barrier()  # @here\n",
+        (WHO, "{here}", "{step}"), never=(r"(?s)disagree.*\n.*(disagree|come (within|to call)|stopped)", r"(?s)stopped.*disagree"),
+    ),
+]  # fmt: skip
+
 #: Two ranks are a node, or each rank is one: what is seen of a rank goes through the network.
 NODES = {"on two nodes": "2", "on four nodes": "1"}
 for _name, _each in NODES.items():

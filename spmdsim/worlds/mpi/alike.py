@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.errors import WorldError
+from spmdsim.errors import DisagreementError
 from spmdsim.sides import name_ranks
 from spmdsim.worlds.mpi.counted import GAVE_UP
 from spmdsim.worlds.mpi.messages import abandoned
@@ -58,10 +58,10 @@ class Comparison:
             os.sched_yield()
         elif waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
             abandoned.append((self._request, self._given, self._common))
-            raise WorldError(f"{name_ranks(self._absent())} did not come within {self.deadline:g} s")
+            raise DisagreementError(f"{name_ranks(self._absent())} did not come within {self.deadline:g} s")
         elif (why := self._look()) is not None:
             abandoned.append((self._request, self._given, self._common))
-            raise WorldError(why)
+            raise DisagreementError(why)
         else:
             time.sleep(0.0005)
         return False

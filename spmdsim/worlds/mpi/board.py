@@ -7,6 +7,7 @@ which are brought up to date when they are looked at (``courier``). ``boards`` m
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -31,9 +32,9 @@ TEXT = 1 << 20
 
 #: What stands in a rank's area before its groups: whether it left, the group that it waits in now (counted from 1),
 #: its process, the bytes of its words, how many times they began anew, how many places of groups were ever taken,
-#: whether it writes what all ranks called, and in copies the state of its process.
-LEFT, INSIDE, PROCESS, WORDS, ANEW, PLACES, WRITES, SEEN = range(8)
-HEAD = 10
+#: whether it writes what all ranks called, in copies the state of its process, and whether it says why the job ends.
+LEFT, INSIDE, PROCESS, WORDS, ANEW, PLACES, WRITES, SEEN, SPEAKS = range(9)
+HEAD = 12
 #: What stands before a group's calls: its number, how many were begun, and how many were compared with everybody.
 KEY, BEGUN, COMPARED = range(3)
 _GROUP_HEAD = 4
@@ -45,6 +46,9 @@ GROUP = _GROUP_HEAD + COLUMNS * RING
 #: Where the words stand, and the numbers in an area.
 TEXTS = HEAD + GROUPS * GROUP
 AREA = TEXTS + TEXT // 8
+
+#: Seconds in which ranks begin at once.
+AT_ONCE = 0.05
 
 #: How a rank left.
 STAYS, DONE, FAILED = range(3)
@@ -125,6 +129,19 @@ class Board:
     def leave(self, how: int) -> None:
         """Say that this rank makes no more calls."""
         self.numbers[LEFT] = how
+
+    def speak(self) -> None:
+        """Say that this rank says why the job ends."""
+        self.numbers[SPEAKS] = 1
+
+    def speaks_first(self) -> bool:
+        """Whether nobody else says why the job ends, now that this rank does; the first one if several begin at once."""
+        if any(self.state(place, SPEAKS) for place in self.places() if place != self.me):
+            return False
+        self.speak()
+        time.sleep(AT_ONCE)
+        self.refresh()
+        return not any(self.state(place, SPEAKS) for place in range(self.me))
 
     def tell(self, number: int, words: str) -> None:
         """Say what a number means, once."""

@@ -21,7 +21,7 @@ from spmdsim.worlds.mpi.courier import Courier, Node
 from spmdsim.worlds.mpi.processes import here
 
 #: Where the bytes stand by which ranks know that they opened the same memory.
-_WORD = 64
+_WORD = 80
 _BYTES = AREA * 8
 
 _boards: list[Board] = []

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.redistribution.step import Step
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.local_steps import contiguous
@@ -23,7 +23,7 @@ from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
 from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.lines import this_line
-from spmdsim.worlds.mpi.waiting import Watch, absence, held_up
+from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -195,7 +195,8 @@ class Checker:
             time.sleep(SHORT)  # the others tell theirs
             self.board.refresh()
             calls.told = True
-            raise WorldError(calls.disagreement(number))
+            self.board.speak()
+            raise DisagreementError(calls.disagreement(number))
         if calls.came(calls.number - 1, calls.far):  # else their copies are older than what they sent
             calls.settled = calls.number
 
@@ -217,7 +218,7 @@ class Checker:
                 look = now + LOOK
                 self.compare(calls)
                 if self.board.me in held_up(self.board):
-                    self._missing(calls, number, "will not come")
+                    self._missing(calls, number, NEVER)
             if now - begin > self.deadline:
                 self._missing(calls, number, f"did not come within {self.deadline:g} s")
             time.sleep(NAP)
@@ -233,7 +234,8 @@ class Checker:
 
     def _missing(self, calls: Calls, number: int, how: str) -> NoReturn:
         calls.told = True
-        raise WorldError(absence(self.board, calls, number, how))
+        self.board.speak()
+        raise DisagreementError(absence(self.board, calls, number, how))
 
     def leave(self, code: int, last: bool) -> None:
         """Say that this rank makes no more calls, and end the job if those that were made are not the same.

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spmdsim.errors import WorldError
+from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.mpi.counted import MEETING, Counted
 from spmdsim.worlds.mpi.leaving import Counts, Departures, key, who_left
@@ -75,7 +75,7 @@ class Comms:
             WorldError: some have; ``where`` says which call it is.
         """
         if self.departures is not None and (gone := self.departures.missing(ranks, kind, number)):
-            raise WorldError(f"{who_left(gone)} {where()}")
+            raise DisagreementError(f"{who_left(gone)} {where()}")
 
     def _create(self, ranks: tuple[int, ...]) -> Counted:
         group = self.comm.Get_group()
@@ -93,7 +93,7 @@ class Comms:
         if me != leader:
             talk.Send(word, leader, MEETING)
             if not self._until(lambda: talk.Iprobe(leader, MEETING), ranks):
-                raise WorldError(self._text(ranks, set()))
+                raise DisagreementError(self._text(ranks, set()))
             talk.Recv(heard, leader, MEETING)
             return
         missing = set(others)
@@ -107,7 +107,7 @@ class Comms:
             return not missing
 
         if not self._until(hear, ranks):
-            raise WorldError(self._text(ranks, missing))
+            raise DisagreementError(self._text(ranks, missing))
         for rank in sorted(others):
             talk.Send(word, rank, MEETING)
 

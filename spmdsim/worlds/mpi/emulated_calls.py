@@ -18,7 +18,7 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.ending.hooks import hook_quick_exit
-from spmdsim.errors import WorldError
+from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.mpi.alike import Comparison, differing
@@ -155,7 +155,7 @@ class Calls:
 
     def _post(self, number: int, call: Call | dict[str, str]) -> None:
         if self._broken is not None:
-            raise WorldError(self._broken)
+            raise DisagreementError(self._broken)
         if self._strict:
             number ^= number_of(source_lines())
         self._said = call
@@ -199,7 +199,7 @@ class Calls:
 
     def _end(self, text: str) -> NoReturn:
         self._broken, self._pending = text, None
-        raise WorldError(text) from None
+        raise DisagreementError(text) from None
 
     # -- in words ---------------------------------------------------------------------------------------------
 

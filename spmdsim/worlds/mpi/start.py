@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim._version import __version__
-from spmdsim.errors import SpmdError, WorldError
+from spmdsim.errors import DisagreementError, SpmdError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.alike import Comparison, Facts, differing
@@ -81,7 +81,7 @@ def agreed(
             where = (
                 f"where {what} of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
             )
-            raise WorldError(f"{error.message} to {where}") from None
+            raise DisagreementError(f"{error.message} to {where}") from None
         if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
             unlink_segments()
         if not equal:
@@ -94,12 +94,14 @@ def agreed(
 def _require_same(everyone: Sequence[Facts], settings: Sequence[str]) -> None:
     for ranks, text in sides((rank, facts.get(MISTAKE)) for rank, facts in enumerate(everyone)):
         if text is not None:
-            raise WorldError(f"on {name_ranks(ranks)}, {text}")
+            raise DisagreementError(f"on {name_ranks(ranks)}, {text}")
     unlike = [n for n in differing(everyone) if not n.startswith(MODULE) or all(n in f for f in everyone)]
     if all(facts[_named("check")] == "False" for facts in everyone):
         unlike = [name for name in unlike if name in settings]
     if unlike := [name for name in unlike if name != PROGRAM]:
-        raise WorldError(f"the ranks do not start alike: {'; '.join(_words(n, everyone) for n in unlike)}")
+        raise DisagreementError(
+            f"the ranks do not start alike: {'; '.join(_words(n, everyone) for n in unlike)}"
+        )
 
 
 def _words(name: str, everyone: Sequence[Facts]) -> str:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from spmdsim.ending.stop import end_job, write
-from spmdsim.sides import name_ranks
+from spmdsim.sides import name_ranks, sides
 from spmdsim.worlds.mpi.board import (
     AGREED,
     BEGIN,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks, at most; looks per deadline, at least.
 TICK, LOOKS = 0.5, 4
+#: What becomes of ranks that others wait for in vain.
+NEVER = "will not come"
 #: Seconds between two signs of life of ranks that wait.
 SIGNS = 10.0
 #: Seconds that ranks must have waited before they are said to wait for ever, and for which a rank that disagrees with
@@ -41,6 +43,8 @@ SIGNS = 10.0
 SURE, PATIENT = 2.0, 3.0
 #: Seconds between two looks at ranks that seem to wait for ever.
 AGAIN = 0.05
+#: Seconds that another rank may take to end the job.
+YIELDS = 6.0
 #: Exit code of a job that ends so: that of every mistake of the user's.
 CODE = 2
 
@@ -89,16 +93,24 @@ def held_up(board: Board) -> set[int]:
     )
 
 
-def absence(board: Board, calls: Calls, number: int, how: str = "will not come") -> str:
+def absence(board: Board, calls: Calls, number: int, how: str = NEVER) -> str:
     """One sentence: who has not come to a call, and where they are instead."""
     there = calls.arrived(number)
     missing = [(rank, place) for rank, place in zip(calls.members, calls.places) if rank not in there]
     what = f"{calls.title(number)}: {calls.text(number)}"
     if not missing:
         return f"all ranks came to {what}, and wait there"
-    who = name_ranks([rank for rank, _ in missing])
-    places = "; ".join(f"rank {rank} {where_is(board, place, calls)}" for rank, place in missing[:4])
-    return f"{who} {how} to {what}; {places}{calls.parted()}"
+    others = [
+        (ranks, text if len(ranks) == 1 else f"are {text[3:]}" if text.startswith("is ") else text)
+        for ranks, text in sides((rank, where_is(board, place, calls)) for rank, place in missing)
+    ]
+    places = "; ".join(f"{name_ranks(ranks)} {text}" for ranks, text in others[:4])
+    if how == NEVER and all(board.waits(place) for _, place in missing):
+        there_are = "is" if len(there) == 1 else "are"
+        return (
+            f"ranks wait for one another: {name_ranks(there)} {there_are} in {what}; {places}{calls.parted()}"
+        )
+    return f"{name_ranks([rank for rank, _ in missing])} {how} to {what}; {places}{calls.parted()}"
 
 
 def where_is(board: Board, place: int, calls: Calls) -> str:
@@ -211,5 +223,7 @@ class Watch:
         return bool(there) and calls.places[calls.members.index(there[0])] == self._board.me
 
     def end(self, text: str) -> None:
-        """End the job with a reason."""
+        """End the job with a reason, unless another rank just does."""
+        if not self._board.speaks_first():
+            time.sleep(YIELDS)
         end_job(text, CODE)
