@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -54,6 +55,7 @@ def test_losses(x, reduction):
 def test_a_class_of_ours_takes_other_arguments():
     Theirs = renamed("Theirs", nn.SGD, lambda params, lr=0.5: dict(parameters=params, rate=lr), word=7)
     made = Theirs([], lr=0.25)
+    assert str(inspect.signature(Theirs)) == "(params, lr=0.5)"
     assert isinstance(made, nn.SGD) and made.rate == 0.25 and Theirs([]).rate == 0.5 and made.word == 7
 
 

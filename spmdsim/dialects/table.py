@@ -73,7 +73,8 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
         return function(*operands.bind(*given, **named).args, **chosen)
 
     about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
-    return type(row.layer, (base,), {"__init__": __init__, "forward": forward, "__doc__": about})
+    members = {"__init__": __init__, "forward": forward, "__doc__": about, "__signature__": options}
+    return type(row.layer, (base,), members)
 
 
 def renamed(
@@ -94,4 +95,5 @@ def renamed(
 
     arguments.__qualname__ = name  # what Python calls it where an argument is missing
 
-    return type(name, (*bases, ours), {"__init__": __init__, "__doc__": ours.__doc__, **members})
+    told = {"__doc__": ours.__doc__, "__signature__": inspect.signature(arguments)}
+    return type(name, (*bases, ours), {"__init__": __init__, **told, **members})

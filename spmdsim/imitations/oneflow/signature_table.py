@@ -110,6 +110,10 @@ def _one_dim(name: str, default: int) -> Callable[[Sequence[Shape], Attrs], Para
     return params
 
 
+def _given(**params: Any) -> Callable[[Sequence[Shape], Attrs], Params]:
+    return lambda _shapes, _attrs: params
+
+
 def _begin(shapes: Sequence[Shape], attrs: Attrs) -> Params:
     return {"epsilon": 1e-5, "begin": int(attrs.get("begin_norm_axis", -1))}
 
@@ -139,49 +143,31 @@ def table() -> dict[str, Row]:
     rows |= dict.fromkeys(("scalar_mul", "scalar_div"), rows["identity"])
     for name, ours in _REDUCE.items():
         rows[name] = Row(_op(getattr(ops, ours)), ("in",), ("out",), _reduction)
-    product = Row(_op(ops.matmul), ("a", "b"), ("out",), _transposes)
     for name in ("matmul", "batch_matmul", "broadcast_matmul"):
-        rows[name] = product
-    rows["broadcast_matmul_grad_b"] = Row(
-        _op(ops.einsum), ("a", "b"), ("out",), lambda _s, _a: {"equation": "...k,...n->kn"}, partial=False
-    )
-    rows["bias_add"] = Row(_op(ops.bias_add), ("a", "b"), ("out",), _one_dim("dim", 1), partial=False)
-    rows["add_n"] = Row(_op(ops.add_n), ("in",), ("out",))
-    rows["cast"] = Row(_op(ops.cast), params=lambda _s, _a: {"dtype": np.dtype("f4")})
-    for name in ("softmax", "log_softmax"):
+        rows[name] = Row(_op(ops.matmul), ("a", "b"), ("out",), _transposes)
+    for name in ("softmax", "log_softmax", "argmax"):
         rows[name] = Row(_op(getattr(ops, name)), ("in",), ("out",), _one_dim("dim", -1))
-    rows["argmax"] = Row(_op(ops.argmax), ("in",), ("out",), _one_dim("dim", -1))
-    rows["layer_norm"] = Row(
-        _op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, False, whole=(1, 2), shapes=_scaled
-    )
-    rows["gather"] = Row(_op(ops.gather), ("in", "indices"), ("out",), _one_dim("dim", 0))
-    rows["embedding"] = Row(
-        _op(ops.embedding),
-        ("indices", "weight"),
-        ("out",),
-        partial=False,
-        whole=(1,),
-        unsplit=lambda _s, attrs: bool(attrs.get("scale_grad_by_freq")),
-    )
-    rows["sparse_softmax_cross_entropy"] = Row(
-        _op(ops.sparse_softmax_cross_entropy), ("prediction", "label"), ("prob", "out"), partial=False
-    )
-    rows["one_hot"] = Row(
-        _op(ops.one_hot),
-        params=lambda _s, a: {"depth": int(a.get("depth", 8)), "dtype": np.dtype("f4"), "dim": -1},
-    )
-    rows["transpose"] = Row(_op(ops.transpose), params=lambda _s, a: {"perm": tuple(a["perm"])})
-    rows["reshape"] = Row(
-        _op(ops.reshape),
-        params=lambda s, a: {"shape": full_shape(s[0], a["shape"])},
-        even=True,
-        unsplit=lambda s, _a: broadcast_only(s[0]),
-    )
-    rows["expand"] = Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])})
-    rows["concat"] = Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0))
-    rows["slice"] = Row(_op(ops.window), params=_window)
-    rows["slice_update"] = Row(_op(ops.slice_update), ("ref", "value"), params=_window)
-    return rows
+    return rows | {
+        "broadcast_matmul_grad_b": Row(_op(ops.einsum), ("a", "b"), ("out",), _given(equation="...k,...n->kn"), False),
+        "bias_add": Row(_op(ops.bias_add), ("a", "b"), ("out",), _one_dim("dim", 1), False),
+        "add_n": Row(_op(ops.add_n), ("in",), ("out",)),
+        "cast": Row(_op(ops.cast), params=_given(dtype=np.dtype("f4"))),
+        "layer_norm": Row(_op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, False, (1, 2), shapes=_scaled),
+        "gather": Row(_op(ops.gather), ("in", "indices"), ("out",), _one_dim("dim", 0)),
+        "embedding": Row(_op(ops.embedding), ("indices", "weight"), ("out",), partial=False, whole=(1,),
+            unsplit=lambda _s, attrs: bool(attrs.get("scale_grad_by_freq"))),
+        "sparse_softmax_cross_entropy": Row(
+            _op(ops.sparse_softmax_cross_entropy), ("prediction", "label"), ("prob", "out"), partial=False),
+        "one_hot": Row(_op(ops.one_hot),
+            params=lambda _s, a: {"depth": int(a.get("depth", 8)), "dtype": np.dtype("f4"), "dim": -1}),
+        "transpose": Row(_op(ops.transpose), params=lambda _s, a: {"perm": tuple(a["perm"])}),
+        "reshape": Row(_op(ops.reshape), params=lambda s, a: {"shape": full_shape(s[0], a["shape"])}, even=True,
+            unsplit=lambda s, _a: broadcast_only(s[0])),
+        "expand": Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])}),
+        "concat": Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0)),
+        "slice": Row(_op(ops.window), params=_window),
+        "slice_update": Row(_op(ops.slice_update), ("ref", "value"), params=_window),
+    }  # fmt: skip
 
 
 def find(name: str) -> Row:

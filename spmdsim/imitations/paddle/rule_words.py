@@ -16,29 +16,12 @@ Shape = tuple[int, ...]
 Params = dict[str, Any]
 
 #: Paddle's names of what we call differently.
-NAMES = dict(
-    word.split("=")
-    for word in [
-        "abs=absolute",
-        "assign=identity",
-        "bmm=matmul",
-        "c_embedding=embedding",
-        "lookup_table_v2=embedding",
-        "matmul_v2=matmul",
-        "pow=identity",
-        "reshape2=reshape",
-        "scale=identity",
-        "swish=silu",
-        "transpose2=transpose",
-        "elementwise_add=add",
-        "elementwise_sub=subtract",
-        "elementwise_mul=multiply",
-        "elementwise_div=divide",
-        "elementwise_pow=power",
-        "elementwise_max=maximum",
-        "elementwise_min=minimum",
-    ]
-)
+NAMES = {
+    "abs": "absolute", "assign": "identity", "bmm": "matmul", "c_embedding": "embedding", "matmul_v2": "matmul",
+    "lookup_table_v2": "embedding", "pow": "identity", "reshape2": "reshape", "scale": "identity", "swish": "silu",
+    "transpose2": "transpose", "elementwise_add": "add", "elementwise_sub": "subtract", "elementwise_mul": "multiply",
+    "elementwise_div": "divide", "elementwise_pow": "power", "elementwise_max": "maximum", "elementwise_min": "minimum",
+}  # fmt: skip
 #: A mean is pending like the sum that it is made of.
 NAMES |= {"mean": "sum", "reduce_mean": "sum"}
 NAMES |= {f"reduce_{name}": name for name in ("sum", "max", "min", "prod", "all", "any")}
