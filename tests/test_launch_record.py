@@ -20,7 +20,7 @@ PROGRAM = """\
 import os, signal, sys, time
 import numpy as np
 from spmdsim import Mesh, MPIWorld
-from spmdsim.redistribution.step import Step
+from spmdsim.core.step import Step
 
 case = sys.argv[1]
 world = MPIWorld(deadline=2.0 if case == "late" else 60.0)

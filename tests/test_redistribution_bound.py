@@ -16,11 +16,12 @@ from scripts import redistribution_proof as proof
 from scripts.least_receptions import Kind, corners, every_schedule, kinds, optimum
 from spmdsim import Tensor, nn
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.adders import balanced
 from spmdsim.redistribution.lower_bound import lower_bound
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
 
@@ -197,7 +198,7 @@ def test_sums_of_what_is_split_already_are_reduced_directly(
     assert [step.collective for step in found.steps] == ["reduce_exchange"]
     assert found.max_nbytes == found.max_lower_bound == nbytes and "= the lower bound" in str(found)
     received = [found.nbytes(rank) for rank in range(8)]
-    sent = [found.steps[0].sent_nbytes(rank, 4) for rank in range(8)]
+    sent = [sent_nbytes(found.steps[0], rank, 4) for rank in range(8)]
     assert sum(received) == sum(sent) == found.total_nbytes and max(received) == nbytes
     assert found.max_sent_nbytes == max(sent)
 
@@ -265,6 +266,6 @@ def test_what_a_reduction_sends_is_what_the_others_take() -> None:
             for rank in range(8):
                 others = [other for other in step.group(rank) if other != rank]
                 blocks = sum(int(np.prod(dst.local_shape(shape, other))) for other in others)
-                assert step.sent_nbytes(rank, 1) == blocks
+                assert sent_nbytes(step, rank, 1) == blocks
             total = sum(step.nbytes(rank, 1) for rank in range(8))
-            assert total == sum(step.sent_nbytes(rank, 1) for rank in range(8))
+            assert total == sum(sent_nbytes(step, rank, 1) for rank in range(8))

@@ -15,6 +15,7 @@ from every_layout import every_layout, every_mesh
 from scripts import redistribution_proof as proof
 from scripts.least_receptions import least_sent
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.step import Step, overlap
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives, sends
@@ -34,7 +35,7 @@ from spmdsim.redistribution.price import (
     price_exchange,
     step_messages,
 )
-from spmdsim.redistribution.step import Step, overlap
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.tensor import Tensor
 from spmdsim.trace.event_table import pairs
 from spmdsim.worlds.lockstep import LockStep
@@ -279,7 +280,7 @@ def test_copies_of_a_piece_send_equally_much(size: int) -> None:
         assert max(sent) >= least
         ratios.append(max(sent) / least if least else 1.0)
         step = Step("exchange", (), src, dst, shape)
-        assert [step.sent_nbytes(r, 4) for r in range(size)] == [4 * count for count in sent]
+        assert [sent_nbytes(step, r, 4) for r in range(size)] == [4 * count for count in sent]
         assert most_sent(step) == max(sent)
         if any(sent):
             priced = busiest(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))

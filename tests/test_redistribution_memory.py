@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from spmdsim.core import Mesh
+from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways import way
 from spmdsim.redistribution.ways.step_memory import step_memory
 from spmdsim.redistribution.ways.tuning import TABLE

@@ -11,10 +11,11 @@ from every_layout import every_layout
 
 from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.reshape.factor import factor
 from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep
 
@@ -123,4 +124,4 @@ def test_sends_mirror_receives_by_numbers() -> None:
     step = Step("exchange", (), src, dst, (4, 3), to_shape=(2, 6))
     for rank in range(4):
         sent = sum(len(places) for peer, to, places in got if peer == rank != to)
-        assert step.sent_nbytes(rank, 8) == 8 * sent
+        assert sent_nbytes(step, rank, 8) == 8 * sent

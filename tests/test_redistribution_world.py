@@ -11,8 +11,9 @@ from every_layout import every_layout, every_mesh
 
 from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
 
 SHAPES = [(16, 8), (7, 5), (1, 3), (12,), (4, 6, 5), (0, 3), ()]
@@ -174,6 +175,6 @@ def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: s
         ]
         assert all(event.nbytes == event.due for event in trace.events), str(trace)
         assert all(
-            event.sent == tuple(step.sent_nbytes(rank, itemsize) for rank in world.ranks)
+            event.sent == tuple(sent_nbytes(step, rank, itemsize) for rank in world.ranks)
             for event in trace.events
         )

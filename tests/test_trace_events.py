@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spmdsim.core import Mesh
-from spmdsim.redistribution.step import Step
+from spmdsim.core.step import Step
 from spmdsim.trace import OperatorEvent, Trace, record
 from spmdsim.trace import recorder as recording
 from spmdsim.trace.event_table import nbytes_text

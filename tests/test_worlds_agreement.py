@@ -6,8 +6,8 @@ import pytest
 from processes import run_python
 
 from spmdsim.core import Mesh
+from spmdsim.core.step import Step
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.redistribution.step import Step
 from spmdsim.worlds.mpi import fingerprint
 
 PROGRAM = """\
@@ -15,7 +15,7 @@ import sys, time
 import numpy as np
 from dataclasses import replace
 from spmdsim import Machine, Mesh, MPIWorld, Tensor
-from spmdsim.redistribution.step import Step
+from spmdsim.core.step import Step
 
 case = sys.argv[1]
 world = MPIWorld(check=case == "line" or "auto", deadline=1.0 if case in ("late", "slow") else 30.0)

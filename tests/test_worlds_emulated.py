@@ -10,8 +10,8 @@ from test_worlds_steps import check, placing_steps, values
 
 from spmdsim.collectives import algorithms, make_schedule
 from spmdsim.core import Mesh
+from spmdsim.core.step import Step
 from spmdsim.errors import ScheduleError, WorldError
-from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
 

@@ -10,9 +10,9 @@ import pytest
 
 from spmdsim.collectives.algorithm import algorithms
 from spmdsim.core import Mesh
+from spmdsim.core.reductions import fold, identity
+from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.step import Step
-from spmdsim.worlds.reduce_ops import fold, identity
 
 FLOATS = ["float64", "float32", "float16", ml_dtypes.bfloat16]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

@@ -8,8 +8,8 @@ from counted import calls
 from processes import run_python
 
 from spmdsim.core import Mesh
+from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly, world
 

@@ -10,8 +10,8 @@ from test_worlds_reductions import reducing_steps
 from test_worlds_steps import check, meshes, placing_steps, values
 
 from spmdsim.core import Mesh
+from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.step import Step
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spmdsim.core import Mesh
+from spmdsim.core.step import Step
 from spmdsim.errors import PlanError, WorldError
-from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.worlds import LockStep
 

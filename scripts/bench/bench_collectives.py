@@ -15,7 +15,7 @@ from mpi4py import MPI
 from paired import paired, size_text
 
 from spmdsim.core import Mesh
-from spmdsim.redistribution.step import Step
+from spmdsim.core.step import Step
 from spmdsim.worlds import MPIWorld
 
 #: Bytes of the global tensor.

@@ -20,7 +20,7 @@ from paired import paired
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, world
-from spmdsim.redistribution.step import Step
+from spmdsim.core.step import Step
 from spmdsim.worlds import ShapeArray, ShapeOnly
 
 NUMPY = """

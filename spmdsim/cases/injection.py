@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.cases.exact import ExactInputs
+from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import InputError
-from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.rounding import is_rounded
 from spmdsim.trace.events import group_size

@@ -136,7 +136,7 @@ class Rule:
         """The rule for elements of these types.
 
         A pending value passes only where its operand's parts may be converted to the result's type before they are
-        reduced (:func:`spmdsim.core.types.additive`). Truth values have no sum: what a product of them, or a lookup,
+        reduced (:meth:`spmdsim.core.elements.ElementTypes.additive`). Truth values have no sum: what a product of them, or a lookup,
         leaves pending is ``any``, which such operators pass on, too.
 
         >>> import numpy as np
@@ -166,9 +166,11 @@ class Rule:
 
 @lru_cache(maxsize=4096)
 def _typed(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
-    from spmdsim.core.types import additive
+    from spmdsim.core import elements
 
-    linear = tuple(group for group in rule.linear if all(additive(operands[i], result) for i in group))
+    linear = tuple(
+        group for group in rule.linear if all(elements.types.additive(operands[i], result) for i in group)
+    )
     if result.kind != "b":
         return rule if linear == rule.linear else replace(rule, linear=linear)
     ops = {factor: rule.reduction(factor) for factor in rule.reduced}

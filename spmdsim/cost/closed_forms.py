@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.core.blocks import largest_block, split_block
+from spmdsim.core.blocks import largest_block
+from spmdsim.core.step import reduction_elements
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,24 +63,6 @@ def received_per_message(collective: str, group_size: int) -> float:
     """
     multiplier, fraction = _entry(collective)
     return multiplier * (group_size - 1) / group_size if fraction else multiplier
-
-
-def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
-    """Elements that a rank receives in a reduction, over balanced blocks as the bandwidth-optimal algorithm moves them.
-
-    Args:
-        collective: ``reduce_scatter`` or ``all_reduce``.
-        members: ranks of the group.
-        held: elements that the rank holds after it: a number, or an array.
-        place: the rank's number in the group; the first rank is the busiest.
-
-    >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
-    (30, 16)
-    """
-    if collective == "reduce_scatter":
-        return (members - 1) * held
-    block = split_block(0, held, members, place)[1]
-    return (members - 1) * block + held - block
 
 
 def most_received(collective: str, members: int, count: int) -> float:

@@ -8,13 +8,16 @@ but their rounding).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from spmdsim.core import elements
 from spmdsim.errors import InputError
+from spmdsim.layout.conversions import additive
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from spmdsim.core.layout import Layout
 
 #: Short names, and the ones that packages know.
@@ -30,8 +33,6 @@ def element_type(dtype: Any) -> np.dtype:
     >>> element_type("float32"), element_type("bfloat16").itemsize
     (dtype('float32'), 2)
     """
-    import numpy as np
-
     try:
         return np.dtype(dtype)
     except (TypeError, ValueError):
@@ -81,3 +82,57 @@ def held_type(layout: Layout, dtype: np.dtype) -> np.dtype:
     if not layout.partial or dtype.itemsize > 2:
         return dtype
     return accumulator(layout.canonical.reduce_op, dtype)
+
+
+def promoted(*dtypes: np.dtype) -> np.dtype:
+    """The type in which numbers of several types meet: numpy's, with bfloat16 and its relatives as torch and JAX do it.
+
+    Those take in integers of any width, and meet one another and float16 in float32.
+
+    >>> [promoted(element_type(a), element_type(b)) for a, b in (("bf16", "i4"), ("bf16", "f2"), ("i1", "u1"))]
+    [dtype(bfloat16), dtype('float32'), dtype('int16')]
+    """
+    if all(dtype.kind != "V" for dtype in dtypes):
+        return np.result_type(*dtypes)
+    floating = {dtype for dtype in dtypes if dtype.kind not in "biu"}
+    if len(floating) == 1:
+        return floating.pop()
+    return np.result_type(*[np.dtype("f4") if dtype.kind == "V" else dtype for dtype in floating])
+
+
+def widened(value: Any) -> Any:
+    """Arrays of 16-bit floats as float32, also inside of lists; everything else as it is."""
+    if isinstance(value, (list, tuple)):
+        return [widened(item) for item in value]
+    if isinstance(value, np.ndarray) and is_half(value.dtype):
+        return value.astype(np.float32)
+    return value
+
+
+def computed_widely(function: Callable[..., Any], dtypes: Sequence[np.dtype]) -> Callable[..., Any]:
+    """A local function, which is given float32 in the place of 16-bit floats if there are any among these types.
+
+    This is the one place where it is so: an operator's functions are written for the types that they are given. What
+    comes out is rounded once, by who called.
+    """
+    if not any(is_half(dtype) for dtype in dtypes):
+        return function
+
+    def compute(*operands: Any, **params: Any) -> Any:
+        return function(*widened(operands), **params)
+
+    return compute
+
+
+class AllElementTypes(elements.ElementTypes):
+    """What this module and its neighbours know, as answers to what core asks."""
+
+    is_float = staticmethod(is_float)
+    accumulator = staticmethod(accumulator)
+    held = staticmethod(held_type)
+    promoted = staticmethod(promoted)
+    additive = staticmethod(additive)
+    local = staticmethod(computed_widely)
+
+
+elements.types = AllElementTypes()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.reductions import in_type
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
@@ -18,7 +19,6 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tensor import ORIGINS
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.reduce_ops import in_type
 
 #: From a parameter's layout to that of its optimiser state.
 StateLayout = Callable[[Parameter], Layout]

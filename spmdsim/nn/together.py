@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.reductions import in_type
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tensor import origin_of
 from spmdsim.trace import recorder
-from spmdsim.worlds.reduce_ops import in_type
 
 #: A tensor's number among those given, the tensor, and the layout that it is wanted in.
 Wanted = tuple[int, Tensor, Layout]

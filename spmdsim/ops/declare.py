@@ -10,10 +10,11 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import promoted
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.apply import as_operand
-from spmdsim.tensor.element_types import fractional, number_type, ordered, promoted
+from spmdsim.tensor.element_types import fractional, number_type, ordered
 
 Vjp = Callable[..., Sequence[Any]]
 

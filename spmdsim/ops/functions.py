@@ -9,10 +9,11 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import alike, binary, conj, unary
 from spmdsim.ops.elementwise import stable_sigmoid
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.element_types import ordered, promoted
+from spmdsim.tensor.element_types import ordered
 
 
 def _one(x: np.ndarray) -> Any:

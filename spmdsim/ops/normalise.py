@@ -13,6 +13,7 @@ import numpy as np
 
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
 from spmdsim.ops.index import pick
@@ -21,7 +22,6 @@ from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.element_types import promoted
 
 #: One dim, or several that are normalised together.
 Dim = int | tuple[int, ...]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.redistribution.step import STEP_COLLECTIVES, Step, Transfer, overlap
+from spmdsim.redistribution import step_counts as step_counts  # tells core what its own steps move
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan, plan
 
-__all__ = ["STEP_COLLECTIVES", "Plan", "Step", "Transfer", "overlap", "plan"]
+__all__ = ["Plan", "plan"]
 
 
 def __getattr__(name: str) -> Any:

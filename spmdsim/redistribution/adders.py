@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from spmdsim.core import Bounds, Layout
+from spmdsim.core.step import overlap, volume
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
-from spmdsim.redistribution.step import overlap
 
 #: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
 PATIENCE, MOST_PIVOTS = 60, 400
@@ -150,11 +149,6 @@ def sums(
 ) -> Sums:
     """:class:`Sums`, remembered."""
     return Sums(src, dst, shape, kept, reduced)
-
-
-def volume(box: Bounds) -> int:
-    """Elements of a box."""
-    return prod([stop - start for start, stop in box])
 
 
 def _pieces(

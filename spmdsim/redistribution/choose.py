@@ -13,13 +13,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.step import overlap
 from spmdsim.cost.machine import CostModel, Link, Machine
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.redistribution.planner import plan
 from spmdsim.redistribution.price import price_step
-from spmdsim.redistribution.step import overlap
 
 if TYPE_CHECKING:
     import numpy as np

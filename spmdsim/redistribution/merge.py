@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.step import Step
 from spmdsim.cost.closed_forms import received_per_message
 from spmdsim.cost.machine import CostModel
 from spmdsim.redistribution.planner import cheapest
-from spmdsim.redistribution.step import Step
 
 #: What one rank holds of the tensors of one bucket, at most, unless a single tensor is larger.
 BUCKET_BYTES = 25 * 1024 * 1024

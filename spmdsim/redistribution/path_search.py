@@ -12,9 +12,9 @@ import math
 from typing import NamedTuple
 
 from spmdsim.core import Layout
-from spmdsim.cost.closed_forms import most_received, reduction_elements
+from spmdsim.core.step import Step, reduction_elements
+from spmdsim.cost.closed_forms import most_received
 from spmdsim.redistribution.price import Prices
-from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.transitions import Splits, Target, Transition
 
 #: States a search may settle; the greedy remainder of a huge search would not pay.

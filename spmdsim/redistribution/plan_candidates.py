@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from spmdsim.core import Layout
+from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout.refine import refine
 from spmdsim.redistribution.exchange.direct_reduction import totals
@@ -38,7 +39,6 @@ from spmdsim.redistribution.price import (
     price_exchange,
     price_step,
 )
-from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step
 
 #: The kinds of plan.
 LOCAL = "local"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.price import largest, most_sent, received_elements, step_messages
-from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.step_memory import step_buffer
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.imitated import imitation
@@ -32,7 +33,7 @@ from spmdsim.redistribution.price import (
     price_step,
 )
 from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
-from spmdsim.redistribution.step import Step
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.step_memory import plan_peak
 
 
@@ -101,7 +102,7 @@ class Plan:
         if any(mesh.size > LISTED for mesh in meshes):
             return self.itemsize * sum(most_sent(step) for step in self.steps)
         ranks = {rank for mesh in meshes for rank in mesh.rank_list}
-        each = (sum(step.sent_nbytes(rank, self.itemsize) for step in self.steps) for rank in ranks)
+        each = (sum(sent_nbytes(step, rank, self.itemsize) for step in self.steps) for rank in ranks)
         return max(each, default=0)
 
     @cached_property

@@ -17,8 +17,9 @@ import numpy as np
 from spmdsim.bounded import Bounded
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.blocks import largest_block
+from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
 from spmdsim.cost.closed_forms import most_received as most_of_message
-from spmdsim.cost.closed_forms import reduction_elements, textbook_seconds
+from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
@@ -28,7 +29,7 @@ from spmdsim.redistribution.exchange.few_ranks import FewVolume
 from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.reshape.flat import flat_received
-from spmdsim.redistribution.step import EXCHANGES, LOCAL_STEPS, Step
+from spmdsim.redistribution.step_counts import sent_nbytes
 
 #: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.
 LISTED = 1024
@@ -265,7 +266,7 @@ def most_sent(step: Step) -> int:
     if step.collective == "reduce_exchange":
         return max(totals(step.src, step.dst, step.shape)[1])
     if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
-        return max(step.sent_nbytes(rank, 1) for rank in step.src.mesh.rank_list)
+        return max(sent_nbytes(step, rank, 1) for rank in step.src.mesh.rank_list)
     if step.collective in LOCAL_STEPS:
         return 0
     if step.collective == "exchange":

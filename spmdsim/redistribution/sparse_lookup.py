@@ -19,8 +19,8 @@ from itertools import pairwise
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.errors import InputError, PlanError
-from spmdsim.redistribution.step import Step
 
 #: All ranks of a group want the same rows.
 GATHER_ROWS = "gather_rows"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError, RuleError, SpmdError, UsageTypeError, WorldError
+from spmdsim.layout.element_type import promoted
 from spmdsim.redistribution import guard
 from spmdsim.tensor import watch
-from spmdsim.tensor.element_types import as_array, has_gradient, promoted
+from spmdsim.tensor.element_types import as_array, has_gradient
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.move import run_plan
 from spmdsim.tensor.operator import Op, ShardedOp

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Bounds, Layout
+from spmdsim.core.step import overlap
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError
-from spmdsim.redistribution.step import overlap
 from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.manifest import VERSION, read_manifest, saved_layout

@@ -58,22 +58,6 @@ def number_type(dtype: Any, what: str) -> np.dtype:
     return found if found.isnative else found.newbyteorder("=")
 
 
-def promoted(*dtypes: np.dtype) -> np.dtype:
-    """The type in which numbers of several types meet: numpy's, with bfloat16 and its relatives as torch and JAX do it.
-
-    Those take in integers of any width, and meet one another and float16 in float32.
-
-    >>> promoted(bfloat16(), np.dtype("i4")), promoted(bfloat16(), np.dtype("f2")), promoted(np.dtype("i1"), np.dtype("u1"))
-    (dtype(bfloat16), dtype('float32'), dtype('int16'))
-    """
-    if all(dtype.kind != "V" for dtype in dtypes):
-        return np.result_type(*dtypes)
-    floating = {dtype for dtype in dtypes if dtype.kind not in "biu"}
-    if len(floating) == 1:
-        return floating.pop()
-    return np.result_type(*[np.dtype("f4") if dtype.kind == "V" else dtype for dtype in floating])
-
-
 def fractional(dtype: np.dtype) -> np.dtype:
     """The type of functions that make fractions of whole numbers: as numpy has it for ``exp``.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spmdsim.core import Layout
+from spmdsim.core.reductions import in_type
+from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.planner import Plan
-from spmdsim.redistribution.step import Step
 from spmdsim.tensor import watch
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tape import MoveNode
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.worlds.base import Ready
-from spmdsim.worlds.reduce_ops import in_type
 
 #: Redistributions whose shortest form a world keeps.
 KEPT = 1024

@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy, bind
 from spmdsim.errors import RuleError, context
-from spmdsim.tensor.element_types import promoted
+from spmdsim.layout.element_type import promoted
 
 if TYPE_CHECKING:
     from spmdsim.tensor.tensor import Tensor

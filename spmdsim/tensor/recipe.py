@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core import BoundRule, Layout, Strategy, elements
 from spmdsim.errors import RuleError
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
@@ -20,7 +20,6 @@ from spmdsim.redistribution.sparse_lookup import RowStep, row_step
 from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.operator import Context, Op, OwnedRows, ShardedOp
 from spmdsim.tensor.tensor import ORIGINS
-from spmdsim.tensor.wide import forward_of, gradient_of
 
 if TYPE_CHECKING:
     from spmdsim.tensor.tensor import Tensor
@@ -127,8 +126,10 @@ def make_recipe(
     inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
     moves = any(p is not None for p in (*plans, *finals))
     plain = not moves and not op.contextual and all(active) and len(outputs) == 1
-    functions = forward_of(op, inputs, outputs), gradient_of(op, inputs, outputs)
-    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain, *functions, rows)
+    kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
+    forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
+    vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
+    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain, forward, vjp, rows)
 
 
 def _strategy(

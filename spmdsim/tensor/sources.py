@@ -126,7 +126,7 @@ def _keeps_values(layout: Layout, rank: int) -> bool:
 
 
 def _piece(meta: Meta, bounds: Bounds, keeps: bool, inside: bool, take: Take) -> np.ndarray:
-    from spmdsim.worlds.reduce_ops import identity
+    from spmdsim.core.reductions import identity
 
     shape = tuple(stop - start for start, stop in bounds)
     if not inside or 0 in shape:  # nothing is asked for no elements

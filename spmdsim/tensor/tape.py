@@ -16,10 +16,10 @@ from itertools import count
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.core.reductions import in_type
 from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
-from spmdsim.worlds.reduce_ops import in_type
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.reductions import in_type
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
 from spmdsim.tensor import watch
 from spmdsim.tensor.element_types import has_gradient
 from spmdsim.tensor.meta import Meta
 from spmdsim.trace import recorder
-from spmdsim.worlds.reduce_ops import in_type
 
 if TYPE_CHECKING:
     from spmdsim.tensor.tape import Node

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.redistribution.step import LOCAL_STEPS, Step, group_transfers
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         return peers(step.src, step.dst, step.shape, rank)
     group = step.group(rank)
     if step.collective in ("all_gather", "all_to_all"):
-        return [(t.peer, t.count) for t in group_transfers(step, rank, group)]
+        target = step.dst.bounds(step.shape, rank)
+        boxes = ((member, overlap(step.src.bounds(step.shape, member), target)) for member in group)
+        return [(member, volume(box)) for member, box in boxes if box is not None]
     count = 1
     for length in step.dst.local_shape(step.shape, rank):
         count *= length

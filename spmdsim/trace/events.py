@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.layout.element_type import element_type
-from spmdsim.redistribution.step import EXCHANGES, Step
+from spmdsim.redistribution.step_counts import reduced_block, sent_nbytes
 
 #: How the way begins of results that ranks share in memory.
 SHARED_MEMORY = "shared memory"
@@ -96,7 +97,9 @@ class CollectiveEvent:
             return tuple(others * count * itemsize for count in held)
         if not self.way.startswith(SHARED_MEMORY):
             return self.planned
-        return tuple(others * self.step.block(rank) * itemsize if reduces else 0 for rank in self.ranks)
+        return tuple(
+            others * reduced_block(self.step, rank) * itemsize if reduces else 0 for rank in self.ranks
+        )
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -155,7 +158,7 @@ def received_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
     """Elements each of the ranks sends to others in a step, 0 for ranks outside its meshes."""
-    return tuple(step.sent_nbytes(rank, 1) for rank in ranks)
+    return tuple(sent_nbytes(step, rank, 1) for rank in ranks)
 
 
 def group_size(step: Step) -> int:

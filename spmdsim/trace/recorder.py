@@ -14,7 +14,7 @@ from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
-from spmdsim.redistribution.step import LOCAL_STEPS
+from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.trace.events import Asked, CollectiveEvent, Event, OperatorEvent
 from spmdsim.trace.source_lines import cell, in_words
 

@@ -1,31 +1,28 @@
-"""The world: it owns some ranks of all and runs the steps of plans on their shards.
-
-A world is told *what* happens by a :class:`~spmdsim.redistribution.step.Step`; which rank sends which box to
-whom follows from the step's two layouts. Arrays are values: a world never changes its inputs, may return
-them or views of them, and in one process equal replicas may be one array object.
-"""
+"""What worlds have besides what core asks of one: exact plans, machines, traces, emulated algorithms, lookups of rows."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from spmdsim.bounded import Bounded
-from spmdsim.core.mesh import MOST_RANKS
-from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.core import world
+from spmdsim.core.step import Step
+from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.redistribution.step import EXCHANGES, STEP_COLLECTIVES, Step
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from spmdsim.core import Layout, Mesh
+    from spmdsim.core import BoundRule, Layout, Strategy
+    from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.sparse_lookup import RowStep
     from spmdsim.worlds.local_lookup import Peers
@@ -67,45 +64,26 @@ class Moved(NamedTuple):
     library: Asked | None = None
 
 
-class World(ABC):
-    """Base of all worlds.
+class World(world.World):
+    """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
-        size: number of ranks.
-        ranks: the ranks this process owns, in the order in which shards are passed.
-        compares: whether ranks compare what they call.
-        has_data: whether shards are arrays; False where only shapes are followed.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
-        recipes: what operators derived for this world, by their operands' metas (a cache).
         ready: redistributions in their shortest form, by the meta before and the identity of the layout after; empty
             again as soon as another way might be chosen.
-        about: the number of the tensor that the next steps move (``Tensor.origin``).
     """
 
-    has_data = True
-    compares = False
     #: Whether ranks compare what they make tensors of, and the copies that operators read.
     compares_sources = watches_values = False
 
-    def __init__(self, size: int, ranks: Sequence[int]) -> None:
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
-        if size < 1:
-            raise WorldError(f"a world needs at least one rank, but got {size}")
-        if size > MOST_RANKS:
-            raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
-        self.size = size
-        self.ranks = ranks
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
         self._machine: CostModel | None = None
-        self.recipes: Bounded[Any, Any] = Bounded()
+        self.recipes = Bounded()
         self.ready: Bounded[tuple[Any, int], Ready] = Bounded()
-        self.about = 0
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.size})"
 
     @property
     def machine(self) -> CostModel | None:
@@ -121,6 +99,22 @@ class World(ABC):
         name = getattr(model, "name", type(model).__name__)
         self._chosen(f"world.machine = {name}{numbers}")
 
+    def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
+        """The exact plan, by the world's machine; see :func:`spmdsim.plan`."""
+        from spmdsim.redistribution.planner import plan
+
+        return plan(src, dst, shape, dtype, self._machine)
+
+    def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
+        """The cheapest strategy, by modelled time of the computation and of the plans it needs."""
+        from spmdsim.redistribution.choose import choose
+
+        return choose(bound, layouts, dtypes, self._machine)
+
+    def named(self, operator: str) -> AbstractContextManager[Any]:
+        """Steps run inside are recorded as those of this operator."""
+        return recorder.operator(operator)
+
     def choose_anew(self) -> None:
         """Forget the shortest forms of what ran before: another way might be chosen now."""
         self.ready.clear()
@@ -128,17 +122,13 @@ class World(ABC):
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
-        """Run one step on the shards of the owned ranks.
+        """Run one step on the shards of the owned ranks, and tell who records.
 
         Args:
             step: the collective and its two layouts.
-            shards: one array per owned rank, in the order of ``ranks``; a rank outside the source mesh
-                holds an array whose dims are all zero. They are not changed.
+            shards: one array per owned rank, see :meth:`spmdsim.core.world.World.run`.
             algorithm: an emulated algorithm for this call, such as ``"ring"``, ``"auto"`` for the cheapest one in
                 the cost model, ``"native"`` for the world's own collective; what :meth:`use` says if left out.
-
-        Returns:
-            One C-contiguous array per owned rank. They may be the inputs, or views of them.
 
         Raises:
             WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
@@ -150,7 +140,7 @@ class World(ABC):
             dtype = shards[0].dtype
             algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
             if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
-                from spmdsim.worlds.reduce_ops import in_type
+                from spmdsim.core.reductions import in_type
 
                 return in_type(self.run(step, in_type(shards, kind), algorithm), dtype)
         if not recorder.recording():
@@ -159,10 +149,6 @@ class World(ABC):
         results = self._run(step, shards, algorithm)
         self._emit(step, shards[0].dtype, algorithm, start, time.perf_counter() - start)
         return results
-
-    @abstractmethod
-    def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Run a step, with an emulated algorithm if one is given."""
 
     def shortest(self, step: Step, dtype: np.dtype) -> Callable[[Any], Any] | None:
         """What runs a step on the only owned rank's shard just as :meth:`run` did last, if there is something shorter.
@@ -278,42 +264,6 @@ class World(ABC):
         size = dtype.itemsize
         return Moved([count * size for count in planned], [sent[rank] * size for rank in self.ranks])
 
-    # -- what a step must fulfil --------------------------------------------------------------------
-
-    def check_mesh(self, mesh: Mesh) -> None:
-        """Refuse a mesh with ranks that this world does not have.
-
-        Raises:
-            WorldError: with both numbers.
-        """
-        highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
-        if highest >= self.size:
-            raise WorldError(
-                f"mesh {mesh} needs rank {highest}, but the world has {self.size} "
-                f"rank{'s' if self.size > 1 else ''}; start it with at least {highest + 1}{self._how(highest + 1)}"
-            )
-
-    def _how(self, size: int) -> str:
-        """How to get a world of that many ranks, for the end of an error's message."""
-        return ""
-
-    def check_step(self, step: Step) -> None:
-        """Refuse a step that cannot run in this world."""
-        if step.collective not in STEP_COLLECTIVES:
-            raise WorldError(
-                f"no step is called {step.collective!r}; there are {', '.join(STEP_COLLECTIVES)}"
-            )
-        self.check_mesh(step.src.mesh)
-        if step.dst.mesh is not step.src.mesh:
-            self.check_mesh(step.dst.mesh)
-            apart = step.collective != "reduce_scatter" or {*step.dst.mesh.rank_list} != {
-                *step.src.mesh.rank_list
-            }
-            if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
-                raise WorldError(
-                    f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
-                )
-
     # -- choices ------------------------------------------------------------------------------------
 
     def use(
@@ -353,23 +303,12 @@ class World(ABC):
         self._chosen("world.use")
         return Restore(self, before)
 
-    def _chosen(self, what: str) -> None:  # noqa: B027
+    def _chosen(self, what: str) -> None:
         """All ranks have chosen other ways: what they did, beside what ``algorithms`` and ``replicated`` say."""
-
-    def origin(self, meta: Any) -> int:
-        """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
-        return 0
-
-    def settle(self) -> None:  # noqa: B027 - in one process there is nobody to disagree with
-        """Make sure that all ranks called the same so far, before numbers leave the program.
-
-        Raises:
-            WorldError: they did not.
-        """
 
     # -- the control plane and memory ---------------------------------------------------------------
 
-    def barrier(self) -> None:  # noqa: B027 - in one process there is nobody to wait for
+    def barrier(self) -> None:
         """Wait until all ranks are here."""
 
     def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
@@ -395,7 +334,7 @@ class World(ABC):
 
         return empty(tuple(shape), dtype)
 
-    def close(self) -> None:  # noqa: B027 - a world of arrays holds nothing to give back
+    def close(self) -> None:
         """Give back what the world holds (communicators, buffers)."""
 
     def __enter__(self) -> World:

@@ -7,7 +7,6 @@ cheapest one in the world's cost model.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,10 +19,9 @@ from spmdsim.collectives import algorithm as algorithm_of
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.rank_program import RankProgram, compile_program
 from spmdsim.core import Bounds
+from spmdsim.core.reductions import check_reduce, ufunc
+from spmdsim.core.step import Index, Step, overlap, volume, within
 from spmdsim.errors import ScheduleError
-from spmdsim.redistribution.step import Step, overlap
-from spmdsim.redistribution.ways.rank_transfers import Index, within
-from spmdsim.worlds.reduce_ops import check_reduce, ufunc
 
 
 @dataclass(frozen=True)
@@ -106,16 +104,16 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
     gives: list[Index] | None = None
     takes: list[Index] | None = None
     if step.collective == "all_reduce":
-        sizes: Sequence[int] = schedule.chunk_elements(_volume(target))
+        sizes: Sequence[int] = schedule.chunk_elements(volume(target))
     elif step.collective == "reduce_scatter":
-        sizes = [part for box in after for part in cut(_volume(box), each)]
+        sizes = [part for box in after for part in cut(volume(box), each)]
         gives = [_part(box, source) for box in after]
     elif step.collective == "all_gather":
-        sizes = [part for box in before for part in cut(_volume(box), each)]
+        sizes = [part for box in before for part in cut(volume(box), each)]
         takes = [_part(box, target) for box in before]
     else:
         shared = [[overlap(a, b) for b in after] for a in before]
-        sizes = [_volume(box) if box else 0 for row in shared for box in row]
+        sizes = [volume(box) if box else 0 for row in shared for box in row]
         gives = [_part(box, source) for box in shared[me] if box]
         takes = [_part(row[me], target) for row in shared if row[me]]
     return Emulation(
@@ -130,12 +128,8 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
     )
 
 
-def _volume(box: Bounds) -> int:
-    return math.prod(stop - start for start, stop in box)
-
-
 def _part(box: Bounds | None, outer: Bounds) -> Index:
-    if not box or _volume(box):
+    if not box or volume(box):
         return within(box or (), outer)
     return tuple(slice(0, stop - start) for start, stop in box)
 
@@ -195,4 +189,4 @@ def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:
     """The size of a step as its collective counts it: a rank's vector, its blocks, or all blocks together."""
     layout = step.dst if step.collective == "all_gather" else step.src
-    return _volume(layout.bounds(step.shape, rank)) * itemsize
+    return volume(layout.bounds(step.shape, rank)) * itemsize

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spmdsim.core.step import Step
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_lookup import Peers
 

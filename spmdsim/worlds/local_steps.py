@@ -12,46 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.rank_transfers import Index, within
-from spmdsim.worlds.reduce_ops import check_reduce, identity
-
-
-def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array itself if it is C-contiguous, else a C-ordered copy (0-d arrays stay 0-d)."""
-    return array if array.flags.c_contiguous else array.copy()
+from spmdsim.core.lockstep import contiguous
+from spmdsim.core.reductions import check_reduce, identity
+from spmdsim.core.step import Index, Step, within
 
 
 def in_order(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
     """The same function, given C-contiguous arrays only."""
     return lambda array: run(array if array.flags.c_contiguous else contiguous(array))
-
-
-@dataclass(frozen=True)
-class Slicing:
-    """How one rank slices: the part of its source it keeps, or None for all of it.
-
-    An empty shard is made of nothing: its dims may be longer than those of an empty source.
-    """
-
-    index: Index | None
-    empty: tuple[int, ...] | None = None
-
-    def __call__(self, array: np.ndarray) -> np.ndarray:
-        """The slice of an array."""
-        if self.empty is not None:
-            return np.empty(self.empty, array.dtype)
-        return contiguous(array if self.index is None else array[self.index])
-
-
-def slicing(step: Step, rank: int) -> Slicing:
-    """The slice that takes ``rank`` from the source to the target layout."""
-    source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
-    if source == target:
-        return Slicing(None)
-    if any(start == stop for start, stop in target):
-        return Slicing(None, tuple(stop - start for start, stop in target))
-    return Slicing(within(target, source))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spmdsim.core.step import Step
 from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
-from spmdsim.redistribution.step import Step
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
+from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.redistribution.step import Step
 from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_lookup import Peers, check_shards
 

@@ -19,10 +19,10 @@ from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
 from spmdsim.redistribution.price import price_step
-from spmdsim.redistribution.step import Step
 
 #: Why a tensor moves.
 PHASES = ("forward", "backward", "gradient")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
 from spmdsim.dialects.oneflow.gradients import GradientMove
@@ -23,7 +24,6 @@ from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.session import current_world
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.step import Step
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.tensor.move import run_plan
 

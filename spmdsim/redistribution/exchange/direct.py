@@ -19,8 +19,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.exchange.grid import Cuts, Ends, Grid, grids
 from spmdsim.redistribution.exchange.shares import shares
-from spmdsim.redistribution.exchange.transfer_columns import Transfers
-from spmdsim.redistribution.step import Transfer
+from spmdsim.redistribution.exchange.transfer_columns import Transfer, Transfers
 
 #: Up to so many ranks in both meshes together, transfers are made at once and remembered.
 FEW = 2048

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Bounds, Layout
-from spmdsim.redistribution.adders import TINY, SumCell, Sums, sums, volume
+from spmdsim.core.step import volume
+from spmdsim.redistribution.adders import TINY, SumCell, Sums, sums
 from spmdsim.redistribution.exchange.grid import ranks_of
 from spmdsim.redistribution.lower_bound import kept_axes, reduced_axes
 

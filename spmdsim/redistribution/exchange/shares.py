@@ -14,9 +14,9 @@ from functools import lru_cache
 
 from spmdsim.core import Bounds, Mesh
 from spmdsim.core.blocks import nested_blocks
-from spmdsim.redistribution.adders import volume
+from spmdsim.core.step import overlap, volume
 from spmdsim.redistribution.exchange.grid import Ends, Entries, piece_numbers, ranks_of
-from spmdsim.redistribution.step import Transfer, overlap
+from spmdsim.redistribution.exchange.transfer_columns import Transfer
 
 #: Up to so many ranks per mesh; in larger ones a box is sent by one holder.
 FEW_RANKS = 32

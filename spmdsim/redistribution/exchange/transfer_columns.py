@@ -5,11 +5,24 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.redistribution.step import Transfer
+from spmdsim.core import Bounds
+from spmdsim.core.step import volume
+
+
+class Transfer(NamedTuple):
+    """A box of the global tensor that goes between this rank and ``peer`` (which may be the rank itself)."""
+
+    peer: int
+    box: Bounds
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """Number of elements."""
+        return volume(self.box)
 
 
 class Transfers(Sequence[Transfer]):

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound
 from spmdsim.redistribution.path_search import search, steps_of
@@ -27,7 +28,6 @@ from spmdsim.redistribution.plan_candidates import (
 from spmdsim.redistribution.price import Prices, volumes
 from spmdsim.redistribution.reshape.factor import factor
 from spmdsim.redistribution.reshape.flat import flat_received
-from spmdsim.redistribution.step import Step
 
 Shape = tuple[int, ...]
 

@@ -7,15 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from spmdsim.core import Bounds
+from spmdsim.core.step import Index, Step, overlap, within
 from spmdsim.errors import PlanError
-from spmdsim.redistribution.step import Step, overlap
-
-Index = tuple[slice, ...]
-
-
-def within(box: Bounds, outer: Bounds) -> Index:
-    """The box as slices relative to the start of ``outer``."""
-    return tuple(slice(start - base, stop - base) for (start, stop), (base, _) in zip(box, outer))
 
 
 def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.redistribution.price import LISTED
-from spmdsim.redistribution.step import Step
 from spmdsim.redistribution.ways.tuning import TABLE, Tuning
 from spmdsim.redistribution.ways.way import way_of
 

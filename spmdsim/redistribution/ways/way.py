@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
-from spmdsim.redistribution.step import LOCAL_STEPS, Step
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
     MemberBox,
@@ -98,7 +99,7 @@ def _is_new(step: Step, rank: int) -> bool:
 
 def _numbered(step: Step, rank: int, itemsize: int) -> int:
     """Elements packed, landed and set aside, and the numbers of those that travel, which are kept."""
-    travel = step.sent_nbytes(rank, 1) + step.nbytes(rank, 1)
+    travel = sent_nbytes(step, rank, 1) + step.nbytes(rank, 1)
     held = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
     stays = held - step.nbytes(rank, 1)
     return (travel + stays) * itemsize + travel * np.dtype(np.int64).itemsize

@@ -14,10 +14,10 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
+from spmdsim.core.lockstep import contiguous
+from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
-from spmdsim.redistribution.step import Step
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.board import DONE, FAILED, INSIDE, Board
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls

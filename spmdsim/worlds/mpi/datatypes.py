@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.core.step import Index
 from spmdsim.redistribution.ways import way
-from spmdsim.redistribution.ways.rank_transfers import Index
 from spmdsim.redistribution.ways.way import in_library
 
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.

@@ -11,8 +11,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
+from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
-from spmdsim.redistribution.step import Step
 from spmdsim.sides import number_of
 
 MODES = ("auto", "values", True, False)

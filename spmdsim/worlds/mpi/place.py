@@ -14,8 +14,9 @@ from itertools import groupby
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.core.lockstep import contiguous
+from spmdsim.core.step import Index
 from spmdsim.redistribution.ways.rank_transfers import (
-    Index,
     MemberBox,
     RankTransfers,
     Side,
@@ -23,7 +24,6 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
 )
 from spmdsim.redistribution.ways.way import Way
-from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.datatypes import counted_parts, element, subarray
 from spmdsim.worlds.pool import allocator, empty

@@ -18,14 +18,14 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.blocks import nested_blocks
-from spmdsim.redistribution.step import Step
+from spmdsim.core.reductions import check_reduce, fold, ufunc
+from spmdsim.core.step import Step
 from spmdsim.redistribution.ways.rank_transfers import Blocks
 from spmdsim.redistribution.ways.way import Way, chunk_elements
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
 from spmdsim.worlds.pool import allocator, empty
-from spmdsim.worlds.reduce_ops import check_reduce, fold, ufunc
 
 Run = Callable[[np.ndarray], np.ndarray]
 

@@ -10,9 +10,9 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
+from spmdsim.core.lockstep import contiguous
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.worlds.local_lookup import Peers, check_shards
-from spmdsim.worlds.local_steps import contiguous
 from spmdsim.worlds.mpi.check import Call, Check, Checker
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import Counted

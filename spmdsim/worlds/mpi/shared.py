@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.rank_transfers import Index, RankTransfers
+from spmdsim.core.step import Index, Step
+from spmdsim.redistribution.ways.rank_transfers import RankTransfers
 from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.processes import ranks_per_node

@@ -9,13 +9,12 @@ from math import prod
 import numpy as np
 
 from spmdsim.core import Bounds
+from spmdsim.core.reductions import add_on, add_up, check_reduce
+from spmdsim.core.step import Step, within
 from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
-from spmdsim.redistribution.step import Step
-from spmdsim.redistribution.ways.rank_transfers import within
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.reduce_ops import add_on, add_up, check_reduce
 
 #: An array per part, by its number.
 Arrays = dict[int, np.ndarray]

@@ -16,9 +16,11 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
+from spmdsim.core.lockstep import contiguous, slicing
+from spmdsim.core.reductions import check_reduce
+from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.redistribution.step import LOCAL_STEPS, Step
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import threshold, tuning
 from spmdsim.redistribution.ways.way import Way, way_of
@@ -26,7 +28,7 @@ from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.base import Moved, World
 from spmdsim.worlds.local_lookup import Peers
-from spmdsim.worlds.local_steps import contiguous, filling, in_order, slicing
+from spmdsim.worlds.local_steps import filling, in_order
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
 from spmdsim.worlds.mpi.boards import board_of
@@ -43,7 +45,6 @@ from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.start import agreed
 from spmdsim.worlds.mpi.summing import sum_directly
-from spmdsim.worlds.reduce_ops import check_reduce
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 
 Run = Callable[[np.ndarray], np.ndarray]

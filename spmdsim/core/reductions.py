@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core import REDUCE_OPS
+from spmdsim.core import elements
+from spmdsim.core.placements import REDUCE_OPS
 from spmdsim.errors import WorldError
-from spmdsim.layout.element_type import accumulator, is_float
 
 #: Reductions of truth values, and the plain reductions that mean the same on them.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
@@ -42,7 +42,7 @@ def check_reduce(op: str | None, dtype: np.dtype) -> str:
         raise WorldError(f"complex numbers have no order, so no {op}; got {dtype.name}")
     elif dtype.kind in "iu" and op == "avg":
         raise WorldError(f"the average of {dtype.name} is not an integer; convert to a float first")
-    elif dtype.kind not in "iufc" and not is_float(dtype):
+    elif dtype.kind not in "iufc" and not elements.types.is_float(dtype):
         raise WorldError(f"elements of type {dtype.name} cannot be reduced")
     return op
 
@@ -62,7 +62,7 @@ def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) ->
     """
     parts = list(parts)
     first = parts[0]
-    kind = accumulator(op, first.dtype)
+    kind = elements.types.accumulator(op, first.dtype)
     function = ufunc(op, first.dtype)
     direct = out is not None and out.dtype == kind
     total = out if direct else np.empty(first.shape, kind)
@@ -118,7 +118,7 @@ def identity(op: str, dtype: np.dtype) -> object:
         return kind(op in ("all", "min"))
     if op in ("sum", "avg", "prod"):
         return kind(1 if op == "prod" else 0)
-    if is_float(dtype):
+    if elements.types.is_float(dtype):
         return kind(-np.inf if op == "max" else np.inf)
     limits = np.iinfo(dtype)
     return kind(limits.min if op == "max" else limits.max)

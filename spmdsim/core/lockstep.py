@@ -1,0 +1,243 @@
+"""LockStep: one process owns all ranks and runs each collective on the list of their shards.
+
+Reductions go through the members of a group in its order (their mesh coordinates). Ranks whose results are
+equal share one array, so thousands of ranks cost what their distinct pieces cost.
+
+Next: :mod:`spmdsim.core.meta`, what is known of a tensor without its shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from spmdsim.core.layout import Bounds
+from spmdsim.core.reductions import check_reduce, fold
+from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Index, Step, overlap, volume, within
+from spmdsim.core.world import World
+from spmdsim.errors import PlanError, WorldError
+
+Shards = list[Any]
+Program = Callable[[Shards, Shards], None]
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array itself if it is C-contiguous, else a C-ordered copy (0-d arrays stay 0-d)."""
+    return array if array.flags.c_contiguous else array.copy()
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How one rank slices: the part of its source it keeps, or None for all of it.
+
+    An empty shard is made of nothing: its dims may be longer than those of an empty source.
+    """
+
+    index: Index | None
+    empty: tuple[int, ...] | None = None
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        """The slice of an array."""
+        if self.empty is not None:
+            return np.empty(self.empty, array.dtype)
+        return contiguous(array if self.index is None else array[self.index])
+
+
+def slicing(step: Step, rank: int) -> Slicing:
+    """The slice that takes ``rank`` from the source to the target layout."""
+    source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
+    if source == target:
+        return Slicing(None)
+    if any(start == stop for start, stop in target):
+        return Slicing(None, tuple(stop - start for start, stop in target))
+    return Slicing(within(target, source))
+
+
+def _slices(step: Step, dtype: np.dtype) -> Program:
+    jobs = [(rank, slicing(step, rank)) for rank in step.src.mesh.rank_list]
+
+    def run(shards: Shards, results: Shards) -> None:
+        made: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
+        for rank, job in jobs:
+            key = (id(shards[rank]), str(job))
+            found = made.get(key)
+            if found is None:
+                found = made[key] = job(shards[rank])
+            results[rank] = found
+
+    return run
+
+
+def _distinct(step: Step, members: tuple[int, ...], after: bool) -> dict[Bounds, list[int]]:
+    """The members by the box they hold before or after the step."""
+    layout = step.dst if after else step.src
+    boxes: dict[Bounds, list[int]] = {}
+    for rank in members:
+        boxes.setdefault(layout.bounds(step.shape, rank), []).append(rank)
+    return boxes
+
+
+def _placing(step: Step, members: tuple[int, ...]) -> Program:
+    """Put the group's distinct source boxes together once, then cut the target boxes out."""
+    sources = {box: ranks for box, ranks in _distinct(step, members, False).items() if volume(box)}
+    targets = _distinct(step, members, True)
+    if not sources:
+        return _empties(step, members)
+    union = tuple(
+        (min(start for start, _ in spans), max(stop for _, stop in spans)) for spans in zip(*sources)
+    )
+    _check_cover(step, union, sources, targets)
+    puts = [(within(box, union), ranks[0]) for box, ranks in sources.items()]
+    cuts = [(_cut(box, union), ranks) for box, ranks in targets.items()]
+    shape = tuple(stop - start for start, stop in union)
+
+    def run(shards: Shards, results: Shards) -> None:
+        whole = np.empty(shape, shards[members[0]].dtype)
+        for index, rank in puts:
+            whole[index] = shards[rank]
+        for index, ranks in cuts:
+            piece = contiguous(whole[index])
+            for rank in ranks:
+                results[rank] = piece
+
+    return run
+
+
+def _empties(step: Step, members: tuple[int, ...]) -> Program:
+    shapes = [(rank, step.dst.local_shape(step.shape, rank)) for rank in members]
+
+    def run(shards: Shards, results: Shards) -> None:
+        for rank, shape in shapes:
+            results[rank] = np.empty(shape, shards[rank].dtype)
+
+    return run
+
+
+def _cut(box: Bounds, union: Bounds) -> Index:
+    if any(start == stop for start, stop in box):
+        return tuple(slice(0, stop - start) for start, stop in box)
+    return within(box, union)
+
+
+def _check_cover(step: Step, union: Bounds, sources: dict[Bounds, Any], targets: dict[Bounds, Any]) -> None:
+    """Refuse a step whose target needs elements that its group does not hold."""
+    whole = sum(volume(box) for box in sources) == volume(union)
+    for target in targets:
+        inside = overlap(target, union) == target if whole else None
+        if inside is None:
+            shared = (overlap(target, source) for source in sources)
+            inside = sum(volume(box) for box in shared if box) == volume(target)
+        if volume(target) and not inside:
+            raise PlanError(
+                f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
+                f"the group does not hold the box {target}"
+            )
+
+
+def _reducing(step: Step, members: tuple[int, ...]) -> Program:
+    """Reduce the group's arrays once, in group order, then cut the target boxes out."""
+    source = step.src.bounds(step.shape, members[0])
+    targets = _distinct(step, members, True).items()
+    cuts = [(_cut(box, source), ranks) for box, ranks in targets if volume(box)]
+    empty = [(tuple(stop - start for start, stop in box), ranks) for box, ranks in targets if not volume(box)]
+    op = str(step.op)
+
+    def run(shards: Shards, results: Shards) -> None:
+        total = fold(op, [shards[rank] for rank in members])
+        for index, ranks in cuts:
+            piece = contiguous(total[index])
+            for rank in ranks:
+                results[rank] = piece
+        for shape, ranks in empty:  # may be longer in some dim than the piece it is cut from
+            for rank in ranks:
+                results[rank] = np.empty(shape, total.dtype)
+
+    return run
+
+
+def _grouped(derive: Callable[[Step, tuple[int, ...]], Program], step: Step, dtype: np.dtype) -> Program:
+    """What each group of a collective does, one after the other."""
+    programs = [derive(step, members) for members in step.src.mesh.groups(*step.axes)]
+
+    def run(shards: Shards, results: Shards) -> None:
+        for program in programs:
+            program(shards, results)
+
+    return run
+
+
+def _reduced(step: Step, dtype: np.dtype) -> Program:
+    check_reduce(step.op, dtype)
+    return _grouped(_reducing, step, dtype)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A step derived for all ranks."""
+
+    step: Step
+    shapes: list[tuple[int, ...]]
+    outside: Shards
+    run: Program
+    groups: bool
+
+    def check(self, shards: Shards) -> None:
+        if [shard.shape for shard in shards] == self.shapes:
+            return
+        if len(shards) != len(self.shapes):
+            raise WorldError(f"{len(shards)} shards were given for {len(self.shapes)} ranks")
+        rank = next(r for r, s in enumerate(self.shapes) if shards[r].shape != s)
+        raise WorldError(
+            f"rank {rank} holds a shard of shape {shards[rank].shape}, "
+            f"but {self.step.src} gives it {self.shapes[rank]}"
+        )
+
+
+class LockStep(World):
+    """A world of ``size`` ranks in this process.
+
+    >>> LockStep(4).ranks
+    range(0, 4)
+    """
+
+    #: How a step's program is derived, by its collective; worlds that run more steps have more.
+    derivations: ClassVar[Mapping[str, Callable[[Step, np.dtype], Program]]] = {
+        "slice": _slices,
+        "all_gather": partial(_grouped, _placing),
+        "all_to_all": partial(_grouped, _placing),
+        "all_reduce": _reduced,
+        "reduce_scatter": _reduced,
+    }
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__(size, range(size) if isinstance(size, int) else ())
+        self._programs: dict[tuple[Step, np.dtype], _Compiled] = {}
+
+    def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:
+        dtype = shards[0].dtype if shards else np.dtype(float)
+        program = self._programs.get((step, dtype))
+        if program is None:
+            program = self._programs[step, dtype] = self._compile(step, dtype)
+        program.check(shards)
+        if algorithm is not None and program.groups:
+            return self._emulate(step, shards, algorithm)
+        results = list(program.outside)
+        program.run(shards, results)
+        return results
+
+    def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
+        raise WorldError(f"{type(self).__name__} runs no algorithms, but {algorithm!r} was asked for")
+
+    def _compile(self, step: Step, dtype: np.dtype) -> _Compiled:
+        self.check_step(step)
+        if step.collective not in self.derivations:
+            raise WorldError(f"{type(self).__name__} of core does not run {step.collective!r}")
+        shapes = [step.src.local_shape(step.shape, rank) for rank in range(self.size)]
+        nothing = np.zeros((0,) * len(step.shape_after), dtype)
+        groups = step.collective not in (*LOCAL_STEPS, *EXCHANGES)
+        run = self.derivations[step.collective](step, dtype)
+        return _Compiled(step, shapes, [nothing] * self.size, run, groups)

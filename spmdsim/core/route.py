@@ -1,0 +1,128 @@
+"""A plain planner: the shortest path of collective steps between two layouts on one mesh.
+
+Splits are nested, so only the last axes of a dim can be gathered or moved away, and axes can only be appended at the
+end. A world that knows a better way overrides :meth:`World.plan`: :mod:`spmdsim.redistribution` finds exact plans,
+across meshes and shapes, too.
+
+Next: :mod:`spmdsim.core.elements`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spmdsim.core.layout import Layout
+from spmdsim.core.step import Step
+from spmdsim.errors import PlanError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from spmdsim.core.bound import BoundRule
+    from spmdsim.core.strategy import Strategy
+
+#: What a step of elements of so many bytes costs.
+Price = Callable[[Step, int], float]
+
+
+class Route(NamedTuple):
+    """Steps from one layout to another."""
+
+    src: Layout
+    dst: Layout
+    shape: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def shape_after(self) -> tuple[int, ...]:
+        """Global shape at its end."""
+        return self.shape
+
+
+def shortest_route(src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, price: Price) -> Route:
+    """The cheapest path of steps, and of those the one with the fewest (Dijkstra).
+
+    Raises:
+        PlanError: layouts of different meshes or numbers of dims; a target that waits for what the source does not.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2, 2), ("a", "b"))
+    >>> route = shortest_route(mesh("a", "b"), mesh("a", None), (8, 8), 4, lambda step, size: step.nbytes(0, size))
+    >>> [str(step) for step in route.steps]
+    ['all_gather over b: S(0)S(1) -> S(0)R']
+    """
+    if src.mesh != dst.mesh or src.ndim != dst.ndim or not {*dst.partial} <= {*src.partial}:
+        raise PlanError(f"no steps on one mesh lead from {src} to {dst}")
+    number, settled = count(), set()
+    queue: list[tuple[float, int, int, Layout, tuple[Step, ...]]] = [(0.0, 0, next(number), src, ())]
+    while queue:
+        cost, length, _, here, steps = heapq.heappop(queue)
+        if here == dst:
+            return Route(src, dst, shape, steps)
+        if here not in settled:
+            settled.add(here)
+            for step in _moves(here, dst, shape):
+                total = cost + price(step, itemsize)
+                heapq.heappush(queue, (total, length + 1, next(number), step.dst, (*steps, step)))
+    raise PlanError(f"no collective steps lead from {src} to {dst}")
+
+
+def _moves(here: Layout, dst: Layout, shape: tuple[int, ...]) -> Iterator[Step]:
+    """The steps that make sense: reduce what must be, put axes where the target has them, give up those it has not."""
+
+    def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = here.partial) -> Step:
+        op = here.reduce_op if collective in ("all_reduce", "reduce_scatter") else None
+        return Step(collective, tuple(axes), here, Layout(here.mesh, dims, partial), shape, op)
+
+    def with_entries(*changed: tuple[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
+        return [dict(changed).get(dim, entry) for dim, entry in enumerate(here.dims)]
+
+    pending = [axis for axis, op in here.partial if (axis, op) not in dst.partial]
+    free = {*here.replicated_axes}
+    for dim, (entry, target) in enumerate(zip(here.dims, dst.dims)):
+        common = next(
+            (k for k, (a, b) in enumerate(zip(entry, target)) if a != b), min(len(entry), len(target))
+        )
+        ahead, beyond = target[len(entry) :] if common == len(entry) else (), entry[common:]
+        if ahead and ahead[0] in free:
+            yield Step(
+                "slice",
+                (),
+                here,
+                Layout(here.mesh, with_entries((dim, entry + ahead[:1])), here.partial),
+                shape,
+            )
+        for k in range(1, len(ahead) + 1):
+            if {*ahead[:k]} <= {*pending}:
+                left = [(axis, op) for axis, op in here.partial if axis not in ahead[:k]]
+                yield step("reduce_scatter", ahead[:k], with_entries((dim, entry + ahead[:k])), left)
+        for k in range(1, len(beyond) + 1) if not pending else ():
+            yield step("all_gather", beyond[-k:], with_entries((dim, entry[:-k])))
+            for other, wanted in enumerate(dst.dims):
+                moved = here.dims[other] + beyond[-k:]
+                if other != dim and wanted[: len(moved)] == moved:
+                    yield step("all_to_all", beyond[-k:], with_entries((dim, entry[:-k]), (other, moved)))
+    if pending:
+        yield step("all_reduce", pending, here.dims, dst.partial)
+
+
+def cheapest_strategy(
+    bound: BoundRule,
+    layouts: Sequence[Layout],
+    dtypes: Sequence[np.dtype],
+    plan: Callable[[Layout, Layout, tuple[int, ...], np.dtype], Route],
+    price: Price,
+) -> Strategy:
+    """The strategy whose operands are brought, and whose pending results are reduced, for the lowest price."""
+
+    def cost(strategy: Strategy) -> float:
+        moves = [*zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)]
+        results = zip(bound.output_layouts(strategy), bound.output_shapes)
+        moves += [(layout, layout.reduced, shape, dtypes[0]) for layout, shape in results]
+        routes = ((plan(src, dst, shape, dtype), dtype) for src, dst, shape, dtype in moves)
+        return sum(price(step, dtype.itemsize) for route, dtype in routes for step in route.steps)
+
+    return min(bound.strategies(layouts[0].mesh, partial=False, empty=True), key=cost)

@@ -1,0 +1,156 @@
+"""The world: it owns some ranks of all and runs steps on their shards.
+
+A world is told *what* happens by a :class:`~spmdsim.core.step.Step`; which rank sends which box to whom follows from
+the step's two layouts. Arrays are values: a world never changes its inputs, may return them or views of them, and in
+one process equal replicas may be one array object.
+
+What plugs in here, by overriding: how redistributions are planned (:meth:`World.plan`) and priced
+(:meth:`World.price`), how an operator whose operands fit no strategy is run (:meth:`World.choose`), and who watches
+(:meth:`World.named`). ``spmdsim.worlds`` brings exact plans, machine prices and traces, and ranks that are processes.
+
+Next: :mod:`spmdsim.core.lockstep`, the world in one process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.core.mesh import MOST_RANKS, Mesh
+from spmdsim.core.route import Route, cheapest_strategy, shortest_route
+from spmdsim.core.step import EXCHANGES, STEP_COLLECTIVES, Step
+from spmdsim.errors import UsageTypeError, WorldError
+
+if TYPE_CHECKING:
+    from spmdsim.core.bound import BoundRule
+    from spmdsim.core.layout import Layout
+    from spmdsim.core.strategy import Strategy
+
+
+class World(ABC):
+    """Base of all worlds.
+
+    Attributes:
+        size: number of ranks.
+        ranks: the ranks this process owns, in the order in which shards are passed.
+        has_data: whether shards are arrays; False where only shapes are followed.
+        compares: whether ranks compare what they call, by the tensors' origins.
+        recipes: what operators derived for this world, by their operands' metas (a cache).
+        about: the number of the tensor that the next steps move (``Tensor.origin``).
+    """
+
+    has_data = True
+    compares = False
+
+    def __init__(self, size: int, ranks: Sequence[int]) -> None:
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
+        if size < 1:
+            raise WorldError(f"a world needs at least one rank, but got {size}")
+        if size > MOST_RANKS:
+            raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
+        self.size = size
+        self.ranks = ranks
+        self.recipes: dict[Any, Any] = {}
+        self.about = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size})"
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
+        """Run one step on the shards of the owned ranks.
+
+        Args:
+            step: the collective and its two layouts.
+            shards: one array per owned rank, in the order of ``ranks``; a rank outside the source mesh
+                holds an array whose dims are all zero. They are not changed.
+            algorithm: which algorithm runs the collective, in worlds that have several.
+
+        Returns:
+            One C-contiguous array per owned rank. They may be the inputs, or views of them.
+
+        Raises:
+            WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
+                reduction without meaning on the element type.
+        """
+        return self._run(step, shards, algorithm)
+
+    @abstractmethod
+    def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
+        """Run a step."""
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
+        """An uninitialised C-ordered array."""
+        return np.empty(tuple(shape), dtype)
+
+    def named(self, operator: str) -> AbstractContextManager[Any]:
+        """Steps run inside belong to this operator: for worlds in which somebody watches."""
+        return nullcontext()
+
+    # -- choices ------------------------------------------------------------------------------------
+
+    def price(self, step: Step, itemsize: int) -> float:
+        """What a step costs: the bytes that the busiest rank receives."""
+        return step.nbytes(step.src.mesh.rank_at(0), itemsize)
+
+    def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
+        """The cheapest steps from one layout to another."""
+        return shortest_route(src, dst, shape, dtype.itemsize, self.price)
+
+    def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
+        """The cheapest strategy for operands that no strategy takes as they are."""
+        return cheapest_strategy(bound, layouts, dtypes, self.plan, self.price)
+
+    # -- what a step must fulfil --------------------------------------------------------------------
+
+    def check_mesh(self, mesh: Mesh) -> None:
+        """Refuse a mesh with ranks that this world does not have.
+
+        Raises:
+            WorldError: with both numbers.
+        """
+        highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
+        if highest >= self.size:
+            raise WorldError(
+                f"mesh {mesh} needs rank {highest}, but the world has {self.size} "
+                f"rank{'s' if self.size > 1 else ''}; start it with at least {highest + 1}{self._how(highest + 1)}"
+            )
+
+    def _how(self, size: int) -> str:
+        """How to get a world of that many ranks, for the end of an error's message."""
+        return ""
+
+    def check_step(self, step: Step) -> None:
+        """Refuse a step that cannot run in this world."""
+        if step.collective not in STEP_COLLECTIVES:
+            raise WorldError(
+                f"no step is called {step.collective!r}; there are {', '.join(STEP_COLLECTIVES)}"
+            )
+        self.check_mesh(step.src.mesh)
+        if step.dst.mesh is not step.src.mesh:
+            self.check_mesh(step.dst.mesh)
+            ranks = {*step.dst.mesh.rank_list}, {*step.src.mesh.rank_list}
+            apart = step.collective != "reduce_scatter" or ranks[0] != ranks[1]
+            if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
+                raise WorldError(
+                    f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
+                )
+
+    # -- agreement: in one process there is nobody to disagree with ----------------------------------
+
+    def origin(self, meta: Any) -> int:
+        """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
+        return 0
+
+    def settle(self) -> None:  # noqa: B027
+        """Make sure that all ranks called the same so far, before numbers leave the program.
+
+        Raises:
+            WorldError: they did not.
+        """
