@@ -10,6 +10,7 @@ import spmdsim.dialects.oneflow.nn as nn
 from spmdsim import LockStep, record
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import current_world, use_world
+from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
 RNG = np.random.default_rng(0)
@@ -262,6 +263,9 @@ def test_symbols_compare_element_by_element(world):
             AttributeError, match=r"Tensor\.softmx is not covered by this dialect; nearest: softmax"
         ):
             x.softmx(-1)
+        for call in (nn.CrossEntropyLoss, lambda r: nn.functional.cross_entropy(x, x.argmax(1), r)):
+            with pytest.raises(InputError, match="reduction is one of mean, sum, none, not 'median'"):
+                call("median")
         own = flow.tensor([1.0, 2.0])
         assert [bool(shard.all()) for shard in (own == own).shards] == [True] * len(world.ranks)
         assert own.sum().item() == 3 and own.mean() and not flow.tensor([0.0])

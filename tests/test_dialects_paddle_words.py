@@ -239,3 +239,9 @@ def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
         ) as said:
             ask()
         assert nearest in str(said.value) and "\n" not in str(said.value)
+
+
+def test_modules_list_what_they_have():
+    for module in (paddle, paddle.distributed, paddle.nn, paddle.optimizer, mpu, meta_parallel):
+        assert set(module.__all__) <= set(dir(module))
+        assert all(getattr(module, name) is not None for name in module.__all__)

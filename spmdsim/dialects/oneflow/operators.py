@@ -18,6 +18,7 @@ from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import Row, same
 from spmdsim.nn import mse_loss
+from spmdsim.nn.losses import reduced
 
 
 def lifted(function: Callable[..., Any]) -> Callable[..., GlobalTensor]:
@@ -81,6 +82,10 @@ def _flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     return core.reshape(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
 
 
+def _cross_entropy(logits: Any, labels: Any, reduction: str = "mean") -> Any:
+    return reduced(core.cross_entropy(logits, labels, "none"), reduction)
+
+
 #: Functions and methods by OneFlow's names.
 TABLE: dict[str, Row] = {
     **same(
@@ -106,7 +111,7 @@ TABLE: dict[str, Row] = {
 
 #: Those that networks use only.
 NETWORK_TABLE: dict[str, Row] = {
-    "cross_entropy": Row(core.cross_entropy, "CrossEntropyLoss"),
+    "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
     "identity": Row(lambda x: x, "Identity"),
     "mse_loss": Row(mse_loss, "MSELoss"),
 }

@@ -95,3 +95,7 @@ def __getattr__(name: str) -> Any:
     if name in ("split", "with_padding_rows"):  # which need layers, which need fleet
         return getattr(import_module("spmdsim.dialects.paddle.layers"), name)
     raise not_covered(__name__, name, __all__, NEAREST)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
