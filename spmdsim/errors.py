@@ -63,6 +63,10 @@ class InputError(SpmdError, ValueError):
     """A file, a value or a command-line argument of the user's that is missing, damaged or out of range."""
 
 
+class NoAnswer(InputError):
+    """Somebody's code, in a process of its own, that reached a limit or has ended and says nothing any more."""
+
+
 class UsageTypeError(SpmdError, TypeError):
     """An argument of the wrong type."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -47,12 +48,22 @@ class Command:
         """Add an argument; of one in :data:`SHARED` only what is said differently."""
         self.parser.add_argument(*flags, **{**SHARED.get(flags[-1], {}), **options})
 
-    def limits(self) -> None:
-        """The command runs a user's program: in a child, within limits that the user may set."""
+    def limits(self, load: Sequence[str] = ()) -> None:
+        """The command runs a user's program: in a child, within limits that the user may set.
+
+        Args:
+            load: modules that judge the program: whatever it does to files, they are there already.
+        """
         from spmdsim.launch.limits import add_limits, limited
 
         add_limits(self.parser.add_argument)
-        self.parser.set_defaults(run=lambda args: limited(args, lambda: self.run(args)))
+
+        def run(args: argparse.Namespace) -> int:
+            for module in load:
+                import_module(module)
+            return limited(args, lambda: self.run(args))
+
+        self.parser.set_defaults(run=run)
 
 
 def positive(text: str) -> int:

@@ -22,6 +22,8 @@ Options stand before the script or right after it; everything else is the script
 
 exit status: 0 nothing wrong, 1 something is wrong (with --strict also a warning),
 2 wrong arguments or a limit that was reached, or the program's own status if it leaves with one.
+The program runs inside of the simulator: this finds mistakes, but a program that wants to can change what it reports.
+`spmdsim collective check` judges algorithms that cannot.
 
 examples:
   spmdsim simulate ring.py -n 64

@@ -15,7 +15,7 @@ from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.instructions import Instruction, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
-from spmdsim.errors import InputError, ScheduleError
+from spmdsim.errors import InputError, NoAnswer, ScheduleError
 from spmdsim.registry import Registry, place_of
 
 
@@ -153,6 +153,8 @@ def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[
                     largest = max(
                         largest, chunks[-1] if type(chunks) is range and chunks else max(chunks, default=0)
                     )
+    except NoAnswer:
+        raise
     except (Exception, SystemExit):
         return largest
     return largest

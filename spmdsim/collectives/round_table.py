@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.instructions import COMBINE, COPY, RECV, REDUCE, SEND, Instruction
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.errors import InputError, ScheduleError
+from spmdsim.errors import InputError, NoAnswer, ScheduleError
 
 KINDS = ("send", "recv", "reduce", "copy", "combine")
 
@@ -58,6 +58,18 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+class ForeignError(Exception):
+    """What an algorithm that runs in another process has raised there, in words."""
+
+
+def failure(error: BaseException) -> str:
+    """What an algorithm has raised, in words, with its line."""
+    if isinstance(error, ForeignError):
+        return str(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (line {where.lineno}, in {where.name})"
+
+
 class RoundTable:
     """The rounds of every rank as lists, with what is wrong in their form.
 
@@ -96,16 +108,10 @@ class RoundTable:
                     self._note(f"rank {rank} does not end: more than {self._limit} rounds", None, rank)
                     break
                 collected.append(self._checked(moves, len(collected), rank))
-        except (ScheduleError, MemoryError):
+        except (ScheduleError, MemoryError, NoAnswer):
             raise
         except (Exception, SystemExit) as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self._note(
-                f"round {len(collected)}: rank {rank} fails: {type(error).__name__}: {error}"
-                f" (line {where.lineno}, in {where.name})",
-                len(collected),
-                rank,
-            )
+            self._note(f"round {len(collected)}: rank {rank} fails: {failure(error)}", len(collected), rank)
         return collected
 
     def _note(self, text: str, number: int | None, rank: int, chunk: int | None = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import secrets
 import select
 import signal
 import sys
@@ -23,6 +24,7 @@ from typing import NoReturn, TextIO
 
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import launched
+from spmdsim.reading import one_line
 from spmdsim.trace.source_lines import in_words
 
 MIB = 1 << 20
@@ -33,7 +35,7 @@ WALL = 2
 LAST_WORDS = 1.0
 """Seconds for a process that is over its time to say where it is."""
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-_exit = os._exit  # simulations have another one
+leave = os._exit  # simulations have another one
 OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
 
@@ -97,20 +99,29 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
     sys.stdout.flush()
     sys.stderr.flush()
     in_group = reads and sys.stdin is not None and sys.stdin.isatty()  # else the terminal stops who reads
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, such as numpy's
-        child = os.fork()
-    if child == 0:
-        writes = {1 if stream is sys.stdout else 2: end for stream, (_, end) in zip(streams, pipes)}
-        _be_child(body, limits, writes, report[1], reads, in_group)
-    for _, end in (*pipes, report):
-        os.close(end)
-    return _Watch(child, limits, dict(zip([end for end, _ in pipes], streams)), report[0], in_group).run()
+    from spmdsim.launch.apart import unreadable
+
+    word = secrets.token_hex(8)
+    with unreadable():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, such as numpy's
+            child = os.fork()
+        if child == 0:
+            writes = {1 if stream is sys.stdout else 2: end for stream, (_, end) in zip(streams, pipes)}
+            _be_child(body, limits, writes, (report[1], word), reads, in_group)
+        for _, end in (*pipes, report):
+            os.close(end)
+        found = dict(zip([end for end, _ in pipes], streams))
+        return _Watch(child, limits, found, report[0], in_group, word).run()
 
 
 # -- the child ------------------------------------------------------------------------------------------
 
 _memory = 0  # the limit of this process in bytes
+current = Limits(0, 0, 0)
+"""The limits of this process."""
+where_else: list[Callable[[], str]] = []
+"""Who else knows where the user's code is, if it runs in another process."""
 
 
 def memory_words() -> str:
@@ -118,8 +129,26 @@ def memory_words() -> str:
     return f" (the limit is {_memory // MIB:,} MiB: --memory-limit)" if _memory else ""
 
 
+def over_time(place: str) -> str:
+    """That the user's code has not ended, in words; ``place`` is where it was, if that is known."""
+    return (
+        f"{place}{': ' * bool(place)}it has not ended after {current.seconds:g} s: --time-limit allows more"
+    )
+
+
+def ended_itself(status: int) -> str:
+    """That the user's code has ended its own process, in words."""
+    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+    return f"the program ended its own process with {how}: nothing can be said of it"
+
+
 def _be_child(
-    body: Callable[[], int], limits: Limits, writes: dict[int, int], report: int, reads: bool, in_group: bool
+    body: Callable[[], int],
+    limits: Limits,
+    writes: dict[int, int],
+    report: tuple[int, str],
+    reads: bool,
+    in_group: bool,
 ) -> NoReturn:
     """Run the function, say how it ended, and leave; nothing of the parent's goes on in here."""
     me, said = os.getpid(), ""
@@ -133,15 +162,15 @@ def _be_child(
             os.dup2(end, number)
             name = "stdout" if number == 1 else "stderr"
             setattr(sys, name, _like(getattr(sys, name), number))
-        _limit(limits, report)
+        _limit(limits, report[0], report[1])
         said = _ended(body)
     finally:
         with suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
         if os.getpid() == me:  # what the user's code has forked has nothing to say
-            os.write(report, f"{said}\n".encode())
-        _exit(0)
+            os.write(report[0], f"{report[1]} {said}\n".encode())
+        leave(0)
 
 
 def _like(stream: TextIO, number: int) -> TextIO:
@@ -161,16 +190,34 @@ def _ended(body: Callable[[], int]) -> str:
             return body()
         except SpmdError as error:
             mistakes.append(error)
-        except MemoryError as error:
-            mistakes.append(InputError(f"{_where(error)}there is no more memory{memory_words()}"))
-        except SystemExit as leaving:
-            if leaving.code:
+        except (MemoryError, SystemExit) as error:
+            if isinstance(error, SystemExit) and error.code:
                 raise
-            mistakes.append(InputError(f"{_where(leaving)}sys.exit({leaving.code}) ends the program"))
+            mistakes.append(InputError(mistake(error)))
         return 2
 
     code = guard(run, " ".join(["spmdsim", *sys.argv[1:2]])) & 0xFF
     return f"error {mistakes[0]}" if mistakes else f"code {code}"
+
+
+def mistake(error: BaseException) -> str:
+    """What the user's code has raised, in one line."""
+    if isinstance(error, SpmdError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"{_where(error)}there is no more memory{memory_words()}"
+    if isinstance(error, SystemExit):
+        return f"{_where(error)}sys.exit({error.code}) ends the program"
+    return f"{_where(error)}{type(error).__name__}: {one_line(error)}"
+
+
+def users_place(frame: FrameType | None) -> str:
+    """The innermost line of the user's that a frame stands in; empty if there is none."""
+    while frame is not None and frame.f_code is not _be_child.__code__ and not _is_users(frame):
+        frame = frame.f_back
+    if frame is None or frame.f_code is _be_child.__code__:
+        return ""  # it has not come to the user's code yet, or is past it
+    return in_words(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _where(error: BaseException) -> str:
@@ -190,20 +237,17 @@ def _is_users(frame: FrameType) -> bool:
     )
 
 
-def _limit(limits: Limits, report: int) -> None:
+def _limit(limits: Limits, report: int, word: str) -> None:
     """Set the limits of this process, and let it say where it is when it is over its time."""
-    global _memory
+    global _memory, current
+    current = limits
 
     def over(_: int, frame: FrameType | None) -> None:
-        while frame is not None and frame.f_code is not _be_child.__code__ and not _is_users(frame):
-            frame = frame.f_back
-        if frame is not None and frame.f_code is _be_child.__code__:
-            frame = None  # whoever called this has not come to the user's code yet, or is past it
-        place = "" if frame is None else in_words(frame.f_code.co_filename, frame.f_lineno)
+        place = next(filter(None, (where() for where in where_else)), "") or users_place(frame)
         with suppress(RuntimeError):  # it may be printing just now
             sys.stdout.flush()
-        os.write(report, f"at {place}\n".encode())
-        _exit(1)
+        os.write(report, f"{word} at {place}\n".encode())
+        leave(1)
 
     signal.signal(OVER, over)
     signal.signal(signal.SIGINT, over)
@@ -242,12 +286,19 @@ def _address_space() -> int:
 
 
 def _processor_seconds(process: int) -> float:
-    """What another process has used of a processor or waited for one; 0 where the system does not say."""
+    """What another process and its children have used of a processor or waited for one; 0 where the system does not say."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        waited = Path(f"/proc/{process}/schedstat")  # not every system keeps it
-        ready = int(waited.read_text().split()[1]) / 1e9 if waited.exists() else 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + ready
+        waited, children = (
+            Path(f"/proc/{process}/schedstat"),
+            Path(f"/proc/{process}/task/{process}/children"),
+        )
+        ready = (
+            int(waited.read_text().split()[1]) / 1e9 if waited.exists() else 0.0
+        )  # not every system keeps these
+        theirs = children.read_text().split() if children.exists() else ()
+        own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + ready
+        return own + sum(_processor_seconds(int(child)) for child in theirs)
     except (OSError, ValueError, IndexError):
         return 0.0
 
@@ -256,16 +307,17 @@ class _Watch:
     """Passes on what a child prints, and ends it at its limits."""
 
     def __init__(
-        self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool
+        self,
+        child: int,
+        limits: Limits,
+        streams: dict[int, TextIO],
+        report: int,
+        in_group: bool,
+        word: str,
     ) -> None:
-        self.child, self.limits, self.streams, self.report, self.in_group = (
-            child,
-            limits,
-            streams,
-            report,
-            in_group,
-        )
-        self.printed, self.used = 0, 0.0
+        self.child, self.limits, self.streams, self.report = child, limits, streams, report
+        self.in_group, self.secret = in_group, word
+        self.printed, self.used, self.in_a_line = 0, 0.0, False
         self.said = b""
         self.why = ""
         self.status: int | None = None
@@ -328,7 +380,10 @@ class _Watch:
         self.printed += len(data)
         if self.limits.output and self.printed > self.limits.output:
             self._ask("output")
-        elif hasattr(stream, "buffer"):
+            return
+        if stream is sys.stderr:
+            self.in_a_line = not data.endswith(b"\n")
+        if hasattr(stream, "buffer"):
             stream.buffer.write(data)
             stream.buffer.flush()
         else:
@@ -351,12 +406,14 @@ class _Watch:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
 
     def _verdict(self) -> int:
-        word, _, rest = self.said.decode(errors="replace").strip().partition(" ")
+        secret, _, said = self.said.decode(errors="replace").strip().partition(" ")
+        word, _, rest = said.partition(" ") if secret == self.secret else ("", "", "")
         at = f"{rest}: " if word == "at" and rest else ""
         if self.why == "interrupted":
             sys.stderr.write(f"interrupted{' at ' if at else ''}{rest if at else ''}\n")
             raise KeyboardInterrupt
         if self.why == "output":
+            sys.stderr.write("\n" * self.in_a_line)
             raise InputError(
                 f"{at}it has printed more than {self.limits.output / MIB:g} MiB: --output-limit allows more"
             )
@@ -364,10 +421,10 @@ class _Watch:
             raise InputError(
                 f"{at}it has not ended after {self.limits.seconds:g} s: --time-limit allows more"
             )
+        if self.said and not word:
+            raise InputError("the program writes to the command's own pipe: nothing can be said of it")
         if word == "code":
             return int(rest)
         if word == "error":
             raise InputError(rest)
-        status = self.status or 0
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
-        raise InputError(f"the program ended its own process with {how}: nothing can be said of it")
+        raise InputError(ended_itself(self.status or 0))

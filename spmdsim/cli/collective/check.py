@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
+from spmdsim.cli.collective.schedule_arguments import JUDGES, find_algorithm, rank_counts
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -27,6 +27,9 @@ Your algorithm is one generator function; each round it yields is a list of move
 The score is 0 for a wrong algorithm; else half of it is for the number of rounds and half for the bytes on the
 critical path, each in full when the lower bound for one port is reached, averaged over the rank counts. Exit code: 0 correct,
 1 wrong, 2 cannot be checked, or a limit was reached.
+
+Your code runs in a process of its own, which hands over its rounds and nothing else: what it changes there, prints or leaves
+with is no verdict. Give it a user who may not write to this package, as all who let others judge themselves should.
 """
 
 
@@ -54,7 +57,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--in-order", action="store_true", help="demand operands in rank order")
     add("--all", action="store_true", help="all findings, not only the first of each rank count")
     add("--json")
-    add.limits()
+    add.limits(JUDGES)
 
 
 def run(args: argparse.Namespace) -> int:

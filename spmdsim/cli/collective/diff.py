@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.schedule_arguments import add_schedule_arguments, schedule_from
+from spmdsim.cli.collective.schedule_arguments import JUDGES, add_schedule_arguments, schedule_from
 
 if TYPE_CHECKING:
     from spmdsim.collectives.facts import Facts
@@ -26,7 +26,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("second", help="the other")
     add_schedule_arguments(add)
     add("--json")
-    add.limits()
+    add.limits(JUDGES)
 
 
 def run(args: argparse.Namespace) -> int:

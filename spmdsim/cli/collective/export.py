@@ -6,7 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.schedule_arguments import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.cli.collective.schedule_arguments import (
+    JUDGES,
+    add_schedule_arguments,
+    parse_bytes,
+    schedule_from,
+)
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--itemsize")
     add("--reduce-time", type=float, default=0.0, metavar="T", help="calc time per reduced byte (0: none)")
     add("-o", "--output", metavar="FILE", help="write here instead of printing")
-    add.limits()
+    add.limits(JUDGES)
 
 
 def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:

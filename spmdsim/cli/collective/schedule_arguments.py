@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
 
 LARGEST = 1 << 20
+#: What judges algorithms, and prints what it finds.
+JUDGES = (
+    "numpy",
+    "spmdsim.collectives.facts",
+    "spmdsim.collectives.history",
+    "spmdsim.cli.output",
+    "spmdsim.draw.schedule_text",
+)
 
 
 def add_schedule_arguments(add: Command) -> None:
@@ -55,8 +64,23 @@ def find_algorithm(
     path, _, function = name.rpartition(":")
     if not path:
         raise InputError(f"{name}: say which function, as in {name}:my_ring")
-    generate = load_function(Path(path), function)
-    return from_function(generate, collective, chunks=chunks or "", ports=ports or "1")
+    return from_function(
+        foreign_function(Path(path), function), collective, chunks=chunks or "", ports=ports or "1"
+    )
+
+
+def foreign_function(path: Path, name: str) -> Any:
+    """A generator function of a user's file, which runs in a process of its own: here are only its rounds, as data.
+
+    Raises:
+        InputError: as :func:`load_function`.
+    """
+    from spmdsim.collectives.foreign import Rounds, foreign
+    from spmdsim.launch.apart import Apart
+
+    if not hasattr(os, "fork"):
+        return load_function(path, name)
+    return foreign(Apart(lambda: Rounds(load_function(path, name))).ask)
 
 
 def load_function(path: Path, name: str) -> Any:

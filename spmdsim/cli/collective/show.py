@@ -7,7 +7,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.schedule_arguments import add_schedule_arguments, parse_bytes, schedule_from
+from spmdsim.cli.collective.schedule_arguments import (
+    JUDGES,
+    add_schedule_arguments,
+    parse_bytes,
+    schedule_from,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--svg", metavar="FILE", help="write the picture as SVG")
     add("--ascii", action="store_true", help="no characters beyond ASCII")
     add("--json")
-    add.limits()
+    add.limits(JUDGES)
 
 
 def run(args: argparse.Namespace) -> int:

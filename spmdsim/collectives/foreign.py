@@ -1,0 +1,251 @@
+"""Algorithms that run in another process: their rounds come as plain data, and are asked for once.
+
+A round is a list of moves, a move ``[kind, peer, chunks]`` or ``[kind, peer, chunks, source, left]``, as JSON has them;
+whatever else somebody's generator yields comes as its ``repr``, so that who judges it can say what it was.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from operator import index
+from typing import Any
+
+from spmdsim.collectives.instructions import Instruction
+from spmdsim.collectives.round_table import MOST_CHUNKS, ForeignError, failure
+from spmdsim.errors import NoAnswer
+
+#: Moves of a round, and chunks of a move that are listed one by one, at most.
+MOST_MOVES, MOST_NAMES = 1 << 17, 1 << 22
+#: Rounds that are asked for at a time: first and at most.
+FIRST, MOST_ROUNDS = 16, 4096
+#: Characters of what is said of something else.
+MOST_WORDS = 200
+
+Ask = Callable[..., Any]
+Generate = Callable[..., Iterator[Any]]
+
+
+class Other:
+    """Something that is no move, and no number; known by its ``repr``.
+
+    >>> Other("1j")
+    1j
+    """
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+class Many(list[Any]):
+    """A round of so many moves that only their number is told."""
+
+    def __init__(self, moves: int) -> None:
+        super().__init__()
+        self.moves = moves
+
+    def __len__(self) -> int:
+        return self.moves
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ForeignError(
+            f"{self.moves:,} moves in one round of somebody's algorithm are too many to follow"
+        )
+
+
+# -- where the code runs --------------------------------------------------------------------------------
+
+
+class Rounds:
+    """Answers questions about a generator function.
+
+    Args:
+        generate: somebody's.
+
+    >>> from spmdsim.collectives import send
+    >>> rounds = Rounds(lambda rank, size: iter([[send(1 - rank, 0)], "x"]))
+    >>> rounds(["rounds", 0, 2, None, {}, 0, 9])
+    {'rounds': [[['send', 1, [0]]], {'other': "'x'"}], 'end': ''}
+    """
+
+    def __init__(self, generate: Callable[..., Any]) -> None:
+        self.generate = generate
+        self._open: dict[int, Iterator[Any]] = {}
+
+    def __call__(self, question: list[Any]) -> Any:
+        """``["signature"]``, or ``["rounds", rank, size, root, options, first, most]``."""
+        return self._signature() if question[0] == "signature" else self._rounds(*question[1:])
+
+    def _signature(self) -> dict[str, Any]:
+        found = inspect.signature(self.generate).parameters.values()
+        parameters = [(p.name, int(p.kind), p.default is not p.empty, _plain(p.default)) for p in found]
+        return {
+            "name": str(getattr(self.generate, "__name__", "algorithm")),
+            "about": str(self.generate.__doc__ or ""),
+            "parameters": parameters,
+        }
+
+    def _rounds(
+        self, rank: int, size: int, root: int | None, options: dict[str, Any], first: int, most: int
+    ) -> dict[str, Any]:
+        rounds: list[Any] = []
+        try:
+            if first == 0:
+                given = options if root is None else {**options, "root": root}
+                self._open[rank] = iter(self.generate(rank, size, **given))
+            for moves in islice(self._open[rank], most):
+                rounds.append(_packed(moves))
+        except MemoryError:
+            raise
+        except BaseException as error:
+            return {"rounds": rounds, "end": failure(error)}
+        return {"rounds": rounds, "end": "" if len(rounds) < most else None}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (int, float, bool, str):
+        return value
+    return {"other": repr(value)[:MOST_WORDS]}
+
+
+def _packed(moves: Any) -> Any:
+    if isinstance(moves, Instruction):
+        return {"one": _packed_move(moves)}
+    if not isinstance(moves, (list, tuple)):
+        return {"other": repr(moves)[:MOST_WORDS]}
+    if len(moves) > MOST_MOVES:
+        return {"many": len(moves)}
+    return [_packed_move(move) for move in moves]
+
+
+def _packed_move(move: Any) -> Any:
+    try:
+        kind, peer, chunks, source, left = move
+        peer = index(peer) if hasattr(peer, "__index__") else _plain(peer)
+        packed = [str(kind), peer, _packed_chunks(chunks)]
+        return packed if len(source) == 0 and left is None else [*packed, _packed_chunks(source), left]
+    except (TypeError, ValueError):
+        return {"other": repr(move)[:MOST_WORDS]}
+
+
+def _packed_chunks(chunks: Any) -> Any:
+    if type(chunks) is range:
+        return {"range": [chunks.start, chunks.stop, chunks.step]}
+    if len(chunks) > MOST_NAMES:
+        return {"range": [0, len(chunks), 1]} if len(chunks) > MOST_CHUNKS else _too_many(len(chunks))
+    return [index(chunk) for chunk in chunks]
+
+
+def _too_many(count: int) -> Any:
+    raise MemoryError(f"{count:,} chunks in a move are not followed one by one")
+
+
+# -- where it is judged ---------------------------------------------------------------------------------
+
+
+class _Part:
+    """What is known of one rank's rounds."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Any] = []
+        self.end: str | None = None
+
+
+def foreign(ask: Ask) -> Generate:
+    """A generator function whose rounds are asked for, each once: nobody can answer otherwise the second time.
+
+    Args:
+        ask: answers the questions of :class:`Rounds`, from wherever the code is.
+
+    Raises:
+        NoAnswer: answers that are none.
+    """
+    facts = ask("signature")
+    known: dict[int, _Part] = {}
+    bound: list[Any] = []
+
+    def generate(rank: int, size: int, root: int | None = None, **options: Any) -> Iterator[Any]:
+        given = {name: value for name, value in options.items() if not isinstance(value, Other)}
+        if bound != [size, root, given]:
+            bound[:] = [size, root, given]
+            known.clear()
+        part = known.setdefault(rank, _Part())
+        k = 0
+        while True:
+            if k < len(part.rounds):
+                yield part.rounds[k]
+                k += 1
+            elif part.end is None:
+                most = min(max(FIRST, len(part.rounds)), MOST_ROUNDS)
+                _take(part, ask("rounds", rank, size, root, given, len(part.rounds), most))
+            elif part.end:
+                raise ForeignError(part.end)
+            else:
+                return
+
+    try:
+        generate.__signature__ = _signature(facts)  # type: ignore[attr-defined]
+        generate.__name__, generate.__doc__ = str(facts["name"]), str(facts["about"]).strip() or None
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise NoAnswer("the user's code writes what is no answer") from None
+    return generate
+
+
+def _signature(facts: Mapping[str, Any]) -> inspect.Signature:
+    parameters = [
+        inspect.Parameter(
+            str(name),
+            list(inspect._ParameterKind)[kind],
+            default=_value(default) if has else inspect.Parameter.empty,
+        )
+        for name, kind, has, default in facts["parameters"]
+    ]
+    return inspect.Signature(parameters)
+
+
+def _value(data: Any) -> Any:
+    return data if data is None or isinstance(data, (int, float, str)) else Other(str(data["other"]))
+
+
+def _take(part: _Part, answer: Any) -> None:
+    try:
+        rounds, end = answer["rounds"], answer["end"]
+        part.rounds += [_unpacked(moves) for moves in rounds]
+        part.end = None if end is None and rounds else str(end or "")
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise NoAnswer("the user's code writes what is no answer") from None
+
+
+def _unpacked(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_unpacked_move(one) for one in data]
+    if "one" in data:
+        return _unpacked_move(data["one"])
+    return Many(index(data["many"])) if "many" in data else Other(str(data["other"]))
+
+
+def _unpacked_move(data: Any) -> Any:
+    if isinstance(data, dict):
+        return Other(str(data["other"]))
+    kind, peer, chunks, *more = data
+    if type(peer) is not int:
+        peer = Other(str(peer["other"])) if isinstance(peer, dict) else peer
+    source, left = more or ((), None)
+    return Instruction(
+        str(kind),
+        peer,
+        _unpacked_chunks(chunks),
+        _unpacked_chunks(source),
+        None if left is None else bool(left),
+    )
+
+
+def _unpacked_chunks(data: Any) -> Any:
+    if isinstance(data, dict):
+        start, stop, step = map(index, data["range"])
+        return range(start, stop, step)
+    return tuple(map(index, data))

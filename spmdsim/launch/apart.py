@@ -1,0 +1,234 @@
+"""Somebody's code in a process of its own, which is asked questions and answers with plain data.
+
+Whoever judges code must not run it: it could change the judge. The process that runs it is a fork whose memory is its own;
+it has two pipes to who asks, and nothing else of theirs: no other open file, and no right to look into other processes.
+What it prints goes to stderr. It keeps what its user may do with files and with signals: who lets others judge themselves
+gives them a user who may not write the package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+from spmdsim.errors import NoAnswer
+from spmdsim.launch import limits
+
+Serve = Callable[[list[Any]], Any]
+
+#: Of Linux's prctl: die with the parent, be readable by other processes of the user, gain no rights.
+_DIE_WITH_PARENT, _READABLE, _NO_NEW_RIGHTS = 1, 4, 38
+#: Rights of root that the process loses: to load code into the system, to look into other processes, to administrate.
+_LOST = (16, 17, 19, 21)
+_VERSION = 0x20080522
+
+
+class Apart:
+    """Runs a function in a process of its own.
+
+    Args:
+        make: called there, before the first question: gives what answers one, both as JSON has them.
+
+    Raises:
+        NoAnswer: it cannot be made.
+    """
+
+    def __init__(self, make: Callable[[], Serve]) -> None:
+        (self._answers, to_us), (from_us, self._questions) = os.pipe(), os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._rest, self._why = b"", ""
+        self._process = os.fork()
+        if self._process == 0:
+            _be_apart(make, from_us, to_us)
+        os.close(to_us)
+        os.close(from_us)
+        limits.where_else.append(self._where)
+        self._hear()
+
+    def ask(self, *question: Any) -> Any:
+        """The answer to a question.
+
+        Raises:
+            NoAnswer: the function raised an error or reached a limit, or its process has ended.
+        """
+        if self._why:
+            raise NoAnswer(self._why)
+        with suppress(BrokenPipeError):
+            _write(self._questions, json.dumps(question))
+        return self._hear()
+
+    def _hear(self) -> Any:
+        kind, said = self._answer()
+        if kind == "error":
+            raise NoAnswer(str(said))
+        if kind == "answer":
+            return said
+        self._why = (
+            limits.over_time(str(said)) if kind == "at" else "the user's code writes what is no answer"
+        )
+        self.close()
+        raise NoAnswer(self._why)
+
+    def _answer(self) -> tuple[Any, Any]:
+        line = self._line()
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        return (found[0], found[1]) if isinstance(found, list) and len(found) == 2 else ("", None)
+
+    def _line(self) -> bytes:
+        parts = [self._rest]
+        while b"\n" not in parts[-1]:
+            data = os.read(self._answers, 1 << 20)
+            if not data:
+                self._end()
+            parts.append(data)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
+
+    def _end(self) -> NoReturn:
+        """It has ended without an answer: say how."""
+        _, status, used = os.wait4(self._process, 0)
+        self._process, code = 0, os.waitstatus_to_exitcode(status)
+        over = 0 < limits.current.seconds <= used.ru_utime + used.ru_stime
+        known = code in (-limits.OVER, -signal.SIGKILL) and over
+        self._why = limits.over_time("") if known else limits.ended_itself(code)
+        self.close()
+        raise NoAnswer(self._why)
+
+    def _where(self) -> str:
+        """Where the code is that does not end; it has a moment to say so."""
+        if not self._process:
+            return ""
+        with suppress(OSError):
+            os.kill(self._process, limits.OVER)
+            os.set_blocking(self._answers, False)
+        end, said = time.monotonic() + limits.LAST_WORDS / 2, self._rest
+        while time.monotonic() < end and not said.endswith(b"\n"):
+            with suppress(OSError):
+                said += os.read(self._answers, 1 << 20)
+            time.sleep(0.01)
+        with suppress(ValueError, RecursionError, TypeError):
+            kind, place = json.loads(said.splitlines()[-1])
+            return str(place) if kind == "at" else ""
+        return ""
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process:
+            with suppress(ProcessLookupError):
+                os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
+
+    def __del__(self) -> None:
+        self.close()
+        for number in (self._answers, self._questions):
+            os.close(number)
+
+
+def _write(number: int, text: str) -> None:
+    data = memoryview(text.encode() + b"\n")
+    while data:
+        data = data[os.write(number, data) :]
+
+
+# -- the process ----------------------------------------------------------------------------------------
+
+
+def _be_apart(make: Callable[[], Serve], questions: int, answers: int) -> NoReturn:
+    """Answer questions until nobody asks any more; nothing of the parent's goes on in here."""
+    me = os.getpid()
+    try:
+        _give_up_rights()
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+        _leave_open(questions, answers)
+        signal.signal(limits.OVER, lambda _, frame: _say_where(answers, frame))
+        _serve(make, questions, answers, me)
+    finally:
+        limits.leave(0)
+
+
+def _serve(make: Callable[[], Serve], questions: int, answers: int, me: int) -> None:
+    serve, rest = None, b""
+    question: list[Any] | None = None
+    while True:
+        try:
+            if question is None:
+                serve, said = make(), ["answer", None]
+            else:
+                assert serve is not None
+                said = ["answer", serve(question)]
+            text = json.dumps(said)
+        except BaseException as error:
+            text = json.dumps(["error", limits.mistake(error)])
+        sys.stderr.flush()
+        if os.getpid() != me:  # what the user's code has forked has nothing to say
+            return
+        _write(answers, text)
+        while b"\n" not in rest:
+            if not (data := os.read(questions, 1 << 16)):
+                return
+            rest += data
+        line, _, rest = rest.partition(b"\n")
+        question = json.loads(line)
+
+
+def _say_where(answers: int, frame: FrameType | None) -> None:
+    _write(answers, json.dumps(["at", limits.users_place(frame)]))
+    limits.leave(1)
+
+
+def _leave_open(*numbers: int) -> None:
+    """Let all other open files lead nowhere: their numbers stay taken, so that who still owns one closes nothing else."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    try:
+        known = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        known = list(range(3, 1024))
+    for number in known:
+        if number > 2 and number not in (*numbers, nowhere):
+            with suppress(OSError):
+                os.fstat(number)
+                os.dup2(nowhere, number)
+
+
+def _give_up_rights() -> None:
+    """Die with the parent, gain no rights, and as root lose those that reach into others (on Linux)."""
+    with suppress(Exception):  # no such system
+        system = ctypes.CDLL(None)
+        system.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        system.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0)
+        head, rights = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
+        if system.capget(head, rights) == 0:
+            for k in range(3):
+                for right in _LOST:
+                    rights[k] &= ~(1 << right)
+            system.capset(head, rights)
+
+
+@contextmanager
+def unreadable() -> Iterator[None]:
+    """While this lasts no process of the same user may look into this one, or change it (on Linux)."""
+    system = None
+    with suppress(Exception):
+        system = ctypes.CDLL(None)
+        before = system.prctl(3, 0, 0, 0, 0)
+        system.prctl(_READABLE, 0, 0, 0, 0)
+    try:
+        yield
+    finally:
+        if system is not None:
+            with suppress(Exception):
+                system.prctl(_READABLE, max(before, 0), 0, 0, 0)
