@@ -106,28 +106,6 @@ class SearchResult:
                     counts[step.collective] = counts.get(step.collective, 0) + 1
         return counts
 
-    @cached_property
-    def merged_collectives(self) -> dict[str, int]:
-        """How many there would be if all parameters went together that can.
-
-        These are gathered, or their gradients are reduced, along the same axes and over the same dim: what
-        compilers combine.
-        """
-        counts: dict[str, int] = {}
-        seen: set[tuple[object, ...]] = set()
-        for move, _ in self.evaluation.moves:
-            partial = move.src.partial_axes
-            moving = frozenset(partial or set(move.src.split_axes) - set(move.dst.split_axes))
-            dims = (move.dst if partial else move.src).dims
-            where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))
-            for name in self.collectives_of(move):
-                key = (name, moving, where)
-                if move.value.kind != "parameter" or key not in seen:
-                    counts[name] = counts.get(name, 0) + move.times
-                if move.value.kind == "parameter":
-                    seen.add(key)
-        return counts
-
     def strategy(self, operator: str) -> Strategy:
         """The strategy of an operator, by name."""
         return self.choice.strategies[self.graph.operator(operator).index]

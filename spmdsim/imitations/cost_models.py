@@ -12,8 +12,35 @@ from dataclasses import dataclass
 from spmdsim.cost.closed_forms import message_bytes, received_per_message
 
 
+class PublishedModel:
+    """What the models have in common; where a system does not count computation, it is free."""
+
+    def seconds(
+        self,
+        collective: str,
+        group_size: int,
+        nbytes: float,
+        axes: Iterable[str] | None = None,
+        *,
+        messages: int | None = None,
+        copied: float = 0.0,
+    ) -> float:
+        """Cost of one collective from the bytes each rank receives, in the system's own unit."""
+        received_per_message(collective, group_size)  # refuses what is no collective
+        return self._cost(collective, group_size, nbytes, tuple(axes or ()), copied)
+
+    def _cost(
+        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
+    ) -> float:
+        raise NotImplementedError
+
+    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
+        """Cost of one local operator."""
+        return 0.0
+
+
 @dataclass(frozen=True)
-class AlpaModel:
+class AlpaModel(PublishedModel):
     """Alpa's alpha-beta terms per mesh axis (``alpa/shard_parallel``), in its own unit.
 
     With b the bytes of the whole tensor in the group of n: all_gather ``a + B*b*(n-1)/n + 0.1``, all_reduce
@@ -34,23 +61,14 @@ class AlpaModel:
     beta: tuple[float, ...] = (1.0, 0.1)
     name: str = "alpa"
 
-    def _terms(self, axes: Iterable[str] | None) -> tuple[float, float]:
+    def _terms(self, axes: tuple[str, ...]) -> tuple[float, float]:
         """Alpha and beta of the slowest axis used; the first pair when no axis is named."""
-        used = [self.axes.index(axis) for axis in axes or () if axis in self.axes] or [0]
+        used = [self.axes.index(axis) for axis in axes if axis in self.axes] or [0]
         return max(self.alpha[i] for i in used), max(self.beta[i] for i in used)
 
-    def seconds(
-        self,
-        collective: str,
-        group_size: int,
-        nbytes: float,
-        axes: Iterable[str] | None = None,
-        *,
-        messages: int | None = None,
-        copied: float = 0.0,
+    def _cost(
+        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
     ) -> float:
-        """Cost of one collective from the bytes each rank receives."""
-        received_per_message(collective, group_size)
         if group_size == 1 or collective == "slice":
             return 0.0
         a, b = self._terms(axes)
@@ -59,13 +77,9 @@ class AlpaModel:
         punished = group_size / 2 if collective == "all_to_all" else 1.0
         return a + b * nbytes * punished + extra.get(collective, 0.0)
 
-    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Alpa's objective ignores computation that every strategy shares: 0."""
-        return 0.0
-
 
 @dataclass(frozen=True)
-class DTensorModel:
+class DTensorModel(PublishedModel):
     """PyTorch DTensor's redistribution costs (``_collective_utils.py``), in microseconds.
 
     ``6.6 + hops * t + bytes * hops / n / bandwidth`` with n-1 hops (2(n-1) for all_reduce); t is 0.6
@@ -82,34 +96,20 @@ class DTensorModel:
     intra_axes: tuple[str, ...] = ()
     name: str = "dtensor"
 
-    def seconds(
-        self,
-        collective: str,
-        group_size: int,
-        nbytes: float,
-        axes: Iterable[str] | None = None,
-        *,
-        messages: int | None = None,
-        copied: float = 0.0,
+    def _cost(
+        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
     ) -> float:
-        """Microseconds of one collective from the bytes each rank receives."""
-        received_per_message(collective, group_size)
         if group_size == 1 or collective == "slice":
             return 0.0
-        named = tuple(axes or ())
-        inside = bool(named) and set(named) <= set(self.intra_axes)
+        inside = bool(axes) and {*axes} <= {*self.intra_axes}
         per_hop, bandwidth = (0.6, 87.7) if inside else (2.7, 87.7 * 0.22)
         hops = (group_size - 1) * (2 if collective == "all_reduce" else 1)
         penalty = 1.0 if collective == "all_to_all" else 0.0
         return 6.6 + hops * per_hop + nbytes / 2**30 / bandwidth * 1e6 + penalty
 
-    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """DTensor chooses strategies by redistribution alone: 0."""
-        return 0.0
-
 
 @dataclass(frozen=True)
-class MindSporeModel:
+class MindSporeModel(PublishedModel):
     """MindSpore's cost objects (``costmodel.cc``, ``tensor_redistribution.cc``): weighted bytes.
 
     Forward communication, in bytes: all_gather ``0.5 * slice * n``, all_to_all ``2 * slice``, all_reduce the
@@ -161,17 +161,9 @@ class MindSporeModel:
             return 0.5 * whole / group_size
         return 2.0 * whole if collective == "all_to_all" else 0.0
 
-    def seconds(
-        self,
-        collective: str,
-        group_size: int,
-        nbytes: float,
-        axes: Iterable[str] | None = None,
-        *,
-        messages: int | None = None,
-        copied: float = 0.0,
+    def _cost(
+        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
     ) -> float:
-        """Weighted cost of one collective from the bytes each rank receives."""
         moved = self.forward_bytes(collective, group_size, nbytes)
         return self.beta * (self.refine(moved) if self.practical else moved) + self.alpha * copied
 
@@ -181,7 +173,7 @@ class MindSporeModel:
 
 
 @dataclass(frozen=True)
-class OneFlowModel:
+class OneFlowModel(PublishedModel):
     """OneFlow's copy cost (``sbp_infer_util.cpp``): total bytes received over all ranks of the group.
 
     A local slice of a replicated tensor costs 1.0, so that staying where one is wins ties.
@@ -194,18 +186,9 @@ class OneFlowModel:
     wait_time: float = 1.65e4
     name: str = "oneflow"
 
-    def seconds(
-        self,
-        collective: str,
-        group_size: int,
-        nbytes: float,
-        axes: Iterable[str] | None = None,
-        *,
-        messages: int | None = None,
-        copied: float = 0.0,
+    def _cost(
+        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
     ) -> float:
-        """Total bytes of one collective from the bytes each rank receives."""
-        received_per_message(collective, group_size)
         return 1.0 if collective == "slice" else nbytes * group_size
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:

@@ -56,6 +56,16 @@ class _Notes(Watcher):
             self.know(tensor, value)
         return value
 
+    def graph(self, results: Any) -> Graph:
+        """The graph of all that led to the results of a call."""
+        returned = results if isinstance(results, tuple | list) else (results,)
+        graph = self.build.graph(*[self.value(one) for one in returned if isinstance(one, Tensor)])
+        if not graph.operators:
+            raise InputError(
+                f"the program {graph.name} computes nothing: no operator was applied to its inputs"
+            )
+        return replace(mark_layers(graph), recorded=True)
+
     def before(
         self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
@@ -153,12 +163,7 @@ def record_program(
             notes.know(arguments[key], add(key, shape, dtype.itemsize))
     with watching(notes):
         results = _call(program, arguments)
-    returned = results if isinstance(results, tuple | list) else (results,)
-    values = [notes.value(result) for result in returned if isinstance(result, Tensor)]
-    graph = build.graph(*values)
-    if not graph.operators:
-        raise InputError(f"the program {graph.name} computes nothing: no operator was applied to its inputs")
-    return replace(mark_layers(graph), recorded=True)
+    return notes.graph(results)
 
 
 def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
@@ -183,11 +188,7 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
             notes.know(tensor, build.input(name, tensor.shape, tensor.dtype.itemsize))
     with watching(notes):
         result = function(*arguments)
-    returned = result if isinstance(result, tuple | list) else (result,)
-    graph = build.graph(*[notes.value(one) for one in returned if isinstance(one, Tensor)])
-    if not graph.operators:
-        raise InputError(f"{graph.name} computes nothing: no operator was applied to its arguments")
-    return result, replace(mark_layers(graph), recorded=True), notes.ranks
+    return result, notes.graph(result), notes.ranks
 
 
 def _shape_tensor(

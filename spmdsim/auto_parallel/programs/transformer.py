@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.core import Rule
 from spmdsim.errors import InputError
 
 
@@ -84,18 +88,10 @@ def bert(
         x, table = _embeddings(build, batch, seq, hidden, vocab or 1024)
     else:
         x = build.input("x", (batch, seq, hidden))
-    for layer in range(layers):
-        build.layer("layer", layer)
-        p = f"l{layer}."
-        x = build.apply(rules.ADD, x, _attention(build, x, p, heads), name=p + "add1", kind="add")
-        x = _norm(build, x, p + "norm1")
-        x = build.apply(rules.ADD, x, _feed_forward(build, x, p), name=p + "add2", kind="add")
-        x = _norm(build, x, p + "norm2")
-    build.layer(None)
+    x = _post_norm(build, x, layers, heads, _feed_forward)
     if embedding:
         return build.graph(_cross_entropy(build, _head(build, x), table, bias=True))
-    target = build.input("target", (batch, seq, hidden))
-    return build.graph(build.apply(rules.ERROR_3D, x, target, name="loss", kind="squared_error"))
+    return _with_target(build, x)
 
 
 def moe(
@@ -128,16 +124,44 @@ def moe(
         )
     build = GraphBuilder(f"moe {layers} x {hidden}, {experts} experts", training=training)
     x = build.input("x", (batch, seq, hidden))
+    return _with_target(
+        build, _post_norm(build, x, layers, heads, partial(_experts, experts=experts, group=group))
+    )
+
+
+def _post_norm(
+    build: GraphBuilder,
+    x: int,
+    layers: int,
+    heads: int | None,
+    inner: Callable[[GraphBuilder, int, str], int],
+) -> int:
+    """Layers of attention and something else, each added to what came in and normalised."""
     for layer in range(layers):
         build.layer("layer", layer)
         p = f"l{layer}."
         x = build.apply(rules.ADD, x, _attention(build, x, p, heads), name=p + "add1", kind="add")
         x = _norm(build, x, p + "norm1")
-        x = build.apply(rules.ADD, x, _experts(build, x, p, experts, group), name=p + "add2", kind="add")
+        x = build.apply(rules.ADD, x, inner(build, x, p), name=p + "add2", kind="add")
         x = _norm(build, x, p + "norm2")
     build.layer(None)
-    target = build.input("target", (batch, seq, hidden))
+    return x
+
+
+def _with_target(build: GraphBuilder, x: int) -> Graph:
+    target = build.input("target", build.shape(x))
     return build.graph(build.apply(rules.ERROR_3D, x, target, name="loss", kind="squared_error"))
+
+
+def _linear(build: GraphBuilder, x: int, name: str, columns: int) -> int:
+    """A product with a weight, and a bias."""
+    weight = build.parameter(f"{name}.w", (build.shape(x)[-1], columns))
+    x = build.apply(rules.MATMUL, x, weight, name=name, kind="matmul")
+    return _bias(build, x, name, (columns,))
+
+
+def _bias(build: GraphBuilder, x: int, name: str, shape: tuple[int, ...], rule: Rule = rules.BIAS) -> int:
+    return build.apply(rule, x, build.parameter(f"{name}.b", shape), name=f"{name}_bias", kind="bias_add")
 
 
 def _embeddings(build: GraphBuilder, batch: int, seq: int, hidden: int, vocab: int) -> tuple[int, int]:
@@ -161,8 +185,7 @@ def _embeddings(build: GraphBuilder, batch: int, seq: int, hidden: int, vocab: i
 def _head(build: GraphBuilder, x: int) -> int:
     """The layer before the words' scores."""
     width = build.shape(x)[-1]
-    x = build.apply(rules.MATMUL, x, build.parameter("head.w", (width, width)), name="head", kind="matmul")
-    x = build.apply(rules.BIAS, x, build.parameter("head.b", (width,)), name="head_bias", kind="bias_add")
+    x = _linear(build, x, "head", width)
     return _norm(build, build.apply(rules.GELU, x, name="head_gelu", kind="gelu"), "head_norm")
 
 
@@ -184,13 +207,8 @@ def _attention(build: GraphBuilder, x: int, p: str, heads: int | None) -> int:
         build.parameter(p + "qkv.w", (width, 3, heads, depth)),
         name=p + "qkv",
     )
-    qkv = build.apply(
-        rules.Rule.parse("b s t n d, t n d -> b s t n d", linear="all"),
-        qkv,
-        build.parameter(p + "qkv.b", (3, heads, depth)),
-        name=p + "qkv_bias",
-        kind="bias_add",
-    )
+    triple = Rule.parse("b s t n d, t n d -> b s t n d", linear="all")
+    qkv = _bias(build, qkv, p + "qkv", (3, heads, depth), triple)
     q, k, v = (build.apply(rules.SELECT, qkv, name=p + name, kind="select") for name in ("q", "k", "v"))
     scores = build.apply("b q n d, b k n d -> b n q k", q, k, name=p + "scores")
     scores = build.apply(rules.SOFTMAX, scores, name=p + "softmax", kind="softmax")
@@ -198,29 +216,19 @@ def _attention(build: GraphBuilder, x: int, p: str, heads: int | None) -> int:
     out = build.apply(
         "b s n d, n d h -> b s h", mixed, build.parameter(p + "out.w", (heads, depth, width)), name=p + "out"
     )
-    return build.apply(
-        rules.BIAS, out, build.parameter(p + "out.b", (width,)), name=p + "out_bias", kind="bias_add"
-    )
+    return _bias(build, out, p + "out", (width,))
 
 
 def _feed_forward(build: GraphBuilder, x: int, p: str) -> int:
     width = build.shape(x)[-1]
-    for k, (rows, columns) in enumerate(((width, 4 * width), (4 * width, width)), 1):
-        x = build.apply(
-            rules.MATMUL, x, build.parameter(f"{p}fc{k}.w", (rows, columns)), name=f"{p}fc{k}", kind="matmul"
-        )
-        x = build.apply(
-            rules.BIAS, x, build.parameter(f"{p}fc{k}.b", (columns,)), name=f"{p}fc{k}_bias", kind="bias_add"
-        )
-        if k == 1:
-            x = build.apply(rules.GELU, x, name=p + "gelu", kind="gelu")
-    return x
+    x = _linear(build, x, f"{p}fc1", 4 * width)
+    return _linear(build, build.apply(rules.GELU, x, name=p + "gelu", kind="gelu"), f"{p}fc2", width)
 
 
 def _experts(build: GraphBuilder, x: int, p: str, experts: int, group: int) -> int:
     batch, seq, width = build.shape(x)
     groups, capacity = batch * seq // group, 2 * group // experts
-    split = rules.Rule.parse("(g i) (j s) m -> g (i j s) m", linear="all")
+    split = Rule.parse("(g i) (j s) m -> g (i j s) m", linear="all")
     sizes = _regroup(batch, seq, groups)
     x = build.apply(split, x, name=p + "group", kind="reshape", sizes=sizes)
     gate = build.apply(
@@ -246,7 +254,7 @@ def _experts(build: GraphBuilder, x: int, p: str, experts: int, group: int) -> i
         name=p + "expert_out",
     )
     y = build.apply("g s e c, e g c m -> g s m", weights, y, name=p + "combine")
-    join = rules.Rule.parse("g (i j s) m -> (g i) (j s) m", linear="all")
+    join = Rule.parse("g (i j s) m -> (g i) (j s) m", linear="all")
     return build.apply(join, y, name=p + "ungroup", kind="reshape", sizes=sizes)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.exchange.grid import Cuts, Ends, Grid, grids
-from spmdsim.redistribution.exchange.shares import shares
+from spmdsim.redistribution.exchange.shares import Shares, shares
 from spmdsim.redistribution.exchange.transfer_columns import Transfer, Transfers
 
 #: Up to so many ranks in both meshes together, transfers are made at once and remembered.
@@ -70,20 +70,19 @@ def check_exchange(src: Layout, dst: Layout) -> None:
 
 @lru_cache(maxsize=4096)
 def _few_receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
-    check_exchange(src, dst)
-    shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
-    if shared is not None:
-        return shared.receives(rank)
-    return tuple(_receives(src, dst, shape, rank))
+    shared = _shares(src, dst, shape)
+    return tuple(_receives(src, dst, shape, rank)) if shared is None else shared.receives(rank)
 
 
 @lru_cache(maxsize=4096)
 def _few_sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
+    shared = _shares(src, dst, shape)
+    return tuple(_sends(src, dst, shape, rank)) if shared is None else shared.sends(rank)
+
+
+def _shares(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Shares | None:
     check_exchange(src, dst)
-    shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
-    if shared is not None:
-        return shared.sends(rank)
-    return tuple(_sends(src, dst, shape, rank))
+    return shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
 
 
 def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Sequence[Transfer]:
