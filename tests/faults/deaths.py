@@ -20,8 +20,8 @@ def killed(number: int, word: str) -> tuple[str, ...]:
 WAYS_TO_DIE: dict[str, tuple[str, tuple[str, ...], tuple[str, ...] | None, float]] = {
     "raise": ("raise ValueError('broken on purpose')  # @here", ("{here}", "ValueError: broken on purpose"), None, SECONDS),
     "sys.exit(3)": ("sys.exit(3)", (r"sys\.exit\(3\)",), None, SECONDS),
-    "raise SystemExit(3)": ("raise SystemExit(3)", (r"\b3\b",), None, SECONDS),
-    "exit(3)": ("exit(3)", (r"\b3\b",), None, SECONDS),
+    "raise SystemExit(3)": ("raise SystemExit(3)", (r"sys\.exit\(3\)",), None, SECONDS),
+    "exit(3)": ("exit(3)", (r"sys\.exit\(3\)",), None, SECONDS),
     "sys.exit(0)": ("sys.exit(0)", ("{step}",), None, SECONDS),
     "sys.exit(text)": ("sys.exit('the input is missing')", ("the input is missing",), None, SECONDS),
     "os._exit(5)": ("os._exit(5)", (r"os\._exit\(5\) at program\.py|exit code 5\b",), None, SECONDS),

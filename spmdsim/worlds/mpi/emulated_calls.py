@@ -17,12 +17,14 @@ from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
-from spmdsim.ending.hooks import hook_quick_exit
+from spmdsim.ending.hooks import hook_quick_exit, left_with
+from spmdsim.ending.stop import end_job
 from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.mpi.alike import Comparison, differing
 from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT
+from spmdsim.worlds.mpi.leaving import HURRIED
 from spmdsim.worlds.mpi.operations import operation_name, type_name
 
 #: Bytes from which on a call is compared before it runs: libraries send messages of more without a copy in between,
@@ -257,8 +259,12 @@ def _leave() -> None:
         return
     waiting, begin = [calls.leaving() for calls in _open], time.monotonic()
     told: list[MPI.Request] = []
+    code, why = left_with()
     while not MPI.Request.Testall(waiting):
-        if not told and time.monotonic() - begin > PATIENCE:
+        if code and time.monotonic() - begin > HURRIED:
+            me, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+            end_job(f"rank {me} of {size} stopped, the job ends:\n{why}", code)
+        if not code and not told and time.monotonic() - begin > PATIENCE:
             told = [request for calls in _open for request in calls.tell()]
         time.sleep(0.0005)
 
