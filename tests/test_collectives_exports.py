@@ -208,3 +208,10 @@ def test_msccl_xml_runs_right(name: str, size: int) -> None:
 def test_msccl_has_no_broadcast() -> None:
     with pytest.raises(ScheduleError, match="MSCCL's XML has no broadcast; it has all_reduce"):
         msccl_xml(schedule_of("broadcast", "binomial", 4))
+
+
+def test_steps_that_wait_for_nobody_say_so_as_msccl_does() -> None:
+    """-1 stands for no dependency, beside step number -1."""
+    root = ET.fromstring(msccl_xml(schedule_of("all_gather", "ring", 4)))
+    waits = {(step.get("depid"), step.get("deps")) for step in root.iter("step")}
+    assert {pair for pair in waits if "-" in "".join(map(str, pair))} == {("-1", "-1")}

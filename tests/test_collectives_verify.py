@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from collectives_reference import expected, make_inputs
 from counted import calls
 from hypothesis import HealthCheck, given, settings
@@ -337,3 +339,14 @@ def test_mutations(data: st.DataObject) -> None:
         # Only what may be repaired later is refused on sight.
         early = ("which expects", "twice", "names a chunk", "does not hold")
         assert any(word in str(verdict.findings[0]) for word in early), str(verdict)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(on):
+    was = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        verify(schedule_of("all_reduce", "ring", 4))
+        assert gc.isenabled() is on
+    finally:
+        (gc.enable if was else gc.disable)()

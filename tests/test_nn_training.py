@@ -222,3 +222,42 @@ def test_parameters_without_dims_and_without_elements(world):
     assert (float(model.a.grad), int(model.b.grad), bool(model.b.grad)) == (28.0, 8, True)
     with pytest.raises(ValueError, match="needs a tensor of one element"):
         bool(x)
+
+
+def test_a_gpt_looks_back_and_widens_fourfold():
+    """What stands later changes nothing before it; the hidden layer of each block has four times the width."""
+    mesh = Mesh((1, 1), ("dp", "tp"))
+    world = LockStep(1)
+    model = nn.GPT(VOCABULARY, WIDTH, 4, 2, LENGTH, mesh("dp", None, None), "tp", dtype=np.float64)
+    model.materialise(world, seed=1)
+    assert sorted(p.shape for p in model.parameters()).count((WIDTH, 4 * WIDTH)) == 2
+    ids = np.arange(LENGTH)[None] % VOCABULARY
+    other = ids.copy()
+    other[0, -1] += 1
+    first, second = (model(Tensor.from_global(x, mesh("dp", None), world)).full()[0] for x in (ids, other))
+    np.testing.assert_array_equal(first[:-1], second[:-1])
+    assert (first[-1] != second[-1]).any()
+
+
+def test_weights_that_share_a_gather_of_their_inner_dim():
+    """Weights split by their second dim are updated as in one process, with the state split and gathered again."""
+
+    def trained(world, mesh):
+        model = nn.Sequential(nn.Linear(8, 8, mesh(None, None), bias=False, dtype=np.float64),
+                              nn.Linear(8, 4, mesh(None, None), bias=False, dtype=np.float64))  # fmt: skip
+        model.materialise(world, seed=1)
+        layouts = None if world.size == 1 else lambda _: mesh(None, "dp")
+        optimiser = nn.SGD(model.parameters(), 0.1, momentum=0.9, state_layout=layouts)
+        for step in range(3):
+            x = Tensor.from_global(np.random.default_rng(step).normal(size=(8, 8)), mesh("dp", None), world)
+            model.zero_grad()
+            nn.backward(ops.sum(ops.multiply(model(x), model(x))))
+            optimiser.step()
+        return [p.value.full() for p in model.parameters()]
+
+    one = trained(LockStep(1), Mesh((1,), ("dp",)))
+    with record() as trace:
+        four = trained(LockStep(4), Mesh((4,), ("dp",)))
+    for got, wanted in zip(four, one, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    assert "all_gather" in {event.collective for event in trace.collectives}

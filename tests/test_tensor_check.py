@@ -334,3 +334,12 @@ def test_mistakes_are_one_line_on_all_ranks(world):
         check(y, lambda index: np.ones(2))
     with pytest.raises(ZeroDivisionError):
         check(y, lambda x: 1 // 0, operands=(np.ones((2, 3), "f4"),))
+
+
+def test_the_truth_is_told_in_a_wider_type():
+    """float64 for all that is shorter, extended numbers for float64, and the complex numbers of both."""
+    types = {"f2": "f8", "f4": "f8", "f8": "g", "c8": "c16", "c16": "G", "i4": "i4", "?": "?"}
+    assert {name: wider(np.zeros(2, name)).dtype for name in types} == {
+        k: np.dtype(v) for k, v in types.items()
+    }
+    assert wider(np.zeros(2, ml_dtypes.bfloat16)).dtype == np.float64

@@ -30,6 +30,8 @@ def additive(src: np.dtype, dst: np.dtype) -> bool:
     [True, False, True, False]
     >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("c8", "c16"), ("f4", "c8"), ("c8", "f4"))]
     [True, True, False]
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("i4", "u4"), ("u1", "i1"), ("i2", "u4"))]
+    [True, True, False]
     """
     if src == dst:
         return True
