@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -29,12 +29,25 @@ class Arguments:
     signature: Signature
     operands: int
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Their names, in order; none for any number of operands."""
+        return tuple(p.name for p in self.signature.parameters.values() if p.kind != p.VAR_POSITIONAL)
+
+    @cached_property
+    def defaults(self) -> list[Any]:
+        """Their defaults, in order; empty ones are required."""
+        return [self.signature.parameters[name].default for name in self.names]
+
     def bind(self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, with defaults.
 
         Raises:
             UsageTypeError: others than those taken.
         """
+        rest = self.defaults[len(positional) :]
+        if not named and len(positional) <= len(self.names) and Parameter.empty not in rest:
+            return dict(zip(self.names, (*positional, *rest)))  # short: most calls are like this
         try:
             bound = self.signature.bind(*positional, **named)
         except TypeError as error:
@@ -46,9 +59,11 @@ class Arguments:
         self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """Operands and attributes of a call."""
+        if not self.names and not named:
+            return list(positional), {}
         items = list(self.bind(caller, positional, named).items())
         operands = [value for _, value in items[: self.operands]]
-        return list(operands[0]) if self.text[1] in "[*" else operands, dict(items[self.operands :])
+        return list(operands[0]) if self.text[1] == "[" else operands, dict(items[self.operands :])
 
 
 @cache

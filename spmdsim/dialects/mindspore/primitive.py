@@ -10,18 +10,19 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.host import host, whole
-from spmdsim.dialects.mindspore import sharding as rules
 from spmdsim.dialects.mindspore.arguments import arguments
 from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.table import TABLE, Row, our_operator
+from spmdsim.dialects.mindspore.table import TABLE, Row, no_params, our_operator
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
+from spmdsim.imitated import imitation
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator import ShardedOp
 from spmdsim.tensor.watch import watchers
 
 Shape = tuple[int, ...]
+rules = imitation("sharding rules", "mindspore")
 
 
 class Primitive:
@@ -103,7 +104,10 @@ class Primitive:
 
     def plain(self, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """Our operator, with the parameters that MindSpore's attributes mean."""
-        return self.apply(operands, self.row.params([shape_of(x) for x in operands], attrs))
+        params = self.row.params
+        return self.apply(
+            operands, {} if params is no_params else params([shape_of(x) for x in operands], attrs)
+        )
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """Our operator, with these parameters."""

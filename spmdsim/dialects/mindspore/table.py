@@ -31,7 +31,8 @@ Attrs = Mapping[str, Any]
 ToParams = Callable[[Sequence[Shape], Attrs], Params]
 
 
-def _none(_shapes: Sequence[Shape], _attrs: Attrs) -> Params:
+def no_params(_shapes: Sequence[Shape], _attrs: Attrs) -> Params:
+    """Of operators that have none."""
     return {}
 
 
@@ -78,7 +79,7 @@ class Row:
 
     names: str
     ours: str = "identity"
-    params: ToParams = _none
+    params: ToParams = no_params
     made: str = "()"
     called: str = "(*operands)"
     functions: str = ""
@@ -125,12 +126,12 @@ class Row:
         """The parameters of :attr:`op`; another operator than ours has none."""
         return {} if self.sharded else self.params(shapes, attrs)
 
-    @property
+    @cached_property
     def makes(self) -> Arguments:
         """What the primitive is made with."""
         return arguments(self.made)
 
-    @property
+    @cached_property
     def takes(self) -> Arguments:
         """What the primitive is called with."""
         return arguments(self.called)

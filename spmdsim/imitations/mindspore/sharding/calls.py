@@ -52,9 +52,9 @@ def _of_devices(strategy: Any) -> Any:
 
 def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
     """As configured; layouts that were written as one tuple are those of so many dims."""
-    if sharding is None or len(sharding.in_strategy) != len(ndims):
+    given: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
+    if sharding is None or len(given) != len(ndims) or not isinstance(given[0], Layout):
         return sharding
-    given = sharding.in_strategy
     of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(given, ndims))
     if all(a is b for a, b in zip(given, of_dims)):
         return sharding
