@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import spmdsim
+from spmdsim import ops
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program
 from spmdsim.cli.main import COMMANDS
 from spmdsim.collectives import algorithm, algorithms, declare
@@ -21,8 +22,10 @@ from spmdsim.collectives.algorithm import _REGISTER
 from spmdsim.cost import Machine, load_machine, parse_topology
 from spmdsim.cost.machine_file import MACHINES
 from spmdsim.cost.networks.spec import TOPOLOGIES
+from spmdsim.dialects.table import layers, same
 from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS
+from spmdsim.nn import Module
 from spmdsim.registry import Registry
 from spmdsim.tensor import Op
 
@@ -65,6 +68,7 @@ def test_no_registry_is_missing_here():
         if isinstance(node, ast.Call) and ast.unparse(node.func).split("[")[0] == "Registry"
     }
     several = {kind for kind in REGISTRIES if kind.startswith("imitated ") or kind.endswith(" algorithm")}
+    declared -= {"operator", "layer"}  # of the rows of a dialect, which are checked below
     assert declared == {"several"} | {*REGISTRIES} - several
     assert len(_REGISTER) > 8 and len(IMITATIONS) > 3
 
@@ -144,6 +148,13 @@ def test_what_is_declared_is_what_users_get():
 def test_two_tables_with_one_name_cannot_be_put_together():
     with pytest.raises(InputError, match="operator 'add' is declared already"):
         Registry("operator", {"add": len}, {"mul": max}, {"add": min})
+
+
+def test_rows_and_layers_of_a_dialect_have_names_of_their_own():
+    with pytest.raises(InputError, match="operator 'exp' is declared already"):
+        same(ops, "exp mul=multiply exp=log")
+    with pytest.raises(InputError, match="layer 'ReLU' is declared already"):
+        layers(same(ops, "relu:ReLU relu6:ReLU"), Module, lambda function: function)
 
 
 def test_machines_and_cost_models_share_no_name():

@@ -19,6 +19,7 @@ from typing import Any
 
 from spmdsim.nn import Module
 from spmdsim.nn.losses import check_reduction
+from spmdsim.registry import Registry
 
 #: Makes of our function one that takes another system's tensors.
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -41,17 +42,21 @@ class Row:
 
 def same(module: Any, words: str) -> dict[str, Row]:
     """Rows of operators that have our parameters: ``"exp"``, ``"mul=multiply"``, with a layer ``"relu:ReLU"``."""
-    rows = {}
+    rows = Registry[Row]("operator")
     for word in words.split():
         names, _, layer = word.partition(":")
         theirs, _, ours = names.partition("=")
         rows[theirs] = Row(getattr(module, ours or theirs), layer)
-    return rows
+    return dict(rows)
 
 
 def layers(table: Mapping[str, Row], base: type[Module], lift: Lift) -> dict[str, Any]:
     """The modules of the rows that have one."""
-    return {row.layer: _layer(row, base, lift(row.call)) for row in table.values() if row.layer}
+    classes = Registry[Any]("layer")
+    for row in table.values():
+        if row.layer:
+            classes.add(row.layer, _layer(row, base, lift(row.call)), row.call)
+    return dict(classes)
 
 
 def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
