@@ -307,38 +307,3 @@ def test_no_test_measures_time():
     for path in {*Path(__file__).parent.rglob("*.py")} - {faults}:
         told = path.read_text()
         assert not [clock for clock in (*clocks, "time" + ".time(") if clock in told], path.name
-
-
-#: Names that several rooms share all the same: of mpi4py's classes, and of what is there once per world or room.
-SHARED_FILES = {
-    "__init__.py",
-    "__main__.py",
-    "reduce.py",
-    "losses.py",
-    "layers.py",
-    "rows.py",
-    "check.py",
-    "start.py",
-}
-SHARED_CLASSES = {"Op", "Node", "Way", "Group", "Place", "Call", "Calls", "Pieces"}
-
-
-def test_names_say_one_thing():
-    """Files and classes have names of their own; those of commands, algorithms, dialects and imitations are given from outside."""
-    files: dict[str, set[str]] = {}
-    classes: dict[str, set[str]] = {}
-    for path in ROOT.rglob("*.py"):
-        place = path.relative_to(ROOT)
-        if place.parts[0] in ("cli", "dialects", "imitations") or "algorithms" in place.parts:
-            continue
-        files.setdefault(place.name, set()).add(place.as_posix())
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes.setdefault(node.name, set()).add(place.as_posix())
-    assert len(files) > 250 and len(classes) > 250
-    assert not {
-        name: places for name, places in files.items() if len(places) > 1 and name not in SHARED_FILES
-    }
-    assert not {
-        name: places for name, places in classes.items() if len(places) > 1 and name not in SHARED_CLASSES
-    }

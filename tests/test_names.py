@@ -1,0 +1,39 @@
+"""Names say one thing: what is called the same is looked up in the wrong place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent / "spmdsim"
+
+#: Rooms whose files and classes have names of their own among them.
+ROOMS = ("collectives", "cost", "draw", "launch", "simulation", "trace")
+
+
+def test_files_and_classes_have_names_of_their_own():
+    """Files of algorithms are called as their collective."""
+    files: dict[str, set[str]] = {}
+    classes: dict[str, set[str]] = {}
+    for path in [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]:
+        place = path.relative_to(ROOT).as_posix()
+        if path.name != "__init__.py":
+            files.setdefault(path.name, set()).add(place)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault(node.name, set()).add(place)
+    assert len(files) > 110 and len(classes) > 110
+    assert not {name: places for name, places in files.items() if len(places) > 1}
+    assert not {name: places for name, places in classes.items() if len(places) > 1}
+
+
+def test_variables_of_these_rooms_are_called_what_they_hold():
+    """``found`` and ``made`` say how a value came, not what it is."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.id}"
+        for room in ("collectives", "cost", "draw", "simulation")
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ("found", "made")
+    ]
+    assert not wrong
