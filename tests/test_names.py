@@ -25,15 +25,3 @@ def test_files_and_classes_have_names_of_their_own():
     assert len(files) > 110 and len(classes) > 110
     assert not {name: places for name, places in files.items() if len(places) > 1}
     assert not {name: places for name, places in classes.items() if len(places) > 1}
-
-
-def test_variables_of_these_rooms_are_called_what_they_hold():
-    """``found`` and ``made`` say how a value came, not what it is."""
-    wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.id}"
-        for room in ("collectives", "cost", "draw", "simulation")
-        for path in (ROOT / room).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ("found", "made")
-    ]
-    assert not wrong

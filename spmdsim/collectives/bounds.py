@@ -44,7 +44,7 @@ def lower_bound(collective_name: str, size: int) -> CostBound:
     """The lower bound of a collective.
 
     >>> lower_bound("all_reduce", 6)
-    Bound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
+    CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
     """
     steps, beta, gamma = (
         evaluate(words.replace("y", "(1 if n > 1 else 0)"), size)
