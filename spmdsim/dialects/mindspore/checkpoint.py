@@ -71,8 +71,7 @@ def _named(given: Any) -> Iterable[tuple[str, Parameter]]:
     if hasattr(given, "get_parameters"):
         return [(p.name, p) for p in given.get_parameters()]
     if isinstance(given, (list, tuple)) and all(isinstance(e, Mapping) for e in given):
-        entries = [(e["name"], e["data"]) for e in given]
-        return [(n, v if isinstance(v, Parameter) else Parameter(v, n)) for n, v in entries]
+        given = {e["name"]: e["data"] for e in given}
     if isinstance(given, Mapping):
         return [(n, v if isinstance(v, Parameter) else Parameter(v, n)) for n, v in given.items()]
     raise InputError(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.host import HostTensor, host
-from spmdsim.dialects.mindspore.parameter import Initializer
+from spmdsim.dialects.mindspore.parameter import Initializer, initializer, next_seed
 from spmdsim.tensor import Tensor as CoreTensor
 
 
@@ -24,8 +24,6 @@ class Tensor(metaclass=_Kind):
     ) -> HostTensor:
         """The array with MindSpore's words; ``init`` with ``shape`` gives values of an initialiser."""
         if init is not None or isinstance(input_data, Initializer):
-            from spmdsim.dialects.mindspore.parameter import initializer, next_seed
-
             kind = np.float32 if dtype is None else dtype
             made = input_data if isinstance(input_data, Initializer) else initializer(init, shape, kind)
             index = tuple(slice(0, n) for n in made.shape)
