@@ -216,11 +216,7 @@ def test_no_files_import_one_another_in_a_circle(trees):
     graph = {name: imported_files(tree, files, everywhere=False) for name, tree in trees.items()}
     assert sum(map(len, graph.values())) > 1000 and not circles(graph)
     hidden = {
-        name: imported_files(
-            tree,
-            files,
-            everywhere=name.startswith(NO_HIDDEN_CIRCLES),
-        )
+        name: imported_files(tree, files, everywhere=name.startswith(NO_HIDDEN_CIRCLES))
         for name, tree in trees.items()
     }
     assert not circles(hidden)
