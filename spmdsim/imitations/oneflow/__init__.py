@@ -14,7 +14,6 @@ from spmdsim.imitations.oneflow.boxing_routes import (
     decompose,
     expand_shape,
     generic_steps,
-    is_acyclic,
     subgroup,
 )
 from spmdsim.imitations.oneflow.sbp_reshape import (
@@ -36,7 +35,6 @@ __all__ = [
     "decompose",
     "expand_shape",
     "generic_steps",
-    "is_acyclic",
     "reduce_dims",
     "reshape_pairs",
     "reshape_sbp",

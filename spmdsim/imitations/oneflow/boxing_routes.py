@@ -152,11 +152,6 @@ def axis_sequence(src: Sbp, dst: Sbp) -> list[int] | None:
     return order
 
 
-def is_acyclic(src: Sbp, dst: Sbp) -> bool:
-    """Whether the axes can be converted one by one."""
-    return axis_sequence(src, dst) is not None
-
-
 def decompose(src: Sbp, dst: Sbp) -> list[PlacementStep]:
     """One transition per changed axis, in a possible order.
 
