@@ -303,7 +303,7 @@ for _name, _each in NODES.items():
     for _what, _text, _says, _seconds in (
         (
             "a call of a thousand left out",
-            "begins()\nfor k in range(1000):\n    if not (bad and k == 300): x.to(R)  # @here\n",
+            "for k in range(1000):\n    if k == 990: begins()\n    if not (bad and k == 300): x.to(R)  # @here\n",
             ("{here}",),
             LATE,
         ),
