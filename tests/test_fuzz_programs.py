@@ -73,6 +73,19 @@ def test_what_was_rounded_stays_rounded():
     assert (widened.tolerance >= UNITS["float32"] * np.abs(widened.true)).all()
 
 
+def test_what_is_below_the_smallest_number_may_be_lost():
+    """A product of eight probabilities is 0 in float16."""
+    program = Program(0, 4)
+    program.values, program.float = [], np.dtype("f2")
+    leaf = program.values[program.leaf((8,), np.dtype("f2"))]
+    leaf.true, leaf.exact = np.linspace(0.03, 0.07, 8), False
+    leaf.noisy = [leaf.true]
+    program._append(Operation("prod", (0,), ops.prod, lambda p, x: x.prod()))
+    product = program.values[-1]
+    assert 0 < product.true < 1e-9 and np.float16(product.true) == 0
+    assert product.tolerance >= product.true
+
+
 @pytest.mark.parametrize(
     ("name", "broken"),
     [

@@ -85,7 +85,7 @@ def misplaced(
     """What is wrong with the pieces of some ranks; None if they hold exactly what the layout's definition says.
 
     >>> from spmdsim.core import Mesh
-    >>> misplaced(Mesh((3,), ("x",))("x"), (7,), range(3)) is None
+    >>> misplaced(Mesh((3,), ("x",))("x"), (7,), range(4)) is None
     True
     """
     pieces = pieces or Pieces(layout, shape)

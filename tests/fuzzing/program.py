@@ -28,6 +28,8 @@ LARGEST = 300.0
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 FLOATS = ("float64",) * 5 + ("float32",) * 4 + ("bfloat16", "float16")
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+#: By unit roundoff, the smallest number above 0.
+SMALLEST = {2.0**-53: 5e-324, 2.0**-24: 2.0**-149, 2.0**-11: 2.0**-24, 2.0**-8: 2.0**-133}
 
 
 class WrongError(AssertionError):
@@ -298,7 +300,8 @@ class Program:
             away = result - true
             random_sign = self.numbers.choice([-1.0, 1.0], size=result.shape)
             direction = np.where(np.abs(away) > 0, away / np.abs(away), random_sign)
-        return result + direction * unit_roundoff * terms
+        # Below the smallest number of a type, all of a result may be lost.
+        return result + direction * (unit_roundoff * terms + SMALLEST.get(unit_roundoff, 0.0))
 
     # -- the loss --------------------------------------------------------------------------------------------
 
