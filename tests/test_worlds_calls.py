@@ -105,6 +105,17 @@ def test_a_rank_that_is_far_ahead_must_wait_until_the_others_have_compared(ranks
     assert first.room()
 
 
+def test_a_call_that_has_not_ended_is_known_from_the_one_that_stood_there_before(ranks):
+    from spmdsim.worlds.mpi.recording import noted
+
+    for _ in range(RING + 3):
+        call(ranks[0])
+    ranks[0].begin(8)
+    found = list(noted(ranks[0].board, 0))
+    assert [one.end > 0 for one in found] == [True] * (RING - 1) + [False]
+    assert (found[-1].number, found[-1].words[:10]) == (RING + 3, "all_reduce")
+
+
 def test_who_has_not_come_is_known(ranks):
     call(ranks[0])
     call(ranks[2])

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from paired import paired
 
 from spmdsim import Mesh, MPIWorld, Tensor
-from spmdsim.worlds.mpi.board import _AREA, Board
+from spmdsim.worlds.mpi.board import AREA, Board
 from spmdsim.worlds.mpi.calls import Calls
 
 #: Repeated calls per measurement.
@@ -54,7 +54,7 @@ class Alone:
 
 def noting(rounds: int = 400) -> float:
     """Seconds to note one call, the best of many rounds in one process: what others do here hardly matters."""
-    board = Board(mmap.mmap(-1, _AREA * 8), (0,), 0, False)
+    board = Board([memoryview(mmap.mmap(-1, AREA * 8)).cast("q")], (0,), 0)
     calls = Calls(board, "", (0,), (0,), Alone(), False)  # type: ignore[arg-type]
     begin, end, best = calls.begin, calls.end, 1.0
     for _ in range(rounds):

@@ -19,7 +19,7 @@ from spmdsim.worlds.mpi.processes import RUNS, state_of
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.courier import Courier
 
-#: Calls that a rank keeps of each group. More than this many calls no rank is ahead of another.
+#: Calls that a rank keeps of each group, a power of two. More than this many calls no rank is ahead of another.
 RING = 256
 #: Groups at most that a rank takes part in at a time.
 GROUPS = 2048

@@ -7,9 +7,11 @@ first one on; only when, and by whom, is a matter of time.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
@@ -30,7 +32,7 @@ from spmdsim.worlds.mpi.board import (
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record, differences
-from spmdsim.worlds.mpi.lines import this_line
+from spmdsim.worlds.mpi.lines import instructions, name, remember
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.check import Checker
@@ -262,15 +264,30 @@ class Calls:
 def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int], Callable[[int], None]]:
     """What notes that a call begins and that it ends; closures, since they are on the way of every call."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
-    clock = time.monotonic_ns
+    clock, this_frame, last, known, told = (
+        time.monotonic_ns,
+        sys._getframe,
+        RING - 1,
+        instructions.get,
+        board.lines.get,
+    )
     inside, here, begun = INSIDE, board.inside(start), start + BEGUN
     agreed, tensors, lines, begins, ends = (column(start, k, 0) for k in (AGREED, TENSOR, LINE, BEGIN, END))
 
     def begin(digest: int) -> int:
         number = calls.number
-        k = number % RING
+        k = number & last  # in a ring of a power of two
         tensor = world.about
-        line = this_line(board, 2)
+        line = 0
+        frame: FrameType | None = this_frame(1)
+        while frame is not None:  # as ``this_line``, without a call
+            first = known(id(frame.f_code))
+            if first is None:
+                first = remember(frame)
+            if first:
+                line = told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
+                break
+            frame = frame.f_back
         if strict:
             words = board.words(board.me, digest)
             digest ^= number_of(source_lines())
@@ -279,13 +296,12 @@ def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int
         numbers[tensors + k] = tensor
         numbers[lines + k] = line
         numbers[begins + k] = clock()
-        numbers[ends + k] = 0
         numbers[inside] = here
         calls.number = numbers[begun] = number + 1
         return number
 
     def end(number: int) -> None:
         numbers[inside] = 0
-        numbers[ends + number % RING] = clock()
+        numbers[ends + (number & last)] = clock()
 
     return begin, end

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 #: Functions and lines that are remembered.
 KEPT = 8192
 
-#: By the identity of a function's code: itself (so that it stays its own), and 0 if it is not the user's, else where
-#: the numbers of its instructions begin.
-_codes: Bounded[int, tuple[CodeType, int]] = Bounded(KEPT)
+#: By the identity of a function's code: 0 if it is not the user's, else where the numbers of its instructions begin.
+instructions: dict[int, int] = {}
+#: The code of these, so that their identity stays their own.
+_codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: instructions.pop(id(code)))
 _numbers = count(1)
 
 
@@ -30,28 +31,27 @@ def this_line(board: Board, depth: int = 1) -> int:
         board: where the line is told in words, the first time.
         depth: frames to leave out.
     """
-    lines = board.lines
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        code = frame.f_code
-        known = _codes.get(id(code))
-        if known is None:
-            known = _remember(frame)
-        if known[1]:
-            instruction = known[1] + frame.f_lasti
-            line = lines.get(instruction)
-            return _name(frame, instruction, board) if line is None else line
+        first = instructions.get(id(frame.f_code))
+        if first is None:
+            first = remember(frame)
+        if first:
+            return board.lines.get(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
         frame = frame.f_back
     return 0
 
 
-def _remember(frame: FrameType) -> tuple[CodeType, int]:
+def remember(frame: FrameType) -> int:
+    """Where the numbers of a frame's instructions begin; 0 if it is not the user's."""
     code = frame.f_code
-    known = _codes[id(code)] = code, next(_numbers) << 32 if users(code.co_filename) else 0
-    return known
+    first = instructions[id(code)] = next(_numbers) << 32 if users(code.co_filename) else 0
+    _codes[id(code)] = code
+    return first
 
 
-def _name(frame: FrameType, instruction: int, board: Board) -> int:
+def name(frame: FrameType, instruction: int, board: Board) -> int:
+    """The number of a frame's line, told in words."""
     words = source_line(frame) or "an unknown place"
     line = board.lines[instruction] = number_of(words)
     board.tell(line, words)

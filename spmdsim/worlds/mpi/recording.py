@@ -184,7 +184,15 @@ def noted(board: Board, place: int) -> Iterator[LastCall]:
             words = f"{record}, {about}" if about else str(record)
             where = board.words(place, line) or "an unknown place"
             yield LastCall(
-                board.members[place], group, f"{key:x}", number, f"{agreed:x}", words, where, begin, end
+                board.members[place],
+                group,
+                f"{key:x}",
+                number,
+                f"{agreed:x}",
+                words,
+                where,
+                begin,
+                end if end >= begin else 0,  # else it ended the call that stood here before
             )
 
 
