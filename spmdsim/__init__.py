@@ -6,10 +6,42 @@ The public names are loaded when they are first used: importing the package impo
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spmdsim._version import __version__
 from spmdsim.launcher import detect as _detect
+
+if TYPE_CHECKING:
+    from spmdsim.auto_parallel.search import search as search
+    from spmdsim.core import Layout as Layout
+    from spmdsim.core import Mesh as Mesh
+    from spmdsim.core import Partial as Partial
+    from spmdsim.core import Replicate as Replicate
+    from spmdsim.core import Rule as Rule
+    from spmdsim.core import Shard as Shard
+    from spmdsim.core import Strategy as Strategy
+    from spmdsim.cost.machine import Machine as Machine
+    from spmdsim.draw.show import show as show
+    from spmdsim.errors import SpmdError as SpmdError
+    from spmdsim.ops import einsum as einsum
+    from spmdsim.ops import embedding as embedding
+    from spmdsim.ops import matmul as matmul
+    from spmdsim.ops import relu as relu
+    from spmdsim.ops import reshape as reshape
+    from spmdsim.ops import softmax as softmax
+    from spmdsim.ops.linear import linear as linear
+    from spmdsim.redistribution import plan as plan
+    from spmdsim.redistribution.guard import forbid_redistribution as forbid_redistribution
+    from spmdsim.simulation import simulate as simulate
+    from spmdsim.tensor import Op as Op
+    from spmdsim.tensor import Tensor as Tensor
+    from spmdsim.tensor.check import check as check
+    from spmdsim.tensor.replicas import check_replicas as check_replicas
+    from spmdsim.tensor.verdict import Verdict as Verdict
+    from spmdsim.trace import record as record
+    from spmdsim.worlds import LockStep as LockStep
+    from spmdsim.worlds import ShapeOnly as ShapeOnly
+    from spmdsim.worlds import world as world
 
 #: Public name -> module that has it.
 _HOMES = {
