@@ -58,6 +58,9 @@ def solve_integer(
     small = restrict(problem, kept)
     for _ in range(6):
         inside = _solve(small, bound, seconds_allowed, gap)
+        if inside is None and (bound is None or smallest_memory(problem) <= bound):
+            # The presolve of some versions of HiGHS (scipy 1.15) finds problems infeasible that are not.
+            inside = _solve(small, bound, seconds_allowed, gap, presolve=False)
         solution = None
         if inside is not None:
             states = [int(kept[v][s]) for v, s in enumerate(inside.states)]
@@ -81,7 +84,7 @@ def _need_scipy() -> None:
 
 
 def _solve(
-    problem: ChoiceProblem, limit: float | None, seconds_allowed: float, gap: float
+    problem: ChoiceProblem, limit: float | None, seconds_allowed: float, gap: float, presolve: bool = True
 ) -> Solution | None:
     from scipy.optimize import LinearConstraint, milp
 
@@ -99,7 +102,7 @@ def _solve(
             integrality=model.binary,
             bounds=(0, np.where(allowed, 1.0, 0.0)),
             constraints=constraints,
-            options={"time_limit": seconds_allowed, "mip_rel_gap": gap},
+            options={"time_limit": seconds_allowed, "mip_rel_gap": gap, "presolve": presolve},
         )
         if answer.x is not None or answer.status != OUT_OF_TIME:
             break
