@@ -148,7 +148,7 @@ def test_algorithms_are_compared_when_the_communicator_is_made(said):
         in text
     )
     (text,) = set(said[0]["mistake"])
-    assert text.startswith("WorldError: on rank 1, ") and "rung" in text
+    assert text.startswith("DisagreementError: on rank 1, ") and "rung" in text
 
 
 def test_lines_are_compared_where_that_is_asked_for(said):

@@ -130,16 +130,16 @@ def test_ranks_that_start_alike_are_told_nothing(said, name):
 )
 def test_what_differs_is_named_on_all_ranks(said, name, words):
     text = alike(said, name)
-    assert text.startswith("WorldError: the ranks do not start alike: ")
+    assert text.startswith("DisagreementError: the ranks do not start alike: ")
     assert all(word in text for word in words), text
 
 
 def test_a_setting_that_is_wrong_on_one_rank_is_known_to_all(said):
     mistake = "SPMDSIM_CHECK is 0, 1, auto or values, but it is 'often'"
-    assert alike(said, "nonsense") == f"WorldError: on rank 1, {mistake}"
+    assert alike(said, "nonsense") == f"DisagreementError: on rank 1, {mistake}"
     assert alike(said, "all wrong") == f"UsageTypeError: {mistake}"
     words = "SPMDSIM_POOL_BYTES is a number of bytes, such as 536870912, or 0 for none, but it is '1 GiB'"
-    assert alike(said, "no bytes") == f"WorldError: on rank 1, {words}"
+    assert alike(said, "no bytes") == f"DisagreementError: on rank 1, {words}"
 
 
 def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):
@@ -151,6 +151,6 @@ def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):
 def test_ranks_that_do_not_come_to_make_a_world_are_named_and_the_job_ends(said):
     found, result = said
     assert found["late"][1].startswith(
-        "WorldError: ranks 0, 2 did not come within 1 s to call 0 of ranks 0, 1, 2: a new world of 3 ranks, at program.py:"
+        "DisagreementError: ranks 0, 2 did not come within 1 s to call 0 of ranks 0, 1, 2: a new world of 3 ranks, at program.py:"
     )
     assert result.returncode != 0 and "but got 'never'" in result.stderr

@@ -155,6 +155,7 @@ def _be_apart(make: Callable[[], Serve], questions: int, answers: int) -> NoRetu
         sys.stdout = sys.stderr
         _leave_open(questions, answers)
         signal.signal(limits.OVER, lambda _, frame: _say_where(answers, frame))
+        limits.start_clock()
         _serve(make, questions, answers, me)
     finally:
         limits.leave(0)

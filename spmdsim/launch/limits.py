@@ -32,6 +32,8 @@ SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
 """The limits if nothing else is asked for."""
 WALL = 2
 """A process may take this many times its processor time by the clock, and longer as long as it works."""
+LOADING = 5
+"""Seconds of processor time for what a command itself needs until the user's code begins."""
 LAST_WORDS = 1.0
 """Seconds for a process that is over its time to say where it is."""
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
@@ -258,12 +260,25 @@ def _limit(limits: Limits, report: int, word: str) -> None:
     import numpy  # noqa: F401 - what the program itself needs is not the user's
 
     _lower(resource.RLIMIT_CORE, 0, 0)
-    if limits.seconds:
-        seconds = math.ceil(limits.seconds + time.process_time())
-        _lower(resource.RLIMIT_CPU, seconds, seconds + 1)
+    _limit_time(limits.seconds + LOADING)
     if limits.memory and (needed := _address_space()):
         _lower(resource.RLIMIT_AS, needed + limits.memory, needed + limits.memory)
         _memory = limits.memory
+
+
+def start_clock() -> None:
+    """Here the user's code begins: its time counts from now on."""
+    if current.seconds:
+        _limit_time(current.seconds)
+
+
+def _limit_time(seconds: float) -> None:
+    """Let this process take so much more time of a processor; never more than it was allowed before."""
+    import resource
+
+    if current.seconds:
+        soft = math.ceil(time.process_time() + seconds)
+        _lower(resource.RLIMIT_CPU, soft, soft + 1)
 
 
 def _lower(kind: int, soft: int, hard: int) -> None:

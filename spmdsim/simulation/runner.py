@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.launch.limits import memory_words
+from spmdsim.launch.limits import memory_words, start_clock
 from spmdsim.simulation.deadlock.explanation import on_stall
 from spmdsim.simulation.deadlock.finalize import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
@@ -94,6 +94,7 @@ def simulate(
         stack.enter_context(own_output(scheduler, lambda r, line: _both(output, write, r, line)))
         make_worlds(scheduler)
         scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.end))
+        start_clock()
         try:
             scheduler.run()
         finally:

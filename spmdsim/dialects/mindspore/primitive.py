@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -175,7 +175,7 @@ class Primitive:
         return f"{self.name}{self._strategies[0] or ''}"
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _class(row: Row, name: str) -> type[Primitive]:
     made, called = row.makes.signature, row.takes.text
     about = f"``{name}{row.made}{called}``: our ``{row.ours}``."
@@ -196,7 +196,7 @@ def primitive(name: str) -> type[Primitive]:
     return _class(row, name)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def function(row: Row, written: str) -> Callable[..., Any]:
     """A function of ``ops``, from its name and arguments: the row's primitive without a strategy, hence data parallel."""
     name, bracket, rest = written.partition("(")
