@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import gc
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, matmul
-from spmdsim.bounded import MOST, Bounded
-from spmdsim.tensor import meta
-from spmdsim.tensor.meta import Meta
+from spmdsim.bounded import MOST
+from spmdsim.core import meta
+from spmdsim.core.meta import Meta
 
 PACKAGE = Path(__file__).parent.parent / "spmdsim"
 MESH = Mesh((2,), ("a",))
@@ -21,8 +22,8 @@ MESH = Mesh((2,), ("a",))
 @pytest.mark.parametrize("kind", [LockStep, ShapeOnly])
 def test_entries_over_new_shapes(kind, monkeypatch):
     world = kind(2)
-    kept = Bounded(50)
-    monkeypatch.setattr(meta, "_METAS", kept)
+    kept = lru_cache(maxsize=50)(meta.interned.__wrapped__)
+    monkeypatch.setattr(meta, "interned", kept)
     for cache in (world.recipes, world.ready):
         assert cache.most == MOST
         cache.most = 50
@@ -32,17 +33,17 @@ def test_entries_over_new_shapes(kind, monkeypatch):
         z = y.to(MESH(None, "a")).to(MESH(None, None))
         if world.has_data:
             assert (z.full() == 6).all()
-    assert len(kept) == len(world.recipes) == 50 and len(world.ready) <= 50
+    assert kept.cache_info().currsize == len(world.recipes) == 50 and len(world.ready) <= 50
     del x, y, z
     world.recipes.clear()
     world.ready.clear()
-    kept.clear()
+    kept.cache_clear()
     gc.collect()
     assert not [key for key in meta._ALIVE if key[1][-1:] == (149,)]
 
 
 def test_equal_metas_are_one_as_long_as_somebody_has_one(monkeypatch):
-    monkeypatch.setattr(meta, "_METAS", Bounded(2))
+    monkeypatch.setattr(meta, "interned", lru_cache(maxsize=2)(meta.interned.__wrapped__))
     layout = MESH("a")
     first = Meta.of(layout, (7,), np.dtype("f4"))
     for n in range(10):

@@ -16,8 +16,8 @@ from operators import SAMPLES, Sample, _ids, _norm, _normal, _positive, _softmax
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import Meta
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.meta import Meta
 from spmdsim.worlds import MPIWorld
 
 #: Half the distance of two numbers just above 1: the largest relative error of rounding once.

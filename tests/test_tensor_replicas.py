@@ -197,10 +197,16 @@ def test_values_that_may_differ_or_do_not_are_no_mistake(said, name):
     assert said[name] == "nothing"
 
 
-def test_copies_are_watched_in_one_process_too(monkeypatch):
+@pytest.fixture
+def watchers_as_before():
+    before = list(watch.watchers)
+    yield
+    watch.watchers[:] = before
+
+
+def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
     for mode, found in (("auto", False), ("values", True)):
         monkeypatch.setenv("SPMDSIM_CHECK", mode)
-        monkeypatch.setattr(watch, "watchers", list(watch.watchers))
         world, mesh = LockStep(3), Mesh((3,), ("x",))
         w = Tensor.from_global(A, mesh(None, None), world, name="w")
         w.full(), (w + w).to(mesh("x", None)), (w.to(mesh("x", None)).sum() * 2.0).full()  # nothing differs

@@ -17,9 +17,9 @@ os.environ["SPMDSIM_POOL_BYTES"] = "0"
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import Meta
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.meta import Meta
 from spmdsim.worlds import MPIWorld
 
 MIB, SHAPE, WITHIN = 1 << 20, (4096, 1024), 0.1

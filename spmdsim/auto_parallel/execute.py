@@ -13,10 +13,10 @@ from spmdsim.auto_parallel.programs.record_program import record_call
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout
+from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.errors import InputError
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operator import Op, ShardedOp
 from spmdsim.tensor.watch import Watcher, watching
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from spmdsim.trace import record
 if TYPE_CHECKING:
     import numpy as np
 
-    from spmdsim.tensor import Op, Tensor
-    from spmdsim.tensor.operator import ShardedOp
+    from spmdsim.core.operator import Op, ShardedOp
+    from spmdsim.tensor import Tensor
     from spmdsim.worlds.base import World
 
 

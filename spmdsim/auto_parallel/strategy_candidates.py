@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core.apply import result_layout
 from spmdsim.errors import InputError, context
 from spmdsim.layout.cuts import strategy_from_cuts
-from spmdsim.tensor.recipe import result_layout
 
 #: Up to so many strategies of one operator are enumerated.
 MOST_STRATEGIES = 100_000

@@ -10,10 +10,10 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh, bind
+from spmdsim.core.operator import ShardedOp
 from spmdsim.errors import InputError
 from spmdsim.nn import Module, Normal, Parameter
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operator import ShardedOp
 
 #: Widths of the layers.
 WIDTHS = (784, 512, 512, 10)

@@ -283,8 +283,8 @@ def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -
 
 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
+    from spmdsim.layout.cuts import layout_from_cuts
     from spmdsim.layout.written import parse_tuples
-    from spmdsim.tensor.recipe import layout_from_cuts
 
     if args.out_layout:
         return _layout(args, args.out_layout, len(shape))

@@ -37,6 +37,10 @@ class ElementTypes:
         """Whether converting each part of a sum is converting the sum."""
         return src == dst
 
+    def has_gradient(self, dtype: np.dtype) -> bool:
+        """Whether numbers of this type have neighbours that a gradient could point to."""
+        return dtype.kind in "fc"
+
     def local(self, function: Callable[..., Any], dtypes: tuple[np.dtype, ...]) -> Callable[..., Any]:
         """The local function of an operator, or of its gradient, for operands and results of these types."""
         return function

@@ -6,7 +6,7 @@ one process equal replicas may be one array object.
 
 What plugs in here, by overriding: how redistributions are planned (:meth:`World.plan`) and priced
 (:meth:`World.price`), how an operator whose operands fit no strategy is run (:meth:`World.choose`), and who watches
-(:meth:`World.named`). ``spmdsim.worlds`` brings exact plans, machine prices and traces, and ranks that are processes.
+(:meth:`World.recorded`). ``spmdsim.worlds`` brings exact plans, machine prices and traces, and ranks that are processes.
 
 Next: :mod:`spmdsim.core.lockstep`, the world in one process.
 """
@@ -14,7 +14,7 @@ Next: :mod:`spmdsim.core.lockstep`, the world in one process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from spmdsim.core.bound import BoundRule
     from spmdsim.core.layout import Layout
     from spmdsim.core.strategy import Strategy
+
+#: Who records: while there is somebody, worlds are told which operators run (:meth:`World.recorded`).
+recordings: list[Any] = []
 
 
 class World(ABC):
@@ -90,8 +93,12 @@ class World(ABC):
         return np.empty(tuple(shape), dtype)
 
     def named(self, operator: str) -> AbstractContextManager[Any]:
-        """Steps run inside belong to this operator: for worlds in which somebody watches."""
+        """Steps run inside belong to this operator, while somebody records."""
         return nullcontext()
+
+    def recorded(self, recipe: Any, run: Callable[[], Any]) -> Any:
+        """Run an operator while somebody records."""
+        return run()
 
     # -- choices ------------------------------------------------------------------------------------
 
@@ -146,6 +153,10 @@ class World(ABC):
 
     def origin(self, meta: Any) -> int:
         """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
+        return 0
+
+    def derived_origin(self, recipe: Any, tensors: Sequence[Any], what: int = 0) -> int:
+        """The number of what an operator makes of tensors; None for the sum of gradients."""
         return 0
 
     def settle(self) -> None:  # noqa: B027

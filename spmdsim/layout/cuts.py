@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from spmdsim.core import Mesh
+from spmdsim.core import Layout, Mesh, operator
 from spmdsim.core.bound import BoundRule
 from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError
@@ -55,7 +56,11 @@ def _check_unsplit(cut: int, dim: int, operand: int) -> None:
 
 
 def _distribute(
-    bound: BoundRule, factors: tuple[str, ...], cut: int, found: dict[str, int], where: str
+    bound: BoundRule,
+    factors: tuple[str, ...],
+    cut: int,
+    found: dict[str, int],
+    where: str,
 ) -> None:
     for k, factor in enumerate(factors):
         part = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
@@ -91,7 +96,11 @@ def strategy_from_cuts(
 
 
 def strategy_from_factors(
-    bound: BoundRule, found: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
+    bound: BoundRule,
+    found: Mapping[str, int],
+    ranks: int | Sequence[int],
+    *,
+    repeat: str = "right",
 ) -> Strategy:
     """The strategy that cuts each factor into so many pieces, on a device matrix of one axis per factor.
 
@@ -131,3 +140,45 @@ def _axis_name(factor: str) -> str:
 
 def _text(cuts: Cuts) -> str:
     return str(tuple(tuple(entry) for entry in cuts))
+
+
+def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
+    """The layout in which each dim is cut into so many pieces, by the axes the result has or still reduces.
+
+    A dim that is cut more finely than it was computed takes the pending axes as minor ones: the all_reduce
+    becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather).
+
+    Raises:
+        RuleError: the cuts cannot be made of these axes.
+    """
+    if len(cuts) != len(shape):
+        raise RuleError(f"the result has {len(shape)} dims, but its out_strategy is {tuple(cuts)}")
+    pending = list(computed.partial_axes)
+    dims: list[tuple[str, ...]] = []
+    for cut, entry, parts in zip(cuts, computed.dims, computed.parts):
+        axes = entry
+        while parts < cut and pending:
+            axes = (*axes, pending.pop(0))
+            parts = computed.mesh.axis_size(*axes)
+        if parts != cut:
+            raise RuleError(
+                f"out_strategy {tuple(cuts)} does not follow from the computed layout {computed}: a dim is cut "
+                f"into {computed.parts}, and only pending axes {list(computed.partial_axes)} may cut it further"
+            )
+        dims.append(axes)
+    return Layout(computed.mesh, dims)
+
+
+class ShardCuts(operator.Cuts):
+    """This module, as who reads cuts for operators."""
+
+    def strategy(self, bound: BoundRule, given: Any, ranks: Any, repeat: str) -> Strategy:
+        """The strategy that cuts per operand mean."""
+        return strategy_from_cuts(bound, given, ranks, repeat=repeat)
+
+    def result_layout(self, given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
+        """The layout that cuts of a result mean."""
+        return layout_from_cuts(given, computed, shape)
+
+
+operator.cuts = ShardCuts()

@@ -70,6 +70,15 @@ def accumulator(op: str | None, dtype: np.dtype) -> np.dtype:
     return element_type("float32") if is_half(dtype) and op in ("sum", "avg", "prod") else dtype
 
 
+def has_gradient(dtype: np.dtype) -> bool:
+    """Whether numbers of this type have neighbours that a gradient could point to.
+
+    >>> [has_gradient(np.dtype(name)) for name in ("f4", "c8", "i4", "?")]
+    [True, True, False, False]
+    """
+    return dtype.kind in "fcV"
+
+
 def held_type(layout: Layout, dtype: np.dtype) -> np.dtype:
     """The type of the arrays of a tensor of this element type: its own, or that in which what is pending adds up.
 
@@ -128,6 +137,7 @@ class AllElementTypes(elements.ElementTypes):
     """What this module and its neighbours know, as answers to what core asks."""
 
     is_float = staticmethod(is_float)
+    has_gradient = staticmethod(has_gradient)
     accumulator = staticmethod(accumulator)
     held = staticmethod(held_type)
     promoted = staticmethod(promoted)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spmdsim.core.tape import Pending, added, keep, pull_back, settle
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Parameter
 from spmdsim.nn.together import brought
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.tape import Pending, added, keep, pull_back, settle
 
 
 def backward(loss: Tensor, *, merge: bool = True) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.layout.element_type import has_gradient
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.element_types import has_gradient
 from spmdsim.tensor.random import normal_block, uniform_block
 from spmdsim.tensor.sources import Described
 

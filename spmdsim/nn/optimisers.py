@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.meta import Meta
 from spmdsim.core.reductions import in_type
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
@@ -16,8 +17,7 @@ from spmdsim.nn.module import Parameter
 from spmdsim.nn.together import brought
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.meta import Meta
-from spmdsim.tensor.tensor import ORIGINS
+from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import empty
 
 #: From a parameter's layout to that of its optimiser state.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.meta import Meta
 from spmdsim.core.reductions import in_type
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.meta import Meta
 from spmdsim.tensor.tensor import origin_of
 from spmdsim.trace import recorder
 

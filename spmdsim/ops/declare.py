@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
+from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.broadcast import unbroadcast
-from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.apply import as_operand
+from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
+from spmdsim.tensor.operands import as_operand
 
 Vjp = Callable[..., Sequence[Any]]
 

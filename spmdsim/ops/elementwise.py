@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import FUNCTIONS, PASSES, Rule
+from spmdsim.core.operator import Op
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, Vjp, alike, binary, conj, unary
-from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.apply import as_operand
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import as_operand
 
 # A product is linear in each factor, a sum in both together, a quotient in the numerator.
 add = binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Rule
+from spmdsim.core.operator import Context, Op, ShardedOp
 from spmdsim.errors import RuleError
 from spmdsim.redistribution.sparse_lookup import checked_ids
-from spmdsim.tensor import Context, Op, ShardedOp, Tensor
-from spmdsim.tensor.operator import OwnedRows
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.owned_rows import OwnedRows
 from spmdsim.worlds.local_lookup import add_rows, place_rows
 from spmdsim.worlds.pool import empty
 

@@ -14,7 +14,7 @@ from spmdsim.ops.lookup import gather
 from spmdsim.ops.shape import flip, reshape, transpose
 from spmdsim.ops.slicing import slice_
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.apply import as_operand
+from spmdsim.tensor.operands import as_operand
 
 _MASK = (
     "the shape of x[mask] depends on the mask's values; use where(mask, x, 0), or a mask of one dim as a numpy array "

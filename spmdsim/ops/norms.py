@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import PASSES, Rule
+from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import norm_terms, row_rule
 from spmdsim.ops.reduce import Dims, normal_dims
-from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor import Tensor
 
 
 def _rms_rule(x: tuple[int, ...], scale: tuple[int, ...], epsilon: float) -> Rule:

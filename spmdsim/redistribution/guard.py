@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from spmdsim.core.apply import guards
 from spmdsim.errors import PlanError
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan
-
-_modes: list[str] = []
 
 
 class RedistributionWarning(UserWarning):
@@ -33,21 +32,21 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
     """
     if mode not in ("raise", "warn", "allow"):
         raise PlanError(f"forbid_redistribution takes 'raise', 'warn' or 'allow', not {mode!r}")
-    _modes.append(mode)
+    guards.append(lambda operator, plan: _implicit(mode, operator, plan))
     try:
         yield
     finally:
-        _modes.pop()
+        guards.pop()
 
 
-def implicit(operator: str, plan: Plan) -> None:
+def _implicit(mode: str, operator: str, plan: Plan) -> None:
     """Called before an operator redistributes an operand."""
-    if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
+    if mode == "allow" or not plan.max_nbytes:
         return
     text = (
         f"{operator} would move an operand of shape {plan.shape} from {plan.src} to {plan.dst}: "
         f"{plan.max_nbytes} bytes to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
     )
-    if _modes[-1] == "raise":
+    if mode == "raise":
         raise PlanError(text)
     warnings.warn(text, RedistributionWarning, stacklevel=4)

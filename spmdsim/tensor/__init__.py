@@ -1,6 +1,10 @@
-"""The global tensor: made from pieces, moved between layouts, computed with, differentiated, checked."""
+"""What a global tensor does beyond core: made from anything, checked, saved, filled with random numbers.
 
-from spmdsim.tensor.operator import Context, Op, ShardedOp
+Here core learns what it asks for: operands that are no tensors, ``.shard`` cuts; element types come with the worlds.
+"""
+
+from spmdsim.layout import cuts as cuts
+from spmdsim.tensor import operands as operands
 from spmdsim.tensor.tensor import Tensor
 
-__all__ = ["Context", "Op", "ShardedOp", "Tensor"]
+__all__ = ["Tensor"]

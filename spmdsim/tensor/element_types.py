@@ -78,15 +78,6 @@ def ordered(dtype: np.dtype, what: str) -> np.dtype:
     return dtype
 
 
-def has_gradient(dtype: np.dtype) -> bool:
-    """Whether numbers of this type have neighbours that a gradient could point to.
-
-    >>> [has_gradient(np.dtype(name)) for name in ("f4", "c8", "i4", "?")]
-    [True, True, False, False]
-    """
-    return dtype.kind in "fcV"
-
-
 def as_array(values: Any) -> np.ndarray:
     """Nested lists as an array.
 

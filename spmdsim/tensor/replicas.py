@@ -21,7 +21,7 @@ from spmdsim.tensor.verdict import Verdict
 from spmdsim.trace.recorder import source_line
 
 if TYPE_CHECKING:
-    from spmdsim.tensor.operator import Op, ShardedOp
+    from spmdsim.core.operator import Op, ShardedOp
     from spmdsim.worlds.base import World
 
 #: Bytes up to which all are in a checksum; of more, so many samples of so many bytes.

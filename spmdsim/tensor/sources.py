@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Bounds, Layout
+from spmdsim.core.meta import Meta
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.sides import in_words, sides
 from spmdsim.tensor.element_types import as_array, is_nameless, named, number_type, why_no_number
-from spmdsim.tensor.meta import Meta
 from spmdsim.worlds.pool import empty
 
 if TYPE_CHECKING:

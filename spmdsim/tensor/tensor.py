@@ -1,33 +1,25 @@
-"""The global tensor: one value, laid out over the ranks of a world.
-
-A program says what to compute on whole tensors; each process holds only the shards of the ranks it owns.
-"""
+"""The tensor of this package's programs: core's, made from anything, printed as a number, with operators as symbols."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import cache
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.core import Layout, Mesh
+from spmdsim.core import Layout, tensor
+from spmdsim.core.apply import watchers
 from spmdsim.core.reductions import in_type
-from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
-from spmdsim.tensor import watch
-from spmdsim.tensor.element_types import has_gradient
-from spmdsim.tensor.meta import Meta
-from spmdsim.trace import recorder
+from spmdsim.core.world import recordings
+from spmdsim.errors import InputError, WorldError
+from spmdsim.tensor.move import move
+from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
+from spmdsim.worlds.base import ORIGINS
+from spmdsim.worlds.current import world as current
 
 if TYPE_CHECKING:
-    from spmdsim.tensor.tape import Node
     from spmdsim.tensor.verdict import Verdict
     from spmdsim.worlds.base import World
-
-#: The bits of an origin; the hash of integers is the same in all processes.
-ORIGINS = (1 << 61) - 1
 
 
 def origin_of(tensors: Sequence[Tensor]) -> int:
@@ -36,57 +28,17 @@ def origin_of(tensors: Sequence[Tensor]) -> int:
     return origins[0] if len(origins) == 1 else hash(tuple(origins)) & ORIGINS
 
 
-class Tensor:
+class Tensor(tensor.Tensor):
     """A global tensor over a world. Its shards are never changed in place.
 
-    Build one with :meth:`from_global` or :meth:`from_local`.
-
-    Attributes:
-        world: where it lives.
-        held: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
-            floats are float32 here: they are rounded once, when they are reduced.
-        sums: of a gradient that was added up in several calls, the sums in float32 before they were rounded.
-        requires_grad: whether :meth:`backward` computes a gradient for it.
-        grad: that gradient, laid out by the dual layout, after :meth:`backward`.
-        node: what computed it, when gradients are tracked.
-        origin: a number that says where its values come from, the same on all ranks that made the same tensors: which
-            one of its kind it was, or the operator and its operands' origins. 0 where nobody compares.
+    Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
+    :class:`spmdsim.core.tensor.Tensor`.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_tracked",
-        "grad",
-        "held",
-        "meta",
-        "name",
-        "node",
-        "origin",
-        "output",
-        "sums",
-        "world",
-    )
+    __slots__ = ()
 
-    def __init__(
-        self,
-        world: World,
-        meta: Meta,
-        shards: list[Any],
-        requires_grad: bool = False,
-        name: str = "",
-        origin: int = 0,
-    ) -> None:
-        self.world = world
-        self.meta = meta
-        self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
-        self._tracked = False
-        if requires_grad:
-            self._track(True)
-        self.name, self.origin = name, origin
-        self.grad: Tensor | None = None
-        self.node: Node | None = None
-        self.output = 0
-        self.sums: list[Any] | None = None
+    world: World
+    grad: Tensor | None
 
     @property
     def shards(self) -> list[Any]:
@@ -99,42 +51,6 @@ class Tensor:
         if self.meta.held is not self.meta.dtype:
             return in_type(self.held, self.meta.dtype)
         return self.held if len(self.held) == 1 else Pieces(self.held)
-
-    def _track(self, wanted: bool) -> None:
-        if wanted and not has_gradient(self.meta.dtype):
-            raise UsageTypeError(
-                f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
-            )
-        self._tracked = bool(wanted)
-
-    requires_grad = property(attrgetter("_tracked"), _track)
-
-    # -- what is known without data -------------------------------------------------------------------
-
-    @property
-    def layout(self) -> Layout:
-        """Where the pieces are."""
-        return self.meta.layout
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Global shape."""
-        return self.meta.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Element type."""
-        return self.meta.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dims."""
-        return len(self.meta.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements of the global tensor."""
-        return math.prod(self.meta.shape)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -155,14 +71,8 @@ class Tensor:
     #: numpy leaves ``array + tensor`` to the tensor instead of taking it apart.
     __array_ufunc__ = None
 
-    def __repr__(self) -> str:
-        grad = ", requires_grad" if self.requires_grad else ""
-        return f"Tensor({self.meta!r} on {self.layout.mesh}{grad})"
-
-    # -- making tensors -------------------------------------------------------------------------------
-
     @classmethod
-    def from_global(
+    def from_global(  # type: ignore[override]  # a world may be left out
         cls,
         source: Any,
         layout: Layout,
@@ -191,8 +101,6 @@ class Tensor:
                 are compared, of more than 64 KiB those of samples), or several took different pieces from functions.
             LayoutError: the layout is for another number of dims.
         """
-        from spmdsim.tensor.sources import blocks, check_layout, shards_of
-
         check_layout(layout)
         world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
@@ -230,8 +138,6 @@ class Tensor:
         Raises:
             LayoutError: a piece has another shape than the layout gives that rank, named.
         """
-        from spmdsim.tensor.sources import assemble, check_layout
-
         check_layout(layout)
         world = _world(world, layout)
         world.check_mesh(layout.mesh)
@@ -264,23 +170,8 @@ class Tensor:
             )
         return shards[self.world.ranks.index(rank)]
 
-    def full(self) -> np.ndarray:
-        """The whole tensor as one array, on every process. It communicates; all ranks must call it.
-
-        Raises:
-            WorldError: the world holds no data; the ranks did not all call the same.
-        """
-        if not self.world.has_data:
-            raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
-        mesh = self.layout.mesh
-        if mesh.size != self.world.size:
-            mesh = Mesh((self.world.size,), ("world",))
-        everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
-        self.world.settle()
-        return np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
-
     #: The words of torch, OneFlow and Paddle, and of MindSpore.
-    numpy = asnumpy = full
+    numpy = asnumpy = tensor.Tensor.full
 
     def item(self) -> Any:
         """The only element of a tensor of size one, as a Python number, on every process."""
@@ -298,8 +189,6 @@ class Tensor:
         """Whether the only element is not zero; more have no truth of their own, as in numpy."""
         return bool(self.item())
 
-    # -- layouts and gradients ------------------------------------------------------------------------
-
     def to(self, layout: Layout) -> Tensor:
         """The same tensor in another layout, by the cheapest redistribution.
 
@@ -307,8 +196,8 @@ class Tensor:
             PlanError: the layout is partial or for another number of dims.
         """
         ready = self.world.ready.get((self.meta, id(layout)))
-        if ready is None or self.requires_grad or recorder.open_traces or watch.watchers:
-            return _move()(self, layout)
+        if ready is None or self.requires_grad or recordings or watchers:
+            return move(self, layout)
         world, origin = self.world, self.origin
         world.about = origin
         made = Tensor(world, ready.meta, [ready.run(self.held[0])], origin=origin)
@@ -320,34 +209,6 @@ class Tensor:
         from spmdsim.tensor.replicas import check_replicas
 
         return check_replicas(self)
-
-    def detach(self) -> Tensor:
-        """The same data without a gradient history."""
-        if self.node is None and not self.requires_grad:
-            return self
-        return Tensor(self.world, self.meta, self.held, name=self.name, origin=self.origin)
-
-    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
-        """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
-
-        Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
-
-        Args:
-            gradient: the gradient of the final result with respect to this tensor; 1 for a tensor of one
-                element.
-            retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
-
-        Raises:
-            LayoutError: a gradient of another shape, or none for more than one element.
-            UsageTypeError: a second pass, where the first did not retain the graph.
-        """
-        from spmdsim.tensor.tape import backward
-
-        if gradient is None and self.size != 1:
-            raise LayoutError(
-                f"backward() without a gradient needs one element, but the shape is {self.shape}"
-            )
-        backward(self, gradient, retain_graph)
 
 
 class Pieces(list[Any]):
@@ -373,17 +234,5 @@ class Pieces(list[Any]):
         self._held[k] = array
 
 
-@cache
-def _move() -> Callable[[Tensor, Layout], Tensor]:
-    """``move``, looked up once: an import statement costs as much as a quarter of a redistribution."""
-    from spmdsim.tensor.move import move
-
-    return move
-
-
 def _world(world: World | None, layout: Layout) -> World:
-    if world is not None:
-        return world
-    from spmdsim.worlds import world as current
-
-    return current(mesh=layout.mesh)
+    return current(mesh=layout.mesh) if world is None else world

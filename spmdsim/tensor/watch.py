@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.core.apply import watchers
+
 if TYPE_CHECKING:
-    from spmdsim.tensor.operator import Op, ShardedOp
+    from spmdsim.core.operator import Op, ShardedOp
     from spmdsim.tensor.tensor import Tensor
 
 
@@ -18,7 +20,11 @@ class Watcher:
     """Base of watchers; both methods may be overridden."""
 
     def before(
-        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+        self,
+        op: Op,
+        tensors: Sequence[Tensor],
+        params: dict[str, Any],
+        sharding: ShardedOp | None,
     ) -> tuple[Op, ShardedOp | None]:
         """Called before an operator runs; gives the operator and strategy to run instead."""
         return op, sharding
@@ -35,9 +41,6 @@ class Watcher:
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
         """Called when a program's own ``to`` has given a tensor another layout."""
-
-
-watchers: list[Watcher] = []
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -15,17 +16,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.core.step import LOCAL_STEPS
+from spmdsim.core.world import recordings
 from spmdsim.trace.events import Asked, CollectiveEvent, Event, OperatorEvent
 from spmdsim.trace.source_lines import cell, in_words
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from spmdsim.core.apply import Recipe
+
 #: The directory of this package: frames below it are not the user's.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 #: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
-open_traces: list[Trace] = []
+open_traces: list[Trace] = recordings
 _operators: list[str] = []
 
 
@@ -157,6 +161,24 @@ def emit(event: Event) -> None:
     """Give an event to every open recording."""
     for trace in open_traces:
         trace.events.append(event)
+
+
+def emit_operator(recipe: Recipe, rank: int, start: float) -> None:
+    """Emit a call of an operator that began at a time and ends now, as a rank saw it."""
+    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.computed)]
+    metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
+    emit(
+        OperatorEvent(
+            name=recipe.op.name,
+            strategy=str(recipe.strategy),
+            inputs=tuple(m.layout.short() for m in recipe.inputs),
+            outputs=tuple(layout.short() for layout in outputs),
+            local_shapes=tuple(m.layout.local_shape(m.shape, rank) for m in metas),
+            seconds=time.perf_counter() - start,
+            start=start,
+            source=source_line(),
+        )
+    )
 
 
 def control(purpose: str, asked: Asked) -> None:

@@ -16,12 +16,19 @@ from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
-from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
+from spmdsim.trace.events import (
+    Asked,
+    CollectiveEvent,
+    group_size,
+    received_counts,
+    sent_counts,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core import BoundRule, Layout, Strategy
+    from spmdsim.core.apply import Recipe
     from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.sparse_lookup import RowStep
@@ -29,6 +36,9 @@ if TYPE_CHECKING:
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+#: The bits of an origin; the hash of integers is the same in all processes.
+ORIGINS = (1 << 61) - 1
 
 RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
@@ -115,6 +125,19 @@ class World(world.World):
         """Steps run inside are recorded as those of this operator."""
         return recorder.operator(operator)
 
+    def recorded(self, recipe: Recipe, run: Callable[[], Any]) -> Any:
+        """Run an operator, and record it."""
+        with recorder.operator(recipe.op.name):
+            start = time.perf_counter()
+            results = run()
+            recorder.emit_operator(recipe, self.ranks[0], start)
+        return results
+
+    def derived_origin(self, recipe: Recipe | None, tensors: Sequence[Any], what: int = 0) -> int:
+        """Where values come from: the operator, by its name, applied to these tensors; or these added up."""
+        name = () if recipe is None else (crc32(recipe.op.name.encode()), what)
+        return hash((*name, *[tensor.origin for tensor in tensors])) & ORIGINS
+
     def choose_anew(self) -> None:
         """Forget the shortest forms of what ran before: another way might be chosen now."""
         self.ready.clear()
@@ -138,7 +161,10 @@ class World(world.World):
             algorithm = self.algorithms.get(step.collective)
         if algorithm is not None:
             dtype = shards[0].dtype
-            algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
+            algorithm, kind = (
+                self._algorithm(step, dtype, algorithm),
+                accumulator(step.op, dtype),
+            )
             if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
                 from spmdsim.core.reductions import in_type
 
@@ -187,9 +213,24 @@ class World(world.World):
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
 
-    def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
+    def _emit(
+        self,
+        step: Step,
+        dtype: np.dtype,
+        algorithm: str | None,
+        start: float,
+        seconds: float,
+    ) -> None:
         moved = self._moved(step, dtype, algorithm)
-        self._event(step, dtype, algorithm, start, received_counts(step, self.ranks), moved, seconds)
+        self._event(
+            step,
+            dtype,
+            algorithm,
+            start,
+            received_counts(step, self.ranks),
+            moved,
+            seconds,
+        )
 
     def _event(
         self,
@@ -242,7 +283,10 @@ class World(world.World):
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """What a step that ran moved; in a world without processes, what it amounts to."""
         if algorithm is None:
-            received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
+            received, sent = (
+                received_counts(step, self.ranks),
+                sent_counts(step, self.ranks),
+            )
         else:
             from spmdsim.worlds.emulated import emulation
 
@@ -254,7 +298,11 @@ class World(world.World):
         return Moved([count * size for count in received], [count * size for count in sent])
 
     def _moved_rows(
-        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+        self,
+        step: RowStep,
+        dtype: np.dtype,
+        planned: Sequence[int],
+        peers: Sequence[Peers],
     ) -> Moved:
         """The same for a step of rows, of which ``planned`` and ``peers`` say what each owned rank received."""
         sent = dict.fromkeys(self.ranks, 0)
@@ -262,12 +310,19 @@ class World(world.World):
             for peer, count in some:
                 sent[peer] = sent.get(peer, 0) + count
         size = dtype.itemsize
-        return Moved([count * size for count in planned], [sent[rank] * size for rank in self.ranks])
+        return Moved(
+            [count * size for count in planned],
+            [sent[rank] * size for rank in self.ranks],
+        )
 
     # -- choices ------------------------------------------------------------------------------------
 
     def use(
-        self, *, algorithm: str | None = None, replicated: str | None = None, **algorithms: str | None
+        self,
+        *,
+        algorithm: str | None = None,
+        replicated: str | None = None,
+        **algorithms: str | None,
     ) -> Restore:
         """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``, ``world.use(algorithm="auto")``.
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.repeated_layers import mark_layers
 from spmdsim.core import BoundRule, Layout, Mesh
+from spmdsim.core.operator import Mapping_, Op, ShardedOp
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operator import Mapping_, Op, ShardedOp
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import recorder
 from spmdsim.trace.source_lines import in_words
@@ -194,7 +194,7 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
 def _shape_tensor(
     world: Any, layout: Layout, shape: tuple[int, ...], dtype: np.dtype, trained: bool, name: str
 ) -> Tensor:
-    from spmdsim.tensor.meta import Meta
+    from spmdsim.core.meta import Meta
 
     shards = [world.empty(layout.local_shape(shape, rank), dtype) for rank in world.ranks]
     return Tensor(world, Meta.of(layout, shape, dtype), shards, trained, name)

@@ -10,9 +10,9 @@ import numpy as np
 from spmdsim import ops
 from spmdsim.cli.collective.samples import per_call
 from spmdsim.core import ELEMENTS, FUNCTIONS, PASSES, Mesh, Strategy
+from spmdsim.core.operator import Context, Op
 from spmdsim.cost import Rate
 from spmdsim.cost.roofline import forward_work, gradient_work
-from spmdsim.tensor import Context, Op
 
 
 def operator_rates() -> tuple[Rate, ...]:

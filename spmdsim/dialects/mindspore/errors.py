@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from spmdsim.core import BoundRule, Rule
+from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
-from spmdsim.tensor.operator import Op
 
 
 class ShardError(RuleError, RuntimeError):

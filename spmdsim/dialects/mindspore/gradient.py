@@ -11,8 +11,8 @@ from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import has_gradient
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.element_types import has_gradient
 
 
 def value_and_grad(

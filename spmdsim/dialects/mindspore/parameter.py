@@ -14,10 +14,11 @@ from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
+from spmdsim.nn import Uniform
 from spmdsim.nn.module import Initialiser
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.element_types import has_gradient
 
 _seed = [0, 0]
 

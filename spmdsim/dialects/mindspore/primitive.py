@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.apply import watchers
+from spmdsim.core.operator import ShardedOp
 from spmdsim.dialects.host import host, whole
 from spmdsim.dialects.mindspore.arguments import arguments
 from spmdsim.dialects.mindspore.errors import ShardError
@@ -18,8 +20,6 @@ from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
 from spmdsim.imitated import imitation
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operator import ShardedOp
-from spmdsim.tensor.watch import watchers
 
 Shape = tuple[int, ...]
 rules = imitation("sharding rules", "mindspore")

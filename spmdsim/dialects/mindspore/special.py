@@ -13,10 +13,10 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout
+from spmdsim.core.apply import watchers
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.watch import watchers
 
 if TYPE_CHECKING:
     from spmdsim.dialects.mindspore.primitive import Primitive

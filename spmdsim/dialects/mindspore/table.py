@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore import special
 from spmdsim.dialects.mindspore.arguments import Arguments, arguments
 from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.errors import InputError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
-from spmdsim.tensor.operator import Op
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spmdsim.core import Layout
+from spmdsim.core.tape import MoveNode, Pending, settle
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.tape import MoveNode, Pending, settle
 
 
 class GradientMove(MoveNode):

@@ -15,6 +15,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
+from spmdsim.core.tensor import follow
 from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
 from spmdsim.dialects.oneflow.gradients import GradientMove
@@ -25,7 +26,6 @@ from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.session import current_world
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor as CoreTensor
-from spmdsim.tensor.move import run_plan
 
 
 class Size(tuple):
@@ -319,4 +319,4 @@ def _to(value: CoreTensor, layout: Layout) -> CoreTensor:
     if not layout.partial or layout == value.layout:
         return value.to(layout)
     found = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
-    return run_plan(value, found)
+    return follow(value, found)

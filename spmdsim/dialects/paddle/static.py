@@ -11,8 +11,8 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import HostTensor, host, whole
 from spmdsim.dialects.session import current_world
+from spmdsim.layout.element_type import has_gradient
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.element_types import has_gradient
 
 _seed = [0]
 _layers: Counter[str] = Counter()

@@ -15,13 +15,13 @@ import numpy as np
 
 from spmdsim import ops
 from spmdsim.core import BoundRule, Rule
+from spmdsim.core.operator import Op
 from spmdsim.dialects.oneflow.operators import TABLE
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import same
 from spmdsim.imitations.oneflow.sbp_reshape import broadcast_only
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
-from spmdsim.tensor.operator import Op
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]

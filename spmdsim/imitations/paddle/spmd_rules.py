@@ -17,10 +17,10 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.operator import Op
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh, dims_mapping, from_dims_mapping
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.imitations.paddle.rule_words import translated
-from spmdsim.tensor.operator import Op
 
 Mapping = Sequence[int | Sequence[int]]
 

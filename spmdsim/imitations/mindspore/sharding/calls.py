@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.dialects.mindspore.errors import ShardError, refusing
 from spmdsim.dialects.mindspore.interleaved import device_layout
 from spmdsim.dialects.mindspore.layout import MindSporeLayout
@@ -16,7 +17,6 @@ from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
 from spmdsim.imitations.mindspore.sharding.results import result_layout
 from spmdsim.imitations.mindspore.sharding.strategies import cuts_of_result, default_cuts
 from spmdsim.layout.cuts import strategy_from_cuts, strategy_from_factors
-from spmdsim.tensor.operator import Op, ShardedOp
 
 
 def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:

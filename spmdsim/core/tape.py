@@ -5,32 +5,36 @@ the same strategy; every factor an operand lacks makes its gradient partial (the
 gradient is finally laid out by the dual layout of its tensor: S stays S, R stays R, P becomes R. Between an
 operator and its operand a redistribution is the identity on the global tensor, so gradients pass through it
 as they are, still partial, and are reduced once, where they are used or kept.
+
+This is the last file: the way from mesh to gradients ends here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import reduce
 from itertools import count
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from spmdsim.core import elements
+from spmdsim.core.layout import Layout
+from spmdsim.core.meta import Meta
 from spmdsim.core.reductions import in_type
+from spmdsim.core.tensor import Tensor
+from spmdsim.core.world import recordings
 from spmdsim.errors import LayoutError, UsageTypeError
-from spmdsim.layout.element_type import accumulator
-from spmdsim.trace import recorder
 
 if TYPE_CHECKING:
-    import numpy as np
+    from spmdsim.core.apply import Recipe
 
-    from spmdsim.core import Layout
-    from spmdsim.redistribution.sparse_lookup import RowStep
-    from spmdsim.tensor.recipe import Recipe
-    from spmdsim.tensor.tensor import Tensor
-
-Pending = list["Tensor"]
+Pending = list[Any]
 _numbers = count()
+_unnamed = nullcontext()
 
 
 class Node(ABC):
@@ -49,7 +53,7 @@ class Node(ABC):
 
 
 class MoveNode(Node):
-    """A redistribution: the identity on the global tensor, or on its elements in row-major order."""
+    """A redistribution: the identity on the global tensor."""
 
     __slots__ = ()
 
@@ -57,16 +61,8 @@ class MoveNode(Node):
         super().__init__((operand,))
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
-        """Hand the gradients on, whatever their layout, but in the shape that the operand has."""
-        operand = self.operands[0]
-        if not gradients[0] or gradients[0][0].shape == operand.shape:
-            return gradients
-        from spmdsim.tensor.move import move
-
-        with recorder.operator("reshape.backward"):
-            first, *others = gradients[0]
-            total = settle(gradients[0], first.layout.reduced) if others else first
-            return [[move(total.detach(), operand.layout.dual(), operand.shape)]]
+        """Hand the gradients on, whatever their layout."""
+        return gradients
 
 
 class OpNode(Node):
@@ -75,7 +71,11 @@ class OpNode(Node):
     __slots__ = ("params", "recipe", "results", "saved", "spent")
 
     def __init__(
-        self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
+        self,
+        recipe: Recipe,
+        operands: Sequence[Tensor],
+        results: Sequence[Tensor],
+        params: dict[str, Any],
     ) -> None:
         super().__init__(tuple(operands))
         self.recipe = recipe
@@ -96,18 +96,16 @@ class OpNode(Node):
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Run the local gradient function on every owned rank."""
-        from spmdsim.tensor.tensor import Tensor
-
         recipe, world = self.recipe, self.results[0][0]
-        with recorder.operator(f"{recipe.op.name}.backward"):
+        with world.named(f"{recipe.op.name}.backward") if recordings else _unnamed:
             dys = [
                 settle(pending, layout) if pending else None
                 for pending, layout in zip(gradients, recipe.duals)
             ]
             wanted = [operand.requires_grad for operand in self.operands]
             metas = [meta if w else None for meta, w in zip(recipe.gradients, wanted)]
-            if recipe.returned is not None:
-                shards: list[Any] = [None, self._returned(recipe.returned, dys[0])]
+            if recipe.instead is not None and recipe.instead.taken is not None:
+                shards: list[Any] = recipe.instead.pull(recipe, self.operands, dys[0])
             elif not world.has_data:
                 shards = [
                     m and [world.empty(m.layout.local_shape(m.shape, r), m.held) for r in world.ranks]
@@ -115,25 +113,25 @@ class OpNode(Node):
                 ]
             else:
                 shards = self._local(dys, wanted)
-        known = [x for x in (*dys, *self.operands) if x is not None] if world.compares else []
+        known, origin = (
+            [x for x in (*dys, *self.operands) if x is not None],
+            world.derived_origin,
+        )
         return [
-            [Tensor(world, meta, arrays, origin=recipe.origin(known, k + 1))]
+            [
+                type(known[0])(
+                    world,
+                    meta,
+                    arrays,
+                    origin=origin(recipe, known, k + 1) if world.compares else 0,
+                )
+            ]
             if meta is not None and arrays is not None
             else []
             for k, (meta, arrays) in enumerate(zip(metas, shards))
         ]
 
-    def _returned(self, step: RowStep, dy: Tensor | None) -> list[Any] | None:
-        """The table's gradient from those of its looked-up rows, which go back to the ranks that hold the rows."""
-        if dy is None:
-            return None
-        parts = in_type(dy.held, accumulator("sum", dy.dtype))
-        found: list[Any] = dy.world.run_rows(step, self.operands[0].held, parts)
-        return in_type(found, self.recipe.gradients[1].held)
-
     def _local(self, dys: list[Tensor | None], wanted: list[bool]) -> list[list[Any] | None]:
-        import numpy as np
-
         recipe, world = self.recipe, self.results[0][0]
         vjp, kinds = recipe.vjp, [meta.held for meta in recipe.gradients]
         columns: list[list[Any] | None] = [[] if w else None for w in wanted]
@@ -169,14 +167,12 @@ class OpNode(Node):
 
 def _like(gradient: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A local gradient in the type of its operand; that of a real operand is the real part."""
-    import numpy as np
-
     if gradient.dtype.kind == "c" and dtype.kind != "c":
         gradient = gradient.real
     return np.asarray(gradient, dtype, order="C")
 
 
-def settle(pending: Pending, layout: Layout) -> Tensor:
+def settle(pending: Pending, layout: Layout) -> Any:
     """Add gradients up and bring them into a layout: equal layouts are added first, then reduced once."""
     if len(pending) == 1:
         return pending[0].to(layout)
@@ -186,19 +182,17 @@ def settle(pending: Pending, layout: Layout) -> Tensor:
     return added([added(alike).to(layout) for alike in by_meta.values()])
 
 
-def added(gradients: Sequence[Tensor], *, more_to_come: bool = False) -> Tensor:
+def added(gradients: Sequence[Any], *, more_to_come: bool = False) -> Any:
     """The sum of gradients that lie alike, shard by shard; 16-bit floats are added up in float32 and rounded once.
 
     Args:
         gradients: at least one.
         more_to_come: keep what was rounded, so that sums over many calls do not stand still either.
     """
-    from spmdsim.tensor.tensor import ORIGINS, Tensor
-
     first = gradients[0]
     if len(gradients) == 1 or not first.world.has_data:
         return first
-    meta, kind = first.meta, accumulator("sum", first.meta.held)
+    meta, kind = first.meta, elements.types.accumulator("sum", first.meta.held)
     lists = [g.sums or (g.held if kind is meta.held else in_type(g.held, kind)) for g in gradients]
     made: dict[tuple[int, ...], Any] = {}  # replicas that share what is added share the sum
     for arrays in zip(*lists):
@@ -206,8 +200,13 @@ def added(gradients: Sequence[Tensor], *, more_to_come: bool = False) -> Tensor:
         if key not in made:
             made[key] = reduce(add, arrays)
     sums = [made[tuple(map(id, arrays))] for arrays in zip(*lists)]
-    origin = hash(tuple([gradient.origin for gradient in gradients])) & ORIGINS
-    total = Tensor(first.world, meta, sums if kind is meta.held else in_type(sums, meta.held), origin=origin)
+    origin = first.world.derived_origin(None, gradients) if first.world.compares else 0
+    total = type(first)(
+        first.world,
+        meta,
+        sums if kind is meta.held else in_type(sums, meta.held),
+        origin=origin,
+    )
     if more_to_come and kind is not meta.held:
         total.sums = sums
     return total
@@ -226,14 +225,14 @@ def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False
 
 def pull_back(
     result: Tensor, gradient: Tensor | None = None, retain_graph: bool = False
-) -> list[tuple[Tensor, Pending]]:
+) -> list[tuple[Any, Pending]]:
     """The leaves ``result`` depends on, each with its gradients as they arrive: not yet added or reduced.
 
     Raises:
         UsageTypeError: a backward pass went this way before, and did not retain the graph.
     """
     pending: dict[tuple[int, int], Pending] = {}
-    leaves: dict[int, tuple[Tensor, Pending]] = {}
+    leaves: dict[int, tuple[Any, Pending]] = {}
 
     def arrive(tensor: Tensor, gradients: Pending) -> None:
         if not gradients or not tensor.requires_grad:
@@ -263,17 +262,17 @@ def pull_back(
 
 
 def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
-    from spmdsim.tensor.meta import Meta
-    from spmdsim.tensor.tensor import Tensor
-
     if gradient is None:
-        import numpy as np
-
         meta = Meta.of(result.layout.dual(), result.shape, result.dtype)
         world = result.world
         make = np.ones if world.has_data else world.empty
         shapes = [meta.layout.local_shape(meta.shape, rank) for rank in world.ranks]
-        return Tensor(world, meta, [make(shape, meta.held) for shape in shapes], origin=result.origin)
+        return type(result)(
+            world,
+            meta,
+            [make(shape, meta.held) for shape in shapes],
+            origin=result.origin,
+        )
     if gradient.shape != result.shape:
         raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
     return gradient if gradient.dtype == result.dtype else _converted(gradient, result.dtype)
@@ -281,12 +280,10 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
 
 def _converted(gradient: Tensor, dtype: np.dtype) -> Tensor:
     """A given gradient in the type of the result it is for."""
-    from spmdsim.tensor.tensor import Tensor
-
     whole = gradient.detach().to(gradient.layout.reduced)
     meta = whole.meta.of(whole.layout, whole.shape, dtype)
     world = whole.world
-    return Tensor(
+    return type(gradient)(
         world,
         meta,
         [_like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards],

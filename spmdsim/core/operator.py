@@ -1,4 +1,7 @@
-"""The operator: one declaration, from which layouts, gradients and costs follow."""
+"""The operator: one declaration, from which layouts, gradients and costs follow.
+
+Next: :mod:`spmdsim.core.apply`, how one is applied.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy, bind
+from spmdsim.core import elements
+from spmdsim.core.bind import bind
+from spmdsim.core.bound import BoundRule
+from spmdsim.core.layout import Layout
+from spmdsim.core.mesh import Mesh
+from spmdsim.core.rule import Rule
+from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError, context
-from spmdsim.layout.element_type import promoted
 
 if TYPE_CHECKING:
-    from spmdsim.tensor.tensor import Tensor
+    from spmdsim.core.tensor import Tensor
 
 Shape = tuple[int, ...]
 RuleSource = Rule | Callable[..., Any]
-Sizes = tuple[tuple[str, int], ...]
 
 #: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
 _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
@@ -42,13 +49,14 @@ class Context:
     rank: int
 
     @cached_property
-    def _layout(self) -> Layout:
-        return Layout(self.strategy.mesh, [self.strategy.axes_of(f) for f in self.bound.sizes])
-
-    @cached_property
     def _bounds(self) -> dict[str, tuple[int, int]]:
-        sizes = tuple(self.bound.sizes.values())
-        return dict(zip(self.bound.sizes, self._layout.bounds(sizes, self.rank)))
+        layout = Layout(self.strategy.mesh, [self.strategy.axes_of(f) for f in self.bound.sizes])
+        return dict(
+            zip(
+                self.bound.sizes,
+                layout.bounds(tuple(self.bound.sizes.values()), self.rank),
+            )
+        )
 
     def bounds(self, factor: str) -> tuple[int, int]:
         """``(start, stop)`` of this rank's part of a factor."""
@@ -62,7 +70,10 @@ class Context:
         """Global slices of an operand's shard; operand -1 is the first result."""
         term = self.bound.outputs[0] if operand < 0 else self.bound.inputs[operand]
         shape = self.bound.output_shapes[0] if operand < 0 else self.bound.shapes[operand]
-        layout = Layout(self.strategy.mesh, [[a for f in d for a in self.strategy.axes_of(f)] for d in term])
+        layout = Layout(
+            self.strategy.mesh,
+            [[a for f in d for a in self.strategy.axes_of(f)] for d in term],
+        )
         return layout.slices(shape, self.rank)
 
 
@@ -101,13 +112,17 @@ class Op:
     moves: bool = False
 
     def __call__(self, *tensors: Tensor, **params: Any) -> Any:
-        """Apply the operator; see :func:`spmdsim.tensor.apply.apply`."""
-        from spmdsim.tensor.apply import apply
+        """Apply the operator; see :func:`spmdsim.core.apply.apply`."""
+        from spmdsim.core.apply import apply
 
         return apply(self, tensors, params)
 
     def shard(
-        self, in_strategy: StrategyLike, out_strategy: Any = None, *, repeat: str = "right"
+        self,
+        in_strategy: StrategyLike,
+        out_strategy: Any = None,
+        *,
+        repeat: str = "right",
     ) -> ShardedOp:
         """The operator with a given strategy instead of the cheapest one.
 
@@ -120,7 +135,10 @@ class Op:
         return ShardedOp(self, freeze(in_strategy), freeze(out_strategy), repeat)
 
     def bind(
-        self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
+        self,
+        shapes: Sequence[Shape],
+        params: dict[str, Any],
+        dtypes: Sequence[np.dtype] | None = None,
     ) -> BoundRule:
         """The rule for these shapes, and what of it holds for these element types if they are given.
 
@@ -128,7 +146,7 @@ class Op:
             RuleError: the operands do not fit the rule.
         """
         with context(operator=self.name):
-            sizes: Sizes = ()
+            sizes: tuple[tuple[str, int], ...] = ()
             rule: Any = self.rule
             if not isinstance(rule, Rule):
                 rule = rule(*shapes, **params)
@@ -142,7 +160,7 @@ class Op:
         """Element type of the result."""
         if self.dtype is not None:
             return np.dtype(self.dtype(*dtypes, **params))
-        return promoted(*dtypes)
+        return elements.types.promoted(*dtypes)
 
     def typed(self, array: Any, dtype: np.dtype) -> Any:
         """A local result in the type that the operator declares.
@@ -173,7 +191,7 @@ class ShardedOp:
 
     def __call__(self, *tensors: Tensor, **params: Any) -> Any:
         """Apply the operator with this strategy."""
-        from spmdsim.tensor.apply import apply
+        from spmdsim.core.apply import apply
 
         return apply(self.op, tensors, params, self)
 
@@ -183,8 +201,6 @@ class ShardedOp:
         Raises:
             RuleError: it does not fit the rule, the shapes or the ranks.
         """
-        from spmdsim.layout.cuts import strategy_from_cuts
-
         given = self.in_strategy
         if isinstance(given, Strategy):
             bound.check(given)
@@ -203,18 +219,37 @@ class ShardedOp:
             for layout, shape in zip(given, bound.shapes):
                 layout.check_shape(shape)
             return bound.infer(given)
-        return strategy_from_cuts(bound, given, ranks, repeat=self.repeat)
+        return cuts.strategy(bound, given, ranks, self.repeat)
 
 
-@dataclass(frozen=True)
-class OwnedRows:
-    """As ``out_strategy`` of a lookup: exchange only the rows that others hold, straight into a layout.
-
-    Args:
-        layout: that of the result; nothing of it is pending.
-    """
+class OutStrategy:
+    """As ``out_strategy`` of an operator: what runs in the place of its local function, straight into a layout."""
 
     layout: Layout
+
+    def instead(
+        self,
+        bound: BoundRule,
+        wanted: Sequence[Layout],
+        computed: Layout,
+        params: dict[str, Any],
+    ) -> Any:
+        """Who runs it and its gradient (:class:`spmdsim.tensor.owned_rows.Lookup` is one), or None."""
+
+
+class Cuts:
+    """Who reads strategies written as numbers of pieces: :mod:`spmdsim.layout.cuts`, once it is loaded."""
+
+    def strategy(self, bound: BoundRule, given: Any, ranks: Any, repeat: str) -> Strategy:
+        """The strategy that cuts per operand mean."""
+        raise RuleError(f"a strategy is axes by factor, or a layout per operand, but got {given!r}")
+
+    def result_layout(self, given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
+        """The layout that cuts of a result mean."""
+        raise RuleError(f"the layout of a result is a layout, but got {given!r}")
+
+
+cuts = Cuts()
 
 
 class Mapping_(tuple):

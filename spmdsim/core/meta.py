@@ -1,21 +1,21 @@
-"""What is known of a tensor without its data: layout, shape, element type. Interned, so equal means identical."""
+"""What is known of a tensor without its data: layout, shape, element type. Interned, so equal means identical.
+
+Next: :mod:`spmdsim.core.tensor`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from spmdsim.bounded import Bounded
-from spmdsim.core import Layout
-from spmdsim.layout.element_type import held_type
+from spmdsim.core import elements
+from spmdsim.core.layout import Layout
 
-_Key = tuple[Layout, tuple[int, ...], np.dtype]
-_METAS: Bounded[_Key, Meta] = Bounded()
-"""The latest ones, found at once."""
-_ALIVE: WeakValueDictionary[_Key, Meta] = WeakValueDictionary()
+_ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
 """All that some tensor or recipe has: two of equal values would not be one object otherwise."""
 
 
@@ -25,8 +25,7 @@ class Meta:
     Equal values are one object: operators look their recipe up by identity, which costs nothing.
 
     Attributes:
-        held: the type of the arrays, see :func:`~spmdsim.layout.element_type.held_type`; but for pending values of
-            16-bit types it is ``dtype``.
+        held: the type of the arrays, see :meth:`~spmdsim.core.elements.ElementTypes.held`; mostly ``dtype``.
     """
 
     __slots__ = ("__weakref__", "dtype", "held", "layout", "shape")
@@ -44,19 +43,8 @@ class Meta:
             LayoutError: the layout is for another number of dims.
         """
         if type(shape) is tuple and isinstance(dtype, np.dtype):
-            known = _METAS.get((layout, shape, dtype))
-            if known is not None:
-                return known
-        key = (layout, tuple(int(n) for n in shape), np.dtype(dtype))
-        meta = _ALIVE.get(key)
-        if meta is None:
-            layout.check_shape(key[1])
-            meta = Meta.__new__(Meta)
-            meta.layout, meta.shape, meta.dtype = key
-            meta.held = held_type(layout, meta.dtype)
-            _ALIVE[key] = meta
-        _METAS[key] = meta
-        return meta
+            return interned(layout, shape, dtype)
+        return interned(layout, tuple(int(n) for n in shape), np.dtype(dtype))
 
     def with_layout(self, layout: Layout) -> Meta:
         """The same tensor laid out differently."""
@@ -65,6 +53,19 @@ class Meta:
     def __repr__(self) -> str:
         sizes = ",".join(map(str, self.shape))
         return f"{short_dtype(self.dtype)}[{sizes}] {self.layout.short()}"
+
+
+@lru_cache(maxsize=4096)
+def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
+    """The one Meta with these values; the latest are found at once."""
+    meta = _ALIVE.get((layout, shape, dtype))
+    if meta is None:
+        layout.check_shape(shape)
+        meta = Meta.__new__(Meta)
+        meta.layout, meta.shape, meta.dtype = layout, shape, dtype
+        meta.held = elements.types.held(layout, dtype)
+        _ALIVE[layout, shape, dtype] = meta
+    return meta
 
 
 def short_dtype(dtype: np.dtype) -> str:

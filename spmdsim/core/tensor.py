@@ -1,0 +1,225 @@
+"""The global tensor: one value, laid out over the ranks of a world.
+
+A program says what to compute on whole tensors; each process holds only the shards of the ranks it owns. What else a
+user's tensors can do (operators as symbols, files, pieces of any origin) is in :mod:`spmdsim.tensor`.
+
+Next: :mod:`spmdsim.core.operator`.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from spmdsim.core import elements
+from spmdsim.core.layout import Layout
+from spmdsim.core.mesh import Mesh
+from spmdsim.core.meta import Meta
+from spmdsim.core.reductions import identity, in_type
+from spmdsim.errors import LayoutError, UsageTypeError, WorldError
+
+if TYPE_CHECKING:
+    from spmdsim.core.route import Route
+    from spmdsim.core.tape import Node
+    from spmdsim.core.world import World
+
+T = TypeVar("T", bound="Tensor")
+
+
+class Tensor:
+    """A global tensor over a world. Its shards are never changed in place.
+
+    Attributes:
+        world: where it lives.
+        held: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
+            floats are float32 here: they are rounded once, when they are reduced.
+        sums: of a gradient that was added up in several calls, the sums in float32 before they were rounded.
+        requires_grad: whether :meth:`backward` computes a gradient for it.
+        grad: that gradient, laid out by the dual layout, after :meth:`backward`.
+        node: what computed it, when gradients are tracked.
+        origin: a number that says where its values come from, the same on all ranks that made the same tensors: which
+            one of its kind it was, or the operator and its operands' origins. 0 where nobody compares.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_tracked",
+        "grad",
+        "held",
+        "meta",
+        "name",
+        "node",
+        "origin",
+        "output",
+        "sums",
+        "world",
+    )
+
+    def __init__(
+        self,
+        world: Any,
+        meta: Meta,
+        shards: list[Any],
+        requires_grad: bool = False,
+        name: str = "",
+        origin: int = 0,
+    ) -> None:
+        self.world = world
+        self.meta = meta
+        self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
+        self._tracked = False
+        if requires_grad:
+            self._track(True)
+        self.name, self.origin = name, origin
+        self.grad: Any = None
+        self.node: Node | None = None
+        self.output = 0
+        self.sums: list[Any] | None = None
+
+    @classmethod
+    def from_global(
+        cls: type[T], source: Any, layout: Layout, world: World, *, requires_grad: bool = False
+    ) -> T:
+        """A tensor of which each rank takes its own piece of an array.
+
+        Along a partial axis the first rank takes the values and the others the reduction's identity.
+        """
+        world.check_mesh(layout.mesh)
+        array = np.asarray(source)
+        meta = Meta.of(layout, array.shape, array.dtype)
+        shards = []
+        for rank in world.ranks:
+            piece = array[layout.slices(array.shape, rank)].copy()
+            coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank))) if rank in layout.mesh else {}
+            if layout.reduce_op != "avg" and any(coords.get(axis) for axis in layout.partial_axes):
+                piece[...] = identity(str(layout.reduce_op), array.dtype)
+            shards.append(piece)
+        return cls(world, meta, shards, requires_grad, origin=world.origin(meta))
+
+    @property
+    def shards(self) -> list[Any]:
+        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``.
+
+        Raises:
+            WorldError: the ranks did not all call the same, so these may be wrong numbers.
+        """
+        self.world.settle()
+        return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)
+
+    def _track(self, wanted: bool) -> None:
+        if wanted and not elements.types.has_gradient(self.meta.dtype):
+            raise UsageTypeError(
+                f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
+            )
+        self._tracked = bool(wanted)
+
+    requires_grad = property(attrgetter("_tracked"), _track)
+
+    # -- what is known without data -------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """Where the pieces are."""
+        return self.meta.layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self.meta.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type."""
+        return self.meta.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.meta.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the global tensor."""
+        size = 1
+        for length in self.meta.shape:
+            size *= length
+        return size
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad" if self.requires_grad else ""
+        return f"Tensor({self.meta!r} on {self.layout.mesh}{grad})"
+
+    # -- layouts, data and gradients ------------------------------------------------------------------
+
+    def to(self: T, layout: Layout) -> T:
+        """The same tensor in another layout, by the cheapest redistribution."""
+        if layout == self.meta.layout:
+            return self
+        self.world.check_mesh(layout.mesh)
+        route = self.world.plan(self.meta.layout, layout, self.meta.shape, self.meta.dtype)
+        return follow(self, route)
+
+    def full(self) -> np.ndarray:
+        """The whole tensor as one array, on every process. It communicates; all ranks must call it.
+
+        Raises:
+            WorldError: the world holds no data; the ranks did not all call the same.
+        """
+        if not self.world.has_data:
+            raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
+        mesh = self.layout.mesh
+        if mesh.size != self.world.size:
+            mesh = Mesh((self.world.size,), ("world",))
+        everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
+        self.world.settle()
+        return np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
+
+    def detach(self: T) -> T:
+        """The same data without a gradient history."""
+        if self.node is None and not self.requires_grad:
+            return self
+        return type(self)(self.world, self.meta, self.held, name=self.name, origin=self.origin)
+
+    def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
+        """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
+
+        Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
+
+        Args:
+            gradient: the gradient of the final result with respect to this tensor; 1 for a tensor of one
+                element.
+            retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
+
+        Raises:
+            LayoutError: a gradient of another shape, or none for more than one element.
+            UsageTypeError: a second pass, where the first did not retain the graph.
+        """
+        from spmdsim.core.tape import backward
+
+        if gradient is None and self.size != 1:
+            raise LayoutError(
+                f"backward() without a gradient needs one element, but the shape is {self.shape}"
+            )
+        backward(self, gradient, retain_graph)
+
+
+def follow(tensor: T, route: Route, node: type[Any] | None = None) -> T:
+    """Run the steps of a route on a tensor, and remember the way back: the identity, or what ``node`` does."""
+    world, shards = tensor.world, tensor.held
+    meta = Meta.of(route.dst, route.shape_after, tensor.dtype)
+    for step in route.steps:
+        if meta.held is not meta.dtype and step.collective == "fill":  # what becomes pending here may grow
+            shards = in_type(shards, meta.held)
+        world.about = tensor.origin
+        shards = world.run(step, shards)
+    world.about = 0
+    if tensor.meta.held is not meta.held:
+        shards = in_type(shards, meta.held)
+    result = type(tensor)(world, meta, shards, origin=tensor.origin)
+    if tensor.requires_grad:
+        from spmdsim.core.tape import MoveNode
+
+        result.requires_grad, result.node = True, (node or MoveNode)(tensor)
+    return result
