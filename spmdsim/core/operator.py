@@ -237,7 +237,7 @@ class OutStrategy:
         """Who runs it and its gradient (:class:`spmdsim.tensor.owned_rows.Lookup` is one), or None."""
 
 
-class Cuts:
+class CutsReader:
     """Who reads strategies written as numbers of pieces: :mod:`spmdsim.layout.cuts`, once it is loaded."""
 
     def strategy(self, bound: BoundRule, given: Any, ranks: Any, repeat: str) -> Strategy:
@@ -249,7 +249,7 @@ class Cuts:
         raise RuleError(f"the layout of a result is a layout, but got {given!r}")
 
 
-cuts = Cuts()
+cuts = CutsReader()
 
 
 class Mapping_(tuple):

@@ -169,7 +169,7 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
     return Layout(computed.mesh, dims)
 
 
-class ShardCuts(operator.Cuts):
+class ShardCuts(operator.CutsReader):
     """This module, as who reads cuts for operators."""
 
     def strategy(self, bound: BoundRule, given: Any, ranks: Any, repeat: str) -> Strategy:

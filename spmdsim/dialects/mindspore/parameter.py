@@ -16,7 +16,6 @@ from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
-from spmdsim.nn import Uniform
 from spmdsim.nn.module import Initialiser
 from spmdsim.tensor import Tensor
 
