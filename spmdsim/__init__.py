@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from spmdsim.core import Rule as Rule
     from spmdsim.core import Shard as Shard
     from spmdsim.core import Strategy as Strategy
-    from spmdsim.core.operator import Op as Op
     from spmdsim.cost.machine import Machine as Machine
     from spmdsim.draw.show import show as show
     from spmdsim.errors import SpmdError as SpmdError
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from spmdsim.redistribution import plan as plan
     from spmdsim.redistribution.guard import forbid_redistribution as forbid_redistribution
     from spmdsim.simulation import simulate as simulate
+    from spmdsim.tensor import Op as Op
     from spmdsim.tensor import Tensor as Tensor
     from spmdsim.tensor.check import check as check
     from spmdsim.tensor.replicas import check_replicas as check_replicas
@@ -48,8 +48,7 @@ _HOMES = {
     **dict.fromkeys(("Layout", "Mesh", "Partial", "Replicate", "Shard"), "spmdsim.core"),
     **dict.fromkeys(("Rule", "Strategy"), "spmdsim.core"),
     **dict.fromkeys(("EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
-    "Op": "spmdsim.core.operator",
-    "Tensor": "spmdsim.tensor",
+    **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
     "check_replicas": "spmdsim.tensor.replicas",
     **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),

@@ -74,3 +74,10 @@ def test_functions_say_how_much_they_keep():
                         path,
                         node.name,
                     )
+
+
+def test_sizes_of_a_meta_are_integers_of_python():
+    """numpy's are equal to them, so that whoever asks first would decide for all."""
+    first = Meta.of(MESH(None), (np.int64(991),), np.dtype("f4"))
+    assert [type(size) for size in first.shape] == [int]
+    assert Meta.of(MESH(None), [991], "f4") is first

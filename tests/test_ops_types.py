@@ -17,8 +17,8 @@ from operator_types import BF16, MESH, ROWS, TYPES, Row, expected, rounding, val
 import spmdsim.ops as ops
 from spmdsim import LockStep, ShapeOnly, Tensor
 from spmdsim.core import Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import InputError, RuleError
+from spmdsim.tensor import Op
 
 WORLDS = LockStep(4), ShapeOnly(4)
 

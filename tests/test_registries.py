@@ -19,7 +19,6 @@ from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program
 from spmdsim.cli.main import COMMANDS
 from spmdsim.collectives import algorithm, algorithms, declare
 from spmdsim.collectives.algorithm import _REGISTER
-from spmdsim.core.operator import Op
 from spmdsim.cost import Machine, load_machine, parse_topology
 from spmdsim.cost.machine_file import MACHINES
 from spmdsim.cost.networks.spec import TOPOLOGIES
@@ -28,6 +27,7 @@ from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS
 from spmdsim.nn import Module
 from spmdsim.registry import Registry
+from spmdsim.tensor import Op
 
 PACKAGE = Path(spmdsim.__file__).parent
 HERE = Path(__file__).name

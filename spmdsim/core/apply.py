@@ -100,11 +100,7 @@ class Recipe:
 
 
 def make_recipe(
-    op: Op,
-    sharding: ShardedOp | None,
-    metas: Sequence[Meta],
-    params: dict[str, Any],
-    world: World,
+    op: Op, sharding: ShardedOp | None, metas: Sequence[Meta], params: dict[str, Any], world: World
 ) -> Recipe:
     """Derive the recipe of an operator call.
 
@@ -130,20 +126,7 @@ def make_recipe(
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
-    return Recipe(
-        op,
-        bound,
-        strategy,
-        plans,
-        inputs,
-        outputs,
-        finals,
-        active,
-        plain,
-        forward,
-        vjp,
-        instead,
-    )
+    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain, forward, vjp, instead)
 
 
 def _strategy(sharding: ShardedOp | None, bound: BoundRule, metas: Sequence[Meta], world: World) -> Strategy:
@@ -228,30 +211,15 @@ def apply(
 
 
 def _watched(
-    watcher: Any,
-    op: Op,
-    tensors: Sequence[Tensor],
-    params: dict[str, Any],
-    sharding: ShardedOp | None,
+    watcher: Any, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
 ) -> Any:
     changed, strategy = watcher.before(op, tensors, params, sharding)
     results = apply(changed, tensors, params, strategy, seen=True)
-    watcher.after(
-        op,
-        tensors,
-        params,
-        sharding,
-        results if isinstance(results, tuple) else (results,),
-    )
+    watcher.after(op, tensors, params, sharding, results if isinstance(results, tuple) else (results,))
     return results
 
 
-def _derive(
-    op: Op,
-    tensors: Sequence[Tensor],
-    params: dict[str, Any],
-    sharding: ShardedOp | None,
-) -> Recipe:
+def _derive(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Recipe:
     try:
         return make_recipe(op, sharding, [t.meta for t in tensors], params, tensors[0].world)
     except SpmdError as error:
@@ -285,12 +253,7 @@ def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> A
     else:
         computed = [recipe.instead.run(recipe, moved)]
     results = [
-        kind(
-            world,
-            meta,
-            shards,
-            origin=world.derived_origin(recipe, moved, k) if world.compares else 0,
-        )
+        kind(world, meta, shards, origin=world.derived_origin(recipe, moved, k) if world.compares else 0)
         for k, (meta, shards) in enumerate(zip(recipe.computed, computed))
     ]
     if any(tensor.requires_grad for tensor in moved):
@@ -312,12 +275,7 @@ def _bring(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
         return tensor
     # The same distribution under another name: only axes of size one differ.
     renamed = type(tensor)(
-        tensor.world,
-        wanted,
-        tensor.held,
-        tensor.requires_grad,
-        tensor.name,
-        tensor.origin,
+        tensor.world, wanted, tensor.held, tensor.requires_grad, tensor.name, tensor.origin
     )
     renamed.node, renamed.output = tensor.node, tensor.output
     if tensor.requires_grad and tensor.node is None:
@@ -374,10 +332,7 @@ def _shapes(world: Any, meta: Meta) -> list[Any]:
 
 
 def _track(
-    recipe: Recipe,
-    operands: Sequence[Tensor],
-    results: Sequence[Tensor],
-    params: dict[str, Any],
+    recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
 ) -> None:
     if recipe.op.vjp is None or not elements.types.has_gradient(results[0].dtype):
         return

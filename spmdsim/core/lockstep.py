@@ -3,7 +3,7 @@
 Reductions go through the members of a group in its order (their mesh coordinates). Ranks whose results are
 equal share one array, so thousands of ranks cost what their distinct pieces cost.
 
-This is the last file: from here on worlds, tensors and operators plug in.
+Next: :mod:`spmdsim.core.meta`, what is known of a tensor without its data.
 """
 
 from __future__ import annotations

@@ -90,9 +90,7 @@ class Mesh:
         return sizes if self.ranks is None else f"{sizes} on ranks {list(self.ranks)}"
 
     def __call__(
-        self,
-        *dims: str | Sequence[str] | None,
-        partial: Mapping[str, str] | str | Sequence[str] = (),
+        self, *dims: str | Sequence[str] | None, partial: Mapping[str, str] | str | Sequence[str] = ()
     ) -> Layout:
         """A layout on this mesh: per tensor dim an axis, several axes (major first) or None.
 

@@ -44,7 +44,7 @@ class Meta:
         """
         if type(shape) is tuple and isinstance(dtype, np.dtype):
             return interned(layout, shape, dtype)
-        return interned(layout, tuple(int(n) for n in shape), np.dtype(dtype))
+        return interned(layout, tuple(shape), np.dtype(dtype))
 
     def with_layout(self, layout: Layout) -> Meta:
         """The same tensor laid out differently."""
@@ -58,6 +58,7 @@ class Meta:
 @lru_cache(maxsize=4096)
 def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
     """The one Meta with these values; the latest are found at once."""
+    shape = tuple([int(n) for n in shape])  # numpy's integers are equal to Python's, and would stay
     meta = _ALIVE.get((layout, shape, dtype))
     if meta is None:
         layout.check_shape(shape)

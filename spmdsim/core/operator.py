@@ -51,12 +51,7 @@ class Context:
     @cached_property
     def _bounds(self) -> dict[str, tuple[int, int]]:
         layout = Layout(self.strategy.mesh, [self.strategy.axes_of(f) for f in self.bound.sizes])
-        return dict(
-            zip(
-                self.bound.sizes,
-                layout.bounds(tuple(self.bound.sizes.values()), self.rank),
-            )
-        )
+        return dict(zip(self.bound.sizes, layout.bounds(tuple(self.bound.sizes.values()), self.rank)))
 
     def bounds(self, factor: str) -> tuple[int, int]:
         """``(start, stop)`` of this rank's part of a factor."""
@@ -70,10 +65,7 @@ class Context:
         """Global slices of an operand's shard; operand -1 is the first result."""
         term = self.bound.outputs[0] if operand < 0 else self.bound.inputs[operand]
         shape = self.bound.output_shapes[0] if operand < 0 else self.bound.shapes[operand]
-        layout = Layout(
-            self.strategy.mesh,
-            [[a for f in d for a in self.strategy.axes_of(f)] for d in term],
-        )
+        layout = Layout(self.strategy.mesh, [[a for f in d for a in self.strategy.axes_of(f)] for d in term])
         return layout.slices(shape, self.rank)
 
 
@@ -118,11 +110,7 @@ class Op:
         return apply(self, tensors, params)
 
     def shard(
-        self,
-        in_strategy: StrategyLike,
-        out_strategy: Any = None,
-        *,
-        repeat: str = "right",
+        self, in_strategy: StrategyLike, out_strategy: Any = None, *, repeat: str = "right"
     ) -> ShardedOp:
         """The operator with a given strategy instead of the cheapest one.
 
@@ -135,10 +123,7 @@ class Op:
         return ShardedOp(self, freeze(in_strategy), freeze(out_strategy), repeat)
 
     def bind(
-        self,
-        shapes: Sequence[Shape],
-        params: dict[str, Any],
-        dtypes: Sequence[np.dtype] | None = None,
+        self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
         """The rule for these shapes, and what of it holds for these element types if they are given.
 
@@ -228,13 +213,9 @@ class OutStrategy:
     layout: Layout
 
     def instead(
-        self,
-        bound: BoundRule,
-        wanted: Sequence[Layout],
-        computed: Layout,
-        params: dict[str, Any],
+        self, bound: BoundRule, wanted: Sequence[Layout], computed: Layout, params: dict[str, Any]
     ) -> Any:
-        """Who runs it and its gradient (:class:`spmdsim.tensor.owned_rows.Lookup` is one), or None."""
+        """Who runs it and its gradient (:class:`spmdsim.tensor.owned_rows.RowLookup` is one), or None."""
 
 
 class CutsReader:

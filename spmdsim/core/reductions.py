@@ -2,6 +2,8 @@
 
 16-bit floats are accumulated in float32 in the order of the group and rounded once; all other types are
 accumulated in their own type. Integer sums wrap around as numpy's do.
+
+Next: :mod:`spmdsim.core.world`.
 """
 
 from __future__ import annotations

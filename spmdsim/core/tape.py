@@ -71,11 +71,7 @@ class OpNode(Node):
     __slots__ = ("params", "recipe", "results", "saved", "spent")
 
     def __init__(
-        self,
-        recipe: Recipe,
-        operands: Sequence[Tensor],
-        results: Sequence[Tensor],
-        params: dict[str, Any],
+        self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
     ) -> None:
         super().__init__(tuple(operands))
         self.recipe = recipe
@@ -113,21 +109,12 @@ class OpNode(Node):
                 ]
             else:
                 shards = self._local(dys, wanted)
-        known, origin = (
-            [x for x in (*dys, *self.operands) if x is not None],
-            world.derived_origin,
-        )
+        known = [x for x in (*dys, *self.operands) if x is not None]
+        kind, origin = type(known[0]), world.derived_origin
         return [
-            [
-                type(known[0])(
-                    world,
-                    meta,
-                    arrays,
-                    origin=origin(recipe, known, k + 1) if world.compares else 0,
-                )
-            ]
-            if meta is not None and arrays is not None
-            else []
+            []
+            if meta is None or arrays is None
+            else [kind(world, meta, arrays, origin=origin(recipe, known, k + 1) if world.compares else 0)]
             for k, (meta, arrays) in enumerate(zip(metas, shards))
         ]
 
@@ -202,10 +189,7 @@ def added(gradients: Sequence[Any], *, more_to_come: bool = False) -> Any:
     sums = [made[tuple(map(id, arrays))] for arrays in zip(*lists)]
     origin = first.world.derived_origin(None, gradients) if first.world.compares else 0
     total = type(first)(
-        first.world,
-        meta,
-        sums if kind is meta.held else in_type(sums, meta.held),
-        origin=origin,
+        first.world, meta, sums if kind is meta.held else in_type(sums, meta.held), origin=origin
     )
     if more_to_come and kind is not meta.held:
         total.sums = sums
@@ -267,12 +251,7 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
         world = result.world
         make = np.ones if world.has_data else world.empty
         shapes = [meta.layout.local_shape(meta.shape, rank) for rank in world.ranks]
-        return type(result)(
-            world,
-            meta,
-            [make(shape, meta.held) for shape in shapes],
-            origin=result.origin,
-        )
+        return type(result)(world, meta, [make(shape, meta.held) for shape in shapes], origin=result.origin)
     if gradient.shape != result.shape:
         raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
     return gradient if gradient.dtype == result.dtype else _converted(gradient, result.dtype)

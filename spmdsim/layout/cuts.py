@@ -56,11 +56,7 @@ def _check_unsplit(cut: int, dim: int, operand: int) -> None:
 
 
 def _distribute(
-    bound: BoundRule,
-    factors: tuple[str, ...],
-    cut: int,
-    found: dict[str, int],
-    where: str,
+    bound: BoundRule, factors: tuple[str, ...], cut: int, found: dict[str, int], where: str
 ) -> None:
     for k, factor in enumerate(factors):
         part = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
@@ -96,11 +92,7 @@ def strategy_from_cuts(
 
 
 def strategy_from_factors(
-    bound: BoundRule,
-    found: Mapping[str, int],
-    ranks: int | Sequence[int],
-    *,
-    repeat: str = "right",
+    bound: BoundRule, found: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
     """The strategy that cuts each factor into so many pieces, on a device matrix of one axis per factor.
 

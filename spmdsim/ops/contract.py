@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, alike, conj
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.worlds.pool import empty
 
 

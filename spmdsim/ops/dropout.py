@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Context, Op
 from spmdsim.errors import InputError
 from spmdsim.ops.declare import cast
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.element_types import fractional
 from spmdsim.tensor.random import uniform_block
 

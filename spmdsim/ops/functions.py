@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import alike, binary, conj, unary
 from spmdsim.ops.elementwise import stable_sigmoid
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import ordered
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Context, Op
 from spmdsim.errors import RuleError
 from spmdsim.redistribution.sparse_lookup import checked_ids
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.worlds.local_lookup import add_rows
 
 #: The factor that is looked up.

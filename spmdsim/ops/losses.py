@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import PASSES, Rule
-from spmdsim.core.operator import Op
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import _log_softmax
 from spmdsim.redistribution.sparse_lookup import checked_ids
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 
 
 def _dense(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

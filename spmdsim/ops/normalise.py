@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import PASSES, Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import in_fractions
@@ -22,7 +21,7 @@ from spmdsim.ops.reduce import as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.sparse_lookup import checked_ids
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 
 #: One dim, or several that are normalised together.
 Dim = int | tuple[int, ...]

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import PASSES, Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import norm_terms, row_rule
 from spmdsim.ops.reduce import Dims, normal_dims
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 
 
 def _rms_rule(x: tuple[int, ...], scale: tuple[int, ...], epsilon: float) -> Rule:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.ops.shape import reshape
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 
 
 def _rule(shape: tuple[int, ...], dim: int) -> Rule:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import ordered
 
 Dims = int | Sequence[int] | None

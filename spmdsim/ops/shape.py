@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import REDUCE_OPS, Layout, Rule
-from spmdsim.core.operator import Context, Op
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.sizes import integers
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.reduce import normal_dims
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.move import move
 
 Shape = tuple[int, ...]

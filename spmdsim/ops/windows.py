@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Context, Op
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import alike
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Op, Tensor
 
 Shape = tuple[int, ...]
 

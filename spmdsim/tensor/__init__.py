@@ -3,8 +3,9 @@
 Here core learns what it asks for: operands that are no tensors, ``.shard`` cuts; element types come with the worlds.
 """
 
+from spmdsim.core.operator import Context, Op, ShardedOp
 from spmdsim.layout import cuts as cuts
 from spmdsim.tensor import operands as operands
 from spmdsim.tensor.tensor import Tensor
 
-__all__ = ["Tensor"]
+__all__ = ["Context", "Op", "ShardedOp", "Tensor"]

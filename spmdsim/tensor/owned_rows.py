@@ -26,11 +26,7 @@ class OwnedRows(OutStrategy):
     layout: Layout
 
     def instead(
-        self,
-        bound: BoundRule,
-        wanted: Sequence[Layout],
-        computed: Layout,
-        params: dict[str, Any],
+        self, bound: BoundRule, wanted: Sequence[Layout], computed: Layout, params: dict[str, Any]
     ) -> RowLookup | None:
         """The lookup; None where every rank has the whole table."""
         if not wanted[1].dims[0]:

@@ -20,11 +20,7 @@ class Watcher:
     """Base of watchers; both methods may be overridden."""
 
     def before(
-        self,
-        op: Op,
-        tensors: Sequence[Tensor],
-        params: dict[str, Any],
-        sharding: ShardedOp | None,
+        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
         """Called before an operator runs; gives the operator and strategy to run instead."""
         return op, sharding

@@ -16,13 +16,7 @@ from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
-from spmdsim.trace.events import (
-    Asked,
-    CollectiveEvent,
-    group_size,
-    received_counts,
-    sent_counts,
-)
+from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,10 +155,7 @@ class World(world.World):
             algorithm = self.algorithms.get(step.collective)
         if algorithm is not None:
             dtype = shards[0].dtype
-            algorithm, kind = (
-                self._algorithm(step, dtype, algorithm),
-                accumulator(step.op, dtype),
-            )
+            algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
             if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
                 from spmdsim.core.reductions import in_type
 
@@ -213,24 +204,9 @@ class World(world.World):
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
 
-    def _emit(
-        self,
-        step: Step,
-        dtype: np.dtype,
-        algorithm: str | None,
-        start: float,
-        seconds: float,
-    ) -> None:
+    def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
         moved = self._moved(step, dtype, algorithm)
-        self._event(
-            step,
-            dtype,
-            algorithm,
-            start,
-            received_counts(step, self.ranks),
-            moved,
-            seconds,
-        )
+        self._event(step, dtype, algorithm, start, received_counts(step, self.ranks), moved, seconds)
 
     def _event(
         self,
@@ -283,10 +259,7 @@ class World(world.World):
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """What a step that ran moved; in a world without processes, what it amounts to."""
         if algorithm is None:
-            received, sent = (
-                received_counts(step, self.ranks),
-                sent_counts(step, self.ranks),
-            )
+            received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
         else:
             from spmdsim.worlds.emulated import emulation
 
@@ -298,11 +271,7 @@ class World(world.World):
         return Moved([count * size for count in received], [count * size for count in sent])
 
     def _moved_rows(
-        self,
-        step: RowStep,
-        dtype: np.dtype,
-        planned: Sequence[int],
-        peers: Sequence[Peers],
+        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
         """The same for a step of rows, of which ``planned`` and ``peers`` say what each owned rank received."""
         sent = dict.fromkeys(self.ranks, 0)
@@ -310,19 +279,12 @@ class World(world.World):
             for peer, count in some:
                 sent[peer] = sent.get(peer, 0) + count
         size = dtype.itemsize
-        return Moved(
-            [count * size for count in planned],
-            [sent[rank] * size for rank in self.ranks],
-        )
+        return Moved([count * size for count in planned], [sent[rank] * size for rank in self.ranks])
 
     # -- choices ------------------------------------------------------------------------------------
 
     def use(
-        self,
-        *,
-        algorithm: str | None = None,
-        replicated: str | None = None,
-        **algorithms: str | None,
+        self, *, algorithm: str | None = None, replicated: str | None = None, **algorithms: str | None
     ) -> Restore:
         """Run collectives by emulated algorithms: ``world.use(all_reduce="ring")``, ``world.use(algorithm="auto")``.
 

@@ -99,7 +99,7 @@ CASES += [
         "raises in an operator of the user's", "death",
         """
         from spmdsim.core import Rule
-        from spmdsim.core.operator import Op
+        from spmdsim.tensor import Op
         def forward(v):
             if bad: raise RuntimeError("operator failed")  # @here
             return v * 2
