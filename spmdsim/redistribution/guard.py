@@ -13,6 +13,8 @@ from spmdsim.errors import PlanError
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan
 
+_modes: list[str] = []
+
 
 class RedistributionWarning(UserWarning):
     """An operator moved data to bring an operand into the layout it needs."""
@@ -32,21 +34,23 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
     """
     if mode not in ("raise", "warn", "allow"):
         raise PlanError(f"forbid_redistribution takes 'raise', 'warn' or 'allow', not {mode!r}")
-    guards.append(lambda operator, plan: _implicit(mode, operator, plan))
+    _modes.append(mode)
+    guards.append(implicit)
     try:
         yield
     finally:
         guards.pop()
+        _modes.pop()
 
 
-def _implicit(mode: str, operator: str, plan: Plan) -> None:
+def implicit(operator: str, plan: Plan) -> None:
     """Called before an operator redistributes an operand."""
-    if mode == "allow" or not plan.max_nbytes:
+    if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
         return
     text = (
         f"{operator} would move an operand of shape {plan.shape} from {plan.src} to {plan.dst}: "
         f"{plan.max_nbytes} bytes to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
     )
-    if mode == "raise":
+    if _modes[-1] == "raise":
         raise PlanError(text)
     warnings.warn(text, RedistributionWarning, stacklevel=4)
