@@ -15,10 +15,11 @@ from spmdsim.tensor.checkpoint import save
 
 pytest.importorskip("mpi4py")
 from spmdsim.worlds import MPIWorld
+from spmdsim.worlds.mpi import waiting
 from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board
 from spmdsim.worlds.mpi.calls import EVERY, Calls
 from spmdsim.worlds.mpi.fingerprint import Record
-from spmdsim.worlds.mpi.waiting import absence, stuck
+from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
 
 
 class World:
@@ -121,6 +122,17 @@ def test_who_has_not_come_is_known(ranks):
     call(ranks[2])
     assert ranks[0].arrived(0) == [0, 2]
     assert ranks[1].board.numbers[ranks[1].start + BEGUN] == 0
+
+
+def test_ranks_that_go_on_while_others_are_read_do_not_wait_for_one_another(ranks, monkeypatch):
+    """What is read one after the other may look like a circle that there never was."""
+    others = [Calls(one.board, "another", (0, 1, 2), (0, 1, 2), World(), False) for one in ranks]
+    for rank, (one, other) in enumerate(zip(ranks, others)):
+        (other if rank == 1 else one).begin(7)
+    board = ranks[1].board
+    assert held_up(board) == {0, 1, 2}
+    monkeypatch.setattr(waiting.time, "sleep", lambda _: ranks[0].begin(7))
+    assert held_up(board) == set()
 
 
 def test_ranks_that_wait_for_one_another_are_told_once_by_what_they_do(ranks):

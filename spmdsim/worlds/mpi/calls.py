@@ -296,8 +296,8 @@ def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int
         numbers[tensors + k] = tensor
         numbers[lines + k] = line
         numbers[begins + k] = clock()
-        numbers[inside] = here
         calls.number = numbers[begun] = number + 1
+        numbers[inside] = here  # the last one: else it would seem to wait in the call before
         return number
 
     def end(number: int) -> None:

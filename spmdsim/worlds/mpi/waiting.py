@@ -81,9 +81,12 @@ def _begun(board: Board, place: int, key: int, number: int) -> bool:
 
 
 def held_up(board: Board) -> set[int]:
-    """The same, asked twice where some are on other nodes: what is known of those is not all of one moment."""
+    """The same, asked twice: what is read of ranks one after the other, or copied from other nodes, is not of one moment.
+
+    Who is in the same call before and after was in it all the time, and so what was read between was so at one time.
+    """
     held = stuck(board)
-    if not held or not board.far:
+    if not held:
         return held
     before = [board.waits(place) for place in sorted(held)]
     time.sleep(AGAIN)
