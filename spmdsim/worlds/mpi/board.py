@@ -88,11 +88,11 @@ class Board:
         self.numbers[PROCESS] = os.getpid()
 
     def name(self, places: tuple[int, ...]) -> str:
-        """Tells the next world of these ranks from earlier ones; all of its ranks have made the same ones."""
+        """Tells the next world of these ranks from earlier ones; all of its ranks have begun the same ones."""
         return f"{places} {self._worlds[places]}"
 
     def made(self, places: tuple[int, ...]) -> None:
-        """A world of these ranks was made."""
+        """These ranks met to make a world."""
         self._worlds[places] += 1
 
     # -- this rank writes ---------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ class Calls:
         told: whether somebody was told already that ranks disagree or do not come.
         settled: how many there were when they were last compared.
         far: the places of members on other nodes.
+        awake: whether this rank waits for the others where it looks around itself, and not inside of MPI.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class Calls:
         "_found",
         "_lock",
         "_tensor_words",
+        "awake",
         "begin",
         "board",
         "end",
@@ -93,7 +95,7 @@ class Calls:
         strict: bool,
     ) -> None:
         self.board, self.members, self.places = board, members, places
-        self.number, self.settled, self.told = 0, 0, False
+        self.number, self.settled, self.told, self.awake = 0, 0, False, False
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
         self.kinds: Bounded[int, None] = Bounded(KINDS)

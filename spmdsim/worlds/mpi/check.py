@@ -206,6 +206,13 @@ class Checker:
         Raises:
             WorldError: they are not before the deadline, or never can be.
         """
+        calls.awake = True
+        try:
+            self._wait(calls, number, there)
+        finally:
+            calls.awake = False
+
+    def _wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
         begin = time.monotonic()
         look = begin + LOOK
         while not there():
@@ -285,9 +292,9 @@ def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
     checker, failed = Checker(world, None, *found, "auto", deadline, "making "), True
     try:
         with checker.together(f"a new world of {comm.Get_size()} ranks"):
+            checker.board.made(checker.places)  # they met: whatever comes of it, the next time is another one
             yield
         failed = False
-        checker.board.made(checker.places)
     finally:
         checker.close(failed)
 

@@ -104,7 +104,7 @@ def absence(board: Board, calls: Calls, number: int, how: str = NEVER) -> str:
     if not missing:
         return f"all ranks came to {what}, and wait there"
     others = [
-        (ranks, text if len(ranks) == 1 else f"are {text[3:]}" if text.startswith("is ") else text)
+        (ranks, text if len(ranks) == 1 else _of_several(text))
         for ranks, text in sides((rank, where_is(board, place, calls)) for rank, place in missing)
     ]
     places = "; ".join(f"{name_ranks(ranks)} {text}" for ranks, text in others[:4])
@@ -114,6 +114,12 @@ def absence(board: Board, calls: Calls, number: int, how: str = NEVER) -> str:
             f"ranks wait for one another: {name_ranks(there)} {there_are} in {what}; {places}{calls.parted()}"
         )
     return f"{name_ranks([rank for rank, _ in missing])} {how} to {what}; {places}{calls.parted()}"
+
+
+def _of_several(text: str) -> str:
+    verb, rest = text.split(" ", 1)
+    several = {"is": "are", "was": "were", "has": "have"}.get(verb, verb)
+    return f"{several} {rest}"
 
 
 def where_is(board: Board, place: int, calls: Calls) -> str:
@@ -197,7 +203,7 @@ class Watch:
                 continue
             calls, deadline = known
             waited = time.monotonic() - since
-            text = self._why(calls, now[1], waited, deadline)
+            text = None if calls.awake else self._why(calls, now[1], waited, deadline)
             if text is not None and board.waits(board.me) == now:
                 self.end(text)
             elif waited > (signs + 1) * SIGNS and self._speaks(calls, now[1]):
