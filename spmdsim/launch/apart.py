@@ -132,6 +132,8 @@ class Apart:
             self._process = 0
 
     def __del__(self) -> None:
+        if sys is None or sys.is_finalizing():
+            return  # modules go already; the process ends with this one
         self.close()
         for number in (self._answers, self._questions):
             os.close(number)
