@@ -6,13 +6,14 @@ Each has the two methods of :class:`spmdsim.cost.CostModel` and takes the same a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spmdsim.cost.closed_forms import message_bytes, received_per_message
 
 
-class PublishedModel:
+class PublishedModel(ABC):
     """What the models have in common; where a system does not count computation, it is free."""
 
     def seconds(
@@ -29,10 +30,11 @@ class PublishedModel:
         received_per_message(collective, group_size)  # refuses what is no collective
         return self._cost(collective, group_size, nbytes, tuple(axes or ()), copied)
 
+    @abstractmethod
     def _cost(
         self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
     ) -> float:
-        raise NotImplementedError
+        """The same, for collectives that there are."""
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
         """Cost of one local operator."""
