@@ -55,7 +55,7 @@ def noted(board, place):
     """All that can be read of a rank."""
     groups = dict(board.groups(place))
     calls = {
-        (key, number): [int(board.areas[place][at + 4 + what * RING + number % RING]) for what in range(3)]
+        (key, number): [int(board.areas[place][at + 4 + number % RING * 5 + what]) for what in range(3)]
         for at, key in groups.items()
         for number in board.kept(place, at)
     }

@@ -30,7 +30,7 @@ LINES = 8192
 #: Bytes for what numbers mean, in words.
 TEXT = 1 << 20
 
-#: What stands in a rank's area before its groups: whether it left, the group that it waits in now (counted from 1),
+#: What stands in a rank's area before its groups: whether it left, the group that it called last (counted from 1),
 #: its process, the bytes of its words, how many times they began anew, how many places of groups were ever taken,
 #: whether it writes what all ranks called, in copies the state of its process, and whether it says why the job ends.
 LEFT, INSIDE, PROCESS, WORDS, ANEW, PLACES, WRITES, SEEN, SPEAKS = range(9)
@@ -38,7 +38,7 @@ HEAD = 12
 #: What stands before a group's calls: its number, how many were begun, and how many were compared with everybody.
 KEY, BEGUN, COMPARED = range(3)
 _GROUP_HEAD = 4
-#: What is kept of a call, each in a column: the number that must agree, the tensor that is in it, the line, begin, end.
+#: What is kept of a call, in a row: the number that must agree, the tensor that is in it, the line, begin, end.
 AGREED, TENSOR, LINE, BEGIN, END = range(5)
 COLUMNS = 5
 
@@ -123,7 +123,7 @@ class Board:
         self._retired.append((at - HEAD) // GROUP)
 
     def inside(self, at: int) -> int:
-        """The number that says that this rank waits in the group whose numbers begin there."""
+        """The number of the group whose numbers begin there, counted from 1."""
         return (at - HEAD) // GROUP + 1
 
     def leave(self, how: int) -> None:
@@ -212,10 +212,11 @@ class Board:
     def waits(self, place: int) -> tuple[int, int] | None:
         """The group, and the number of its call, that a rank is in now."""
         inside = self.state(place, INSIDE)
-        if not inside:
-            return None
         at, numbers = HEAD + (inside - 1) * GROUP, self.areas[place]
-        return numbers[at + KEY], numbers[at + BEGUN] - 1
+        number = numbers[at + BEGUN] - 1 if inside else -1
+        if number < 0 or numbers[column(at, END, number)] >= numbers[column(at, BEGIN, number)]:
+            return None
+        return numbers[at + KEY], number
 
     def words(self, place: int, number: int) -> str | None:
         """What a rank says that a number means."""
@@ -241,5 +242,5 @@ class Board:
 
 
 def column(at: int, what: int, number: int) -> int:
-    """Where a column of a call stands, of the group whose numbers begin at ``at``."""
-    return at + _GROUP_HEAD + what * RING + number % RING
+    """Where something about a call stands, of the group whose numbers begin at ``at``."""
+    return at + _GROUP_HEAD + number % RING * COLUMNS + what

@@ -7,6 +7,7 @@ first one on; only when, and by whom, is a matter of time.
 
 from __future__ import annotations
 
+import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_lines
 from spmdsim.worlds.mpi.board import (
     AGREED,
-    BEGIN,
     BEGUN,
+    COLUMNS,
     COMPARED,
     END,
     INSIDE,
@@ -32,13 +33,13 @@ from spmdsim.worlds.mpi.board import (
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record, differences
-from spmdsim.worlds.mpi.lines import instructions, name, remember
+from spmdsim.worlds.mpi.lines import name, user_frame
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.check import Checker
 
 #: Calls after which a group's are compared, if nobody asked before.
-EVERY = 32
+EVERY = 64
 #: Kinds of calls that are remembered to have been made.
 KINDS = 4096
 #: Calls before the one that ranks disagree about that are told, too.
@@ -138,8 +139,9 @@ class Calls:
                 k = since % RING
                 many = min(until - since, RING - k)
                 a, b = column(mine, AGREED, since), column(at, AGREED, since)
-                if numbers[a : a + many].tobytes() != theirs[b : b + many].tobytes():
-                    wrong = next(i for i in range(many) if numbers[a + i] != theirs[b + i]) + since
+                these, those = (n[k : k + many * COLUMNS : COLUMNS] for n, k in ((numbers, a), (theirs, b)))
+                if these.tobytes() != those.tobytes():
+                    wrong = next(i for i in range(many) if these[i] != those[i]) + since
                     first = wrong if first is None else min(first, wrong)
                     break
                 since += many
@@ -266,44 +268,35 @@ class Calls:
 def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int], Callable[[int], None]]:
     """What notes that a call begins and that it ends; closures, since they are on the way of every call."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
-    clock, this_frame, last, known, told = (
-        time.monotonic_ns,
-        sys._getframe,
-        RING - 1,
-        instructions.get,
-        board.lines.get,
-    )
-    inside, here, begun = INSIDE, board.inside(start), start + BEGUN
-    agreed, tensors, lines, begins, ends = (column(start, k, 0) for k in (AGREED, TENSOR, LINE, BEGIN, END))
+    clock, this_frame, last, told = time.monotonic_ns, sys._getframe, RING - 1, board.lines.get
+    ends, begun, here = column(start, END, 0), start + BEGUN, board.inside(start)
+    rows, row = column(start, 0, 0) * numbers.itemsize, COLUMNS * numbers.itemsize
+    write = struct.Struct("qqqq").pack_into  # what agrees, the tensor, the line and the begin
+    code, first, depth = user_frame(None)[1]
 
     def begin(digest: int) -> int:
-        number = calls.number
-        k = number & last  # in a ring of a power of two
-        tensor = world.about
-        line = 0
-        frame: FrameType | None = this_frame(1)
-        while frame is not None:  # as ``this_line``, without a call
-            first = known(id(frame.f_code))
-            if first is None:
-                first = remember(frame)
-            if first:
-                line = told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
-                break
-            frame = frame.f_back
+        nonlocal code, first, depth
+        try:  # most often from the same function as before: the frames between need not be looked at
+            frame: FrameType | None = this_frame(depth)
+        except ValueError:
+            frame = None
+        if frame is None or frame.f_code is not code:
+            frame, (code, first, depth) = user_frame(this_frame(1))
+            depth += 1
+        tensor, line = world.about, 0
+        if frame is not None:
+            line = told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
         if strict:
             words = board.words(board.me, digest)
             digest ^= number_of(source_lines())
             board.tell(digest, words or "")
-        numbers[agreed + k] = digest ^ tensor
-        numbers[tensors + k] = tensor
-        numbers[lines + k] = line
-        numbers[begins + k] = clock()
+        number = calls.number
+        write(numbers, rows + (number & last) * row, digest ^ tensor, tensor, line, clock())
         calls.number = numbers[begun] = number + 1
-        numbers[inside] = here  # the last one: else it would seem to wait in the call before
+        numbers[INSIDE] = here  # the last one: else it would seem to wait in the call before
         return number
 
     def end(number: int) -> None:
-        numbers[inside] = 0
-        numbers[ends + (number & last)] = clock()
+        numbers[ends + (number & last) * COLUMNS] = clock()
 
     return begin, end

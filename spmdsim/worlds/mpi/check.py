@@ -18,7 +18,7 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import DONE, FAILED, INSIDE, Board
+from spmdsim.worlds.mpi.board import COLUMNS, DONE, END, FAILED, RING, Board, column
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
 from spmdsim.worlds.mpi.fingerprint import Record, digest
@@ -233,11 +233,11 @@ class Checker:
     def _reach(self, calls: Calls) -> None:
         """Wait until what members on other nodes noted is known up to this rank's last call: their data may be quicker."""
         number, numbers = calls.number - 1, self.board.numbers
-        numbers[INSIDE] = self.board.inside(calls.start)
+        numbers[column(calls.start, END, number)] = 0  # as if it were still in it
         try:
             self.wait(calls, number, lambda: calls.came(number, calls.far))
         finally:
-            numbers[INSIDE] = 0
+            numbers[column(calls.start, END, number)] = time.monotonic_ns()
 
     def _missing(self, calls: Calls, number: int, how: str) -> NoReturn:
         calls.told = True
@@ -311,18 +311,25 @@ class Check:
         """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
         if self.checker.mode is True:
             return lambda array: self.run(run, contiguous(array))
-        calls, digest, begin, end = self.calls, self.call.digest, self.calls.begin, self.calls.end
+        calls, digest, begin = self.calls, self.call.digest, self.calls.begin
+        numbers, ends, last, clock = (
+            self.checker.board.numbers,
+            column(calls.start, END, 0),
+            RING - 1,
+            time.monotonic_ns,
+        )
         compare, every = self._compare, 1 if self.call.large else EVERY
 
         def checked(array: np.ndarray) -> np.ndarray:
             number = begin(digest)
             try:
                 result = run(array if array.flags.c_contiguous else contiguous(array))
-            except MPI.Exception:  # such as a message that is longer than expected
-                self.checker.compare(calls)
+            except BaseException as error:
+                calls.end(number)
+                if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
+                    self.checker.compare(calls)
                 raise
-            finally:
-                end(number)
+            numbers[ends + (number & last) * COLUMNS] = clock()  # as ``end``, without a call
             if number % every == 0:
                 compare()
             return result

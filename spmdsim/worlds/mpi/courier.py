@@ -54,12 +54,12 @@ class Address(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """A stretch of a rank's area: whose, where, and whether the numbers are times."""
+    """A stretch of a rank's area: whose, where, and whether the numbers are calls."""
 
     place: int
     at: int
     numbers: bytes
-    times: bool = False
+    calls: bool = False
 
 
 class Courier:
@@ -116,8 +116,8 @@ class Courier:
                 return
             while _receive(asks, 1) == _ASKS:
                 patches = b"".join(
-                    _PATCH.pack(place, at, len(numbers), times) + numbers
-                    for place, at, numbers, times in news.patches()
+                    _PATCH.pack(place, at, len(numbers), calls) + numbers
+                    for place, at, numbers, calls in news.patches()
                 )
                 asks.sendall(_REPLY.pack(time.monotonic_ns(), len(patches)) + patches)
 
@@ -157,11 +157,8 @@ class News:
             if (known, sent) != (key, begun):
                 self._calls[place, at] = key, begun
             for first, many in stretches(max(sent - 1, begun - RING, 0), begun):
-                for what in range(COLUMNS):
-                    begins = column(at, what, first)
-                    yield Patch(
-                        place, begins, numbers[begins : begins + many].tobytes(), what in (BEGIN, END)
-                    )
+                begins = column(at, 0, first)
+                yield Patch(place, begins, numbers[begins : begins + many * COLUMNS].tobytes(), True)
             yield Patch(place, at, np.array([key, begun, compared]).tobytes())
         yield Patch(place, 0, head.tobytes())
 
@@ -231,11 +228,13 @@ class Node:
             self._shift = now - asked, (asked + now) // 2 - then
         self._heard = time.monotonic()
         while reply:
-            place, at, length, times = _PATCH.unpack(reply[: _PATCH.size])
+            place, at, length, calls = _PATCH.unpack(reply[: _PATCH.size])
             data = bytes(reply[_PATCH.size : _PATCH.size + length])
-            if times:
-                clock = np.frombuffer(data, np.int64)
-                data = np.where(clock, clock + self._shift[1], 0).tobytes()
+            if calls:
+                rows = np.frombuffer(data, np.int64).reshape(-1, COLUMNS).copy()
+                clock = rows[:, [BEGIN, END]]
+                rows[:, [BEGIN, END]] = np.where(clock, clock + self._shift[1], 0)
+                data = rows.tobytes()
             board.put(place, at, data)
             reply = reply[_PATCH.size + length :]
 

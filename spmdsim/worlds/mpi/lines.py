@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import count
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.bounded import Bounded
 from spmdsim.sides import number_of
@@ -24,6 +24,33 @@ _codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: instructions.pop(id(
 _numbers = count(1)
 
 
+class UserFrame(NamedTuple):
+    """Where on the stack the user's program is.
+
+    Attributes:
+        code: the code of the function; None if no function is the user's.
+        first: where the numbers of its instructions begin.
+        depth: how many frames below are not the user's.
+    """
+
+    code: CodeType | None
+    first: int
+    depth: int
+
+
+def user_frame(frame: FrameType | None) -> tuple[FrameType | None, UserFrame]:
+    """The first frame of the user's from this one on."""
+    depth = 0
+    while frame is not None:
+        first = instructions.get(id(frame.f_code))
+        if first is None:
+            first = remember(frame)
+        if first:
+            return frame, UserFrame(frame.f_code, first, depth)
+        frame, depth = frame.f_back, depth + 1
+    return None, UserFrame(None, 0, depth)
+
+
 def this_line(board: Board, depth: int = 1) -> int:
     """The number of the user's line that called, the same on all ranks; 0 if there is none.
 
@@ -31,15 +58,10 @@ def this_line(board: Board, depth: int = 1) -> int:
         board: where the line is told in words, the first time.
         depth: frames to leave out.
     """
-    frame: FrameType | None = sys._getframe(depth)
-    while frame is not None:
-        first = instructions.get(id(frame.f_code))
-        if first is None:
-            first = remember(frame)
-        if first:
-            return board.lines.get(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
-        frame = frame.f_back
-    return 0
+    frame, user = user_frame(sys._getframe(depth))
+    if frame is None:
+        return 0
+    return board.lines.get(user.first + frame.f_lasti) or name(frame, user.first + frame.f_lasti, board)
 
 
 def remember(frame: FrameType) -> int:
