@@ -48,6 +48,14 @@ def lazy(
     raise not_covered(package, name, [*exports, *functions, *submodules], nearest)
 
 
+def listed(
+    package: str, exports: Collection[str], submodules: Collection[str] = (), table: str = ""
+) -> list[str]:
+    """What ``dir()`` of a package lists: the names that :func:`lazy` gives with the same arguments."""
+    functions = import_module(f"{package}.{table}").FUNCTIONS if table else {}
+    return sorted({*exports, *functions, *submodules})
+
+
 def exported(**modules: str) -> dict[str, str]:
     """The submodule of every public name, from the names of every submodule."""
     return {name: module for module, names in modules.items() for name in names.split()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from spmdsim.dialects import lazy
+from spmdsim.dialects import lazy, listed
 
 #: Public name -> the submodule that has it.
 EXPORTS: dict[str, str] = {
@@ -76,4 +76,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *EXPORTS])
+    return listed(__name__, EXPORTS, SUBMODULES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects import exported, lazy
+from spmdsim.dialects import exported, lazy, listed
 
 #: Public name -> the submodule that has it.
 EXPORTS = exported(
@@ -42,4 +42,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *EXPORTS])
+    return listed(__name__, EXPORTS, SUBMODULES, "functions")

@@ -50,4 +50,4 @@ def names() -> list[str]:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *names()])
+    return names()

@@ -4,7 +4,7 @@ from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.paddle.functions import NETWORK_TABLE, TABLE, lifted
 
 #: Those of the table that have a layer, and log_softmax.
-NAMES = sorted({*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)})
-globals().update({name: lifted({**TABLE, **NETWORK_TABLE}[name].call) for name in NAMES})
+__all__ = sorted({*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)})
+globals().update({name: lifted({**TABLE, **NETWORK_TABLE}[name].call) for name in __all__})
 
-__getattr__ = refusal(__name__, NAMES)
+__getattr__ = refusal(__name__, __all__)
