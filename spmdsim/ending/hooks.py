@@ -6,6 +6,7 @@ there on several ranks.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
@@ -19,7 +20,16 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from spmdsim.ending.notes import job_folder
-from spmdsim.ending.stop import active_world, describe, end_job, exit_code, exit_words, leave_together, stop
+from spmdsim.ending.stop import (
+    active_world,
+    describe,
+    end_before_mpi,
+    end_job,
+    exit_code,
+    exit_words,
+    leave_together,
+    stop,
+)
 
 _left_with: list[tuple[int, str]] = []
 
@@ -39,6 +49,8 @@ def protect(name: str | None = None) -> None:
     hook_callbacks()
     hook_exceptions(name)
     hook_exit()
+    process = os.getpid()
+    atexit.register(lambda: end_before_mpi(left_with()[0]) if os.getpid() == process else None)
 
 
 def hook_exit() -> None:
@@ -88,6 +100,8 @@ def hook_failing_quick_exit() -> None:
             os.write(
                 2, f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {where}\n".encode()
             )
+        if comm is None and os.getpid() == process:
+            end_before_mpi(status)
         now(status)
 
     os._exit = quick_exit
@@ -143,6 +157,7 @@ def hook_exceptions(name: str | None = None) -> None:
     def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not _several():
             sys.__excepthook__(kind, error, trace)
+            _left_with[:] = [(exit_code(error), kind.__name__)]
             return
         try:
             code = stop(error.with_traceback(trace), name or Path(sys.argv[0]).name)

@@ -7,6 +7,7 @@ and its traceback drowns or is never seen.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import threading
 import time
@@ -31,6 +32,13 @@ FORWARD_SECONDS = 0.2
 
 ENDED_SECONDS = 5.0
 """How long ending the job may take, by the starter or by MPI, before this rank goes by itself."""
+
+BEFORE_MPI = "left before it started MPI,"
+"""What a rank did that the others may wait for in vain."""
+
+ALONE_SECONDS, APART_SECONDS = 1.0, 0.1
+"""Given to the other ranks to fail, too, and to say why, before one that fails ends the job by its launcher; and more
+for each rank, so that one of them comes first."""
 
 READER_LEFT = 141
 """Exit code when the reader of the output has left, as shells have it."""
@@ -148,8 +156,9 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         return leave(code)
     if found_rank is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
         return _leave_quietly(error, code)
-    noted = note_failure(found_rank.rank if found_rank else 0, code)
     comm = active_world()
+    cause = f"{BEFORE_MPI} by {text}" if quiet_exit and comm is None else ""
+    noted = note_failure(found_rank.rank if found_rank else 0, code, cause)
     if comm is None and join is not None and found_rank and not quiet_exit:
         comm = join(text, code)
     if comm is None or (comm.size == 1 and found_rank and found_rank.size > 1):
@@ -229,6 +238,22 @@ def leave_together(code: int) -> NoReturn:
         kill(code)
     time.sleep(ENDED_SECONDS)
     _exit(code)
+
+
+def end_before_mpi(code: int) -> None:
+    """Have a launcher that speaks PMI end the job: the others wait in MPI's start for this rank, which never comes.
+
+    Such launchers take a rank that fails before it has started MPI for one that needs none.
+    """
+    found = detect()
+    if not code or found is None or "mpi4py.MPI" in sys.modules or job_folder() is not None:
+        return
+    time.sleep(ALONE_SECONDS + APART_SECONDS * min(found.rank, 20))  # where all fail, one says so
+    write(f"rank {found.rank} of {found.size} {BEFORE_MPI} with code {code}, the job ends")
+    with suppress(OSError, KeyError, ValueError):
+        descriptor = int(os.environ["PMI_FD"])
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            os.write(descriptor, f"cmd=abort exitcode={code}\n".encode())
 
 
 def end_job(text: str, code: int) -> NoReturn:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from spmdsim.ending.notes import ENDING, FAILED_DIR, LOG_DIR, Failure, began, failures, note_begin
+from spmdsim.ending.stop import BEFORE_MPI
 from spmdsim.errors import InputError, WorldError
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.leftovers import sweep
@@ -67,11 +68,13 @@ def start_command(
         recorded = Recorded(environment)
         code = wait(command, environment, log_dir, partial(job_ends, folder, ranks), by, recorded)
         clear_up(began(folder), hurried=code == 0)
-        failed = worst(failures(folder), ranks)
+        notes = failures(folder)
+        failed = worst(notes, ranks)
     if failed is not None or code:
         recorded.say()
     if failed is not None:
-        if failed.cause:
+        alike = len(notes) == ranks and len({note.code for note in notes}) == 1
+        if failed.cause and not (alike and failed.cause.startswith(BEFORE_MPI)):  # they have all said why
             sys.stderr.write(f"rank {failed.rank} of {ranks} {failed.cause}, the job ends\n")
         if log_dir is not None:
             sys.stderr.write(log_tail(log_dir, failed.rank, failed.code))

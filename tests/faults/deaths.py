@@ -76,6 +76,17 @@ CASES += [
         "raises before MPI is there", "death", "begins()\n", (WHO, "{here}", "broken early"),
         ways=(LAUNCH,), top="if bad:\n    begins()\n    raise ValueError('broken early')  # @here\n", seconds=15,
     ),
+    *(
+        Case(
+            f"{how} before MPI is started", "death", "begins()\n", (WHO, *says),
+            top=f"import spmdsim\nif bad:\n    begins()\n    {what}\n", seconds=15,
+        )
+        for how, what, says in (
+            ("raises", "raise ValueError('broken early')  # @here", ("{here}", "broken early")),
+            ("sys.exit(3)", "sys.exit(3)", ()),
+            ("os._exit(5)", "os._exit(5)", ()),
+        )
+    ),
     Case(
         "killed before MPI is there", "death", "begins()\n", (WHO,), (), top="if bad:\n    begins()\n    os.kill(os.getpid(), 9)\n",
         seconds=15,
