@@ -157,6 +157,29 @@ def test_a_model_trains_by_one_call_as_with_a_step_of_ones_own(world, capsys):
 
 
 @pytest.mark.ranks(2)
+def test_a_model_takes_the_settings_of_the_parallel_network_it_is_given(world, capsys):
+    """The whole batch, gradients of two ranks added up: steps of one process at twice the rate."""
+
+    def train(where, rate, wrap):
+        ms.set_seed(5)
+        with use_world(where):
+            net = Net()
+            data = ds.NumpySlicesDataset((X.astype("f4"), IDS), ["x", "y"]).batch(4)
+            optimizer = nn.SGD(net.trainable_params(), rate)
+            model = ms.Model(wrap(net), nn.CrossEntropyLoss(), optimizer)
+            model.train(3, data, callbacks=ms.train.LossMonitor())
+            return [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+
+    def parallel(net):
+        found = ms.AutoParallel(net)
+        found.dataset_strategy("full_batch")
+        return found
+
+    expected = train(LockStep(1), 0.4, lambda net: net)
+    np.testing.assert_allclose(train(world, 0.2, parallel), expected, rtol=1e-5)
+
+
+@pytest.mark.ranks(2)
 def test_cells_know_their_parameters(world):
     with use_world(world):
         net = Net()
@@ -209,6 +232,7 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
     ms.set_seed(1)
     with use_world(world):
         net = ms.AutoParallel(Wide(), parallel_mode="recursive_programming")
+        net.dataset_strategy("full_batch")
         first, second = net(x).full(), net(x).full()
         found = net.network.found(x)
         assert [operator.configured for operator in found.graph.operators] == [None] * 3
@@ -219,6 +243,7 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
         configured = Wide()
         configured.matmul1.shard(((1, 1), (1, 4)))
         net = ms.AutoParallel(configured, parallel_mode="sharding_propagation")
+        net.dataset_strategy("full_batch")
         net(x), net(x)
         assert [s.parts(f) for s, f in zip(net.network.found(x).choice.strategies, ("n", ".0", "k"))] == [
             4,

@@ -23,7 +23,11 @@ def examples_on_path(monkeypatch):
 
 
 def single_process_losses(steps: int) -> list[float]:
-    """The tutorial's network in one process with plain numpy, from the same first values."""
+    """The tutorial's network in one process with plain numpy, from the same first values.
+
+    Every rank is given the same rows and the gradients of eight are added up: one process takes steps of eight times the
+    rate. (The rank's own slice of a weight is as it would be of the whole: no rule but the sum is used here.)
+    """
     import spmdsim.dialects.mindspore as ms
     from spmdsim import LockStep
     from spmdsim.core import Mesh
@@ -35,9 +39,10 @@ def single_process_losses(steps: int) -> list[float]:
         for i, shape in enumerate([(784, 512), (512, 512), (512, 10)], 1):
             setattr(cell, f"fc{i}_weight", ms.Parameter(ms.initializer("normal", shape, ms.float32)))
         weights = [p.place(Mesh((1,), ("one",))(None, None)).full() for p in cell.get_parameters()]
-    reference = Reference(weights, 1e-2)
+    reference = Reference(weights, 8e-2)
     import operator_parallel
 
+    ms.set_seed(1)
     data = iter(operator_parallel.create_dataset(32))
     losses = []
     for _ in range(steps):

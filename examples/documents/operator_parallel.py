@@ -3,7 +3,8 @@
     spmdsim launch -n 8 --log-dir log_output examples/documents/operator_parallel.py
     python examples/documents/operator_parallel.py --lockstep      without MPI
 
-DATA_PATH names a folder with MNIST's IDX files; without it scikit-learn's handwritten digits are used.
+DATA_PATH names a folder with MNIST's IDX files, such as mnist_files.py writes; without it scikit-learn's handwritten digits
+are used. loss_column.py prints the losses beside the tutorial's, for several settings.
 """
 
 import os
@@ -56,16 +57,25 @@ class Network(nn.Cell):
         return logits
 
 
-def train(make_network=Network, epochs=1, steps=None, parallel_mode="semi_auto"):
+def train(
+    make_network=Network,
+    epochs=1,
+    steps=None,
+    parallel_mode="semi_auto",
+    learning_rate=1e-2,
+    make_dataset=create_dataset,
+    configure=lambda parallel_net: None,
+):
+    """The tutorial's training; what can be given is what users of it change. Returns the losses."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.runtime.set_memory(max_size="28GB")
     init()
     ms.set_seed(1)
-    data_set = create_dataset(32)
+    data_set = make_dataset(32)
 
     with no_init_parameters():
         net = make_network()
-        optimizer = nn.SGD(net.trainable_params(), 1e-2)
+        optimizer = nn.SGD(net.trainable_params(), learning_rate)
     loss_fn = nn.CrossEntropyLoss()
 
     def forward_fn(data, target):
@@ -81,6 +91,7 @@ def train(make_network=Network, epochs=1, steps=None, parallel_mode="semi_auto")
         return loss_value
 
     parallel_net = AutoParallel(train_step, parallel_mode=parallel_mode)
+    configure(parallel_net)
 
     losses = []
     for epoch in range(epochs):

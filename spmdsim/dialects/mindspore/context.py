@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial, wraps
 from typing import Any
 
+from spmdsim.dialects.mindspore.settings import DEFAULTS, checked_strategy, chosen, outermost
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -21,20 +23,10 @@ class ParallelMode:
     AUTO_PARALLEL = "auto_parallel"
 
 
-#: What can be set, with its default.
-_DEFAULTS: dict[str, Any] = {
-    "parallel_mode": ParallelMode.STAND_ALONE,
-    "search_mode": "recursive_programming",
-    "gradients_mean": False,
-    "full_batch": True,
-    "dataset_strategy": "full_batch",
-    "device_num": None,
-    "global_rank": None,
-}
 #: Settings that change speed or files only, and are accepted.
 _IGNORED = {
     "all_reduce_fusion_config", "auto_parallel_search_mode", "comm_fusion", "enable_alltoall", "group_ckpt_save_file",
-    "loss_repeated_mean", "parameter_broadcast", "strategy_ckpt_config", "strategy_ckpt_save_file",
+    "parameter_broadcast", "strategy_ckpt_config", "strategy_ckpt_save_file",
 }  # fmt: skip
 _NEAREST = {
     "enable_parallel_optimizer": "spmdsim.nn.sharded_over(axis), the optimiser state split by layout",
@@ -42,7 +34,6 @@ _NEAREST = {
     "strategy_ckpt_load_file": ".shard on the primitives",
     "auto_parallel_context": "set_auto_parallel_context",
 }
-_set: dict[str, Any] = dict(_DEFAULTS)
 _other: dict[str, Any] = {"mode": PYNATIVE_MODE, "device_target": "CPU", "device_id": 0}
 
 
@@ -70,7 +61,8 @@ def set_auto_parallel_context(**settings: Any) -> None:
 
     ``parallel_mode="semi_auto_parallel"`` is what every program does here: operators run with their strategies,
     all others are data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the function that is
-    searched. ``gradients_mean`` changes nothing: gradients are always those of the global loss.
+    searched. ``dataset_strategy``, ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect
+    (:mod:`spmdsim.dialects.mindspore.settings`) on programs that are not stand-alone.
 
     Raises:
         InputError: a setting that is not covered, or a value that cannot be had.
@@ -79,10 +71,14 @@ def set_auto_parallel_context(**settings: Any) -> None:
         if name in _NEAREST and value not in (1, False, None, ""):
             raise InputError(f"{name}={value!r} is not covered by this dialect; nearest: {_NEAREST[name]}")
         _check(name, value)
-        if name in _DEFAULTS:
-            _set[name] = value
+        if name in DEFAULTS:
+            chosen[name] = value
         elif name not in _IGNORED and name not in _NEAREST:
-            _found(_DEFAULTS, name)
+            _found(DEFAULTS, name)
+        if name == "full_batch":
+            chosen["dataset_strategy"] = "full_batch" if value else "data_parallel"
+        elif name == "dataset_strategy":
+            chosen["full_batch"] = value == "full_batch"
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
@@ -91,14 +87,13 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     Raises:
         InputError: nothing of that name.
     """
-    value = _found(_set, attr_key)
+    value = _found(chosen, attr_key)
     return current_world().size if attr_key == "device_num" and value is None else value
 
 
 def reset_auto_parallel_context() -> None:
     """All defaults again."""
-    _set.clear()
-    _set.update(_DEFAULTS)
+    chosen.update(DEFAULTS)
 
 
 def _found(settings: dict[str, Any], name: str, refusal: str = "no setting is called {!r}") -> Any:
@@ -119,8 +114,10 @@ def _check(name: str, value: Any) -> None:
         )
     if name == "device_num" and value is not None and value != current_world().size:
         raise InputError(f"device_num is {value}, but {current_world().size} ranks are running")
-    if name in ("dataset_strategy", "full_batch") and value not in ("full_batch", True):
-        raise InputError(f"data is given as 'full_batch', not {value!r}: every rank keeps its piece of it")
+    if name in ("full_batch", "gradients_mean", "loss_repeated_mean") and not isinstance(value, bool):
+        raise UsageTypeError(f"{name} is True or False, not {value!r}")
+    if name == "dataset_strategy":
+        checked_strategy(value)
 
 
 class _Runtime:
@@ -134,8 +131,8 @@ runtime = _Runtime()
 
 
 def jit(function: Any = None, **options: Any) -> Any:
-    """Accepted and ignored, with or without arguments: functions run as they are."""
-    return (lambda given: given) if function is None else function
+    """Functions run as they are; with or without options, which change speed only."""
+    return partial(jit, **options) if function is None else wraps(function)(partial(outermost, function))
 
 
 __all__ = [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.settings import outermost, parallel
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import has_gradient
@@ -30,6 +33,9 @@ def value_and_grad(
         weights: parameters, such as ``optimizer.parameters`` (a tuple of gradients), or one.
         has_aux: accepted for compatibility.
 
+    In a parallel program the gradients are those of the sum of all ranks' losses, or their mean
+    (:mod:`spmdsim.dialects.mindspore.settings`).
+
     Raises:
         InputError: neither inputs nor weights, or a position that there is not.
     """
@@ -39,7 +45,7 @@ def value_and_grad(
     places = () if grad_position is None else grad_position
     positions = (places,) if isinstance(places, int) else tuple(places)
 
-    def wrapped(*inputs: Any) -> tuple[Any, Any]:
+    def both(*inputs: Any) -> tuple[Any, Any]:
         given = list(inputs)
         for k in positions:
             if not -len(given) <= k < len(given):
@@ -50,16 +56,23 @@ def value_and_grad(
                 parameter.tensor.grad = None
         result = fn(*given)
         loss = result[0] if isinstance(result, tuple) else result
-        if loss.size != 1:
-            import spmdsim.ops as ops
-
-            loss = ops.sum(loss)  # as MindSpore: every element counts with a gradient of one
-        nn.backward(loss)
-        of_inputs = tuple(given[k].grad for k in positions)
-        of_weights = tuple(p.tensor.grad if p.tensor is not None else None for p in wanted)
+        settings = parallel()
+        times = 1 if settings is None else settings.factor(loss)
+        nn.backward(loss if loss.size == 1 else ops.sum(loss))  # every element counts with a gradient of one
+        of_inputs = tuple(_times(given[k].grad, times) for k in positions)
+        of_weights = tuple(
+            None
+            if p.tensor is None
+            else _times(p.tensor.grad, times if settings is None else times / settings.divisor(p.layout))
+            for p in wanted
+        )
         return result, _shaped(of_inputs, of_weights, grad_position, weights)
 
-    return wrapped
+    return partial(outermost, both)
+
+
+def _times(gradient: Tensor | None, times: float) -> Tensor | None:
+    return gradient if gradient is None or times == 1 else ops.multiply(gradient, times)
 
 
 def grad(

@@ -13,19 +13,39 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn.module import Initialiser
 from spmdsim.tensor import Tensor
 
 _seed = [0, 0]
+#: The seed of shuffled rows, in the order in which it was set last.
+rows_seed = [0]
 
 
 def set_seed(seed: int) -> None:
-    """The seed of all parameters created afterwards, and of dropout; parameters without a name count from 0 again."""
-    _seed[:] = [int(seed), 0]
+    """The seed of all parameters created afterwards, of dropout, of shuffled rows and of ``numpy.random``.
+
+    Parameters without a name count from 0 again.
+
+    Raises:
+        UsageTypeError: (a TypeError) no integer.
+        InputError: (a ValueError) a negative one, or one of more than 32 bits.
+    """
+    checked_seed(seed)
+    _seed[:] = [seed, 0]
+    rows_seed[0] = seed
+    np.random.seed(seed)  # the program's own numbers, as MindSpore does
     Parameter._count = 0
+
+
+def checked_seed(seed: Any) -> None:
+    """Refuse what is no seed."""
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
+        raise UsageTypeError(f"a seed is an integer, not {seed!r}")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"a seed is in 0..{2**32 - 1}, not {seed}")
 
 
 def next_seed() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.dialects.mindspore.nn import TrainOneStepCell, WithLossCell
-from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
+from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.missing import refusal
 from spmdsim.errors import InputError
 
@@ -41,7 +41,7 @@ class Model:
     """A network with its loss and optimiser.
 
     Args:
-        network: a cell; with its loss inside if ``loss_fn`` is left out.
+        network: a cell, or an ``AutoParallel`` around it; with its loss inside if ``loss_fn`` is left out.
         loss_fn: the loss.
         optimizer: the optimiser.
         metrics: must be left out.
@@ -53,10 +53,12 @@ class Model:
         if metrics:
             raise InputError("Model has no metrics here; nearest: compute them from Model.predict")
         self.network = network
-        self._step = None
+        self._step: Any = None
         if optimizer is not None:
-            inside = network if loss_fn is None else WithLossCell(network, loss_fn)
-            self._step = AutoParallel(TrainOneStepCell(inside, optimizer))
+            wrapped = network if isinstance(network, AutoParallel) else None
+            inside = network if wrapped is None else wrapped.program
+            cell = TrainOneStepCell(inside if loss_fn is None else WithLossCell(inside, loss_fn), optimizer)
+            self._step = cell if wrapped is None else wrapped.around(cell)
 
     def train(
         self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False, **_: Any
@@ -72,7 +74,7 @@ class Model:
         for number in range(1, epoch + 1):
             loss = None
             for step, batch in enumerate(train_dataset, 1):
-                loss = self._step(*batch)
+                loss = numbers(self._step(*batch))
                 for callback in told:
                     callback.step_end(number, step, loss)
             for callback in told:

@@ -1,25 +1,29 @@
 """``mindspore.dataset``: rows in batches, with transforms.
 
-Batches come in order on every rank (MindSpore shuffles MNIST by default): the whole batch is given to every rank,
-and the network keeps its piece of it.
+Rows are shuffled unless ``shuffle=False``, in an order of ``mindspore.set_seed`` that is the same on every rank.
 """
 
 from __future__ import annotations
 
-from spmdsim.dialects.mindspore.dataset import transforms, vision
+from spmdsim.dialects.mindspore.dataset import config, transforms, vision
+from spmdsim.dialects.mindspore.dataset.mnist import MnistDataset
+from spmdsim.dialects.mindspore.dataset.order import Shuffle
 from spmdsim.dialects.mindspore.dataset.sets import (
     Dataset,
     GeneratorDataset,
-    MnistDataset,
     NumpySlicesDataset,
 )
 from spmdsim.dialects.missing import refusal
 
 __all__ = [
-    "Dataset", "GeneratorDataset", "MnistDataset", "NumpySlicesDataset", "transforms", "vision",
+    "Dataset", "GeneratorDataset", "MnistDataset", "NumpySlicesDataset", "Shuffle", "config", "transforms", "vision",
 ]  # fmt: skip
 __getattr__ = refusal(
     __name__,
     __all__,
-    dict.fromkeys(("Cifar10Dataset", "ImageFolderDataset", "TFRecordDataset"), "NumpySlicesDataset"),
+    {
+        **dict.fromkeys(("Cifar10Dataset", "ImageFolderDataset", "TFRecordDataset"), "NumpySlicesDataset"),
+        **dict.fromkeys(("RandomSampler", "SequentialSampler"), "shuffle="),
+        "DistributedSampler": "num_shards= and shard_id=",
+    },
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.settings import outermost
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn import Module, ModuleList, Sequential
 
@@ -24,7 +25,7 @@ class Cell(Module):
             self.get_parameters()
             for _, cell in self.cells_and_names():
                 cell.__dict__["_named"] = True
-        return super().__call__(*inputs, **options)
+        return outermost(super().__call__, *inputs, **options)
 
     def construct(self, *inputs: Any, **options: Any) -> Any:
         """Compute; defined by each cell."""

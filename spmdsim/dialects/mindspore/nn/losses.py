@@ -13,6 +13,7 @@ from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.gradient import value_and_grad
 from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.primitive import to_tensor
+from spmdsim.dialects.mindspore.settings import LOCAL_MEAN, LOCAL_SUM
 from spmdsim.errors import InputError
 from spmdsim.nn import losses
 from spmdsim.redistribution.sparse_lookup import checked_ids
@@ -63,7 +64,14 @@ def _labels(labels: Any, logits: Tensor) -> Tensor:
 class CrossEntropyLoss(_Loss):
     """Mean (or sum, or none) of minus the log-probability of each label.
 
-    Labels are class numbers, or probabilities in the shape of the logits.
+    Labels are class numbers, or probabilities in the shape of the logits. The mean is that of a rank's own rows, which
+    decides how often it counts in a parallel program (:mod:`spmdsim.dialects.mindspore.settings`).
+
+    Args:
+        weight: one per class.
+        ignore_index: labels that do not count.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: the share of every label that is spread evenly over all classes.
     """
 
     def __init__(
@@ -74,22 +82,74 @@ class CrossEntropyLoss(_Loss):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
-        if weight is not None or label_smoothing or ignore_index != -100:
-            raise InputError(
-                "CrossEntropyLoss has no weight, ignore_index or label_smoothing here; nearest: reduction='none'"
-            )
+        if not 0 <= label_smoothing <= 1:
+            raise InputError(f"label_smoothing is in [0, 1], not {label_smoothing}")
+        self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
         """``[batch, classes]``, ``[batch]`` or ``[batch, classes]`` -> ``[]``."""
         given = to_tensor(logits)
         given = given.to(given.layout.reduced)
-        if not isinstance(labels, Tensor) and np.ndim(labels) < given.ndim:
-            # On the whole, so that all ranks say the same.
-            checked_ids(np.asarray(labels), given.shape[-1], what="classes")
-        known = _labels(labels, given)
-        if known.ndim < given.ndim:
-            return self._reduced(core.cross_entropy(given, known, "none"))
-        return self._reduced(core.negative(core.sum(core.multiply(known, core.log_softmax(given)), -1)))
+        weight = None if self.weight is None else self._weights(given)
+        if np.ndim(labels) == given.ndim if not isinstance(labels, Tensor) else labels.ndim == given.ndim:
+            return self._of_probabilities(given, _labels(labels, given), weight)
+        if weight is None and not self.label_smoothing and not self._ignores(labels):
+            found = self._reduced(core.cross_entropy(given, self._classes(labels, given), "none"))
+            found.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
+            return found
+        return self._of_some(given, labels, weight)
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        values = np.asarray(self.weight, logits.dtype)
+        if values.shape != logits.shape[-1:]:
+            raise InputError(f"weight has one number per class, {logits.shape[-1]}, not shape {values.shape}")
+        return Tensor.from_global(values, Layout.replicated(logits.layout.mesh, 1), logits.world)
+
+    def _ignores(self, labels: Any) -> bool:
+        """Whether there may be labels that do not count: of a tensor's nobody knows all."""
+        if isinstance(labels, Tensor):
+            return self.ignore_index != -100
+        return bool((np.asarray(labels) == self.ignore_index).any())
+
+    @staticmethod
+    def _classes(labels: Any, logits: Tensor) -> Tensor:
+        if not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
+            checked_ids(np.asarray(labels), logits.shape[-1], what="classes")
+        return _labels(labels, logits)
+
+    def _of_probabilities(self, logits: Tensor, known: Tensor, weight: Tensor | None) -> Tensor:
+        share = self.label_smoothing
+        if share:
+            known = core.add(core.multiply(known, 1 - share), share / logits.shape[-1])
+        logs = core.log_softmax(logits)
+        logs = logs if weight is None else core.multiply(logs, weight)
+        return self._reduced(core.negative(core.sum(core.multiply(known, logs), -1)))
+
+    def _of_some(self, logits: Tensor, labels: Any, weight: Tensor | None) -> Tensor:
+        """Where labels are ignored, weighted or smoothed: the mean is that of the weights of the labels that count."""
+        if isinstance(labels, Tensor):
+            counts = core.cast(core.not_equal(labels, self.ignore_index), logits.dtype)
+            classes = core.where(core.equal(labels, self.ignore_index), 0, labels)
+        else:
+            array = np.asarray(labels)
+            counts = _labels((array != self.ignore_index).astype(logits.dtype), logits)
+            classes = self._classes(np.where(array == self.ignore_index, 0, array), logits)
+        weights = counts if weight is None else core.multiply(core.gather(weight, classes), counts)
+        found = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
+        if self.reduction == "mean":
+            found = core.divide(_total(found), _total(weights))
+        elif self.reduction == "sum":
+            found = _total(found)
+        share, number = self.label_smoothing, logits.shape[-1]
+        if not share:
+            return found
+        spread = core.multiply(core.negative(core.sum(core.log_softmax(logits), -1)), counts)
+        return core.add(core.multiply(found, 1 - share), core.multiply(self._reduced(spread), share / number))
+
+
+def _total(x: Tensor) -> Tensor:
+    found = core.sum(x)
+    return found.to(found.layout.reduced)
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):

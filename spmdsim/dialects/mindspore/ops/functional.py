@@ -81,11 +81,14 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     return primitive("Dropout")(1 - p)(x)[0] if training and p else x
 
 
-def cross_entropy(logits: Any, labels: Any, reduction: str = "mean") -> Any:
-    """Cross entropy with class numbers."""
+def cross_entropy(
+    input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """Cross entropy with class numbers, or with probabilities."""
     from spmdsim.dialects.mindspore.nn import CrossEntropyLoss
 
-    return CrossEntropyLoss(reduction=reduction)(logits, labels)
+    return CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target)
 
 
 def _like(name: str, x: Any, dtype: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from spmdsim.auto_parallel.execute import Parallelised
 from spmdsim.dialects.host import host
+from spmdsim.dialects.mindspore.settings import Parallel, checked_strategy, within
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
@@ -15,11 +17,14 @@ MODES = ("semi_auto", "sharding_propagation", "recursive_programming")
 
 #: Methods that change speed, files or logs only.
 _IGNORED = (
-    "comm_fusion", "disable_strategy_file_only_for_trainable_params", "dump_local_norm", "enable_device_local_norm",
-    "enable_fp32_communication", "enable_gradients_mean", "print_local_norm", "set_group_ckpt_save_file",
-    "disable_loss_repeated_mean", "transformer_opt",
+    "comm_fusion", "disable_gradient_fp32_sync", "disable_strategy_file_only_for_trainable_params",
+    "enable_fp32_communication", "transformer_opt",
 )  # fmt: skip
 _NEAREST = {
+    **dict.fromkeys(
+        ("dump_local_norm", "enable_device_local_norm", "print_local_norm"), "spmdsim.nn.global_norm"
+    ),
+    "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
     "hsdp": "spmdsim.nn.sharded_over(axis), the optimiser state split by layout",
     "pipeline": "one stage",
     "load_param_strategy_file": ".shard on the primitives",
@@ -47,24 +52,46 @@ class AutoParallel:
     def __init__(self, network: Callable[..., Any], parallel_mode: str = "semi_auto") -> None:
         if parallel_mode not in MODES:
             raise InputError(f"no parallel_mode is called {parallel_mode!r}; there are {', '.join(MODES)}")
+        self.program = network
         if parallel_mode != "semi_auto":
             network = Parallelised(network, parallel_mode)
         self.network = network
         self.parallel_mode = parallel_mode
+        self.settings = Parallel()
 
-    def dataset_strategy(self, config: Any = "full_batch") -> None:
-        """How data is given: ``"full_batch"`` (every rank is given the whole batch and keeps its piece).
+    def dataset_strategy(self, config: Any) -> None:
+        """How data is given to each rank.
+
+        Args:
+            config: ``"data_parallel"``, where nothing is said: what a rank is given is its rows of a batch that is as
+                many times as long as there are ranks. ``"full_batch"``: every rank is given the whole batch and keeps its
+                piece. A tuple of cuts or a Layout per input: what a rank is given is its slice of the input.
 
         Raises:
-            InputError: another strategy.
+            ValueError: None, or another word.
+            TypeError: anything else.
         """
-        if config != "full_batch":
-            raise InputError(
-                f"data is given as 'full_batch', not {config!r}: every rank keeps its piece of it"
-            )
+        self._set(dataset_strategy=checked_strategy(config))
+
+    def enable_gradients_mean(self) -> None:
+        """Gradients of parameters are means over the ranks that hold the same slice, not sums."""
+        self._set(gradients_mean=True)
+
+    def disable_loss_repeated_mean(self) -> None:
+        """A loss that all ranks compute whole counts once per rank."""
+        self._set(loss_repeated_mean=False)
+
+    def around(self, network: Callable[..., Any]) -> AutoParallel:
+        """Another network with the same settings."""
+        other = AutoParallel(network, self.parallel_mode)
+        other.settings = self.settings
+        return other
+
+    def _set(self, **changes: Any) -> None:
+        self.settings = replace(self.settings, **changes)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("network", "parallel_mode"):
+        if name.startswith("_") or name in ("network", "parallel_mode", "program", "settings"):
             raise AttributeError(name)
         if name in _IGNORED:
             return lambda *arguments, **options: None
@@ -73,16 +100,23 @@ class AutoParallel:
             return getattr(inner, name)
         from spmdsim.dialects.missing import not_covered
 
-        raise not_covered("mindspore.AutoParallel", name, ("dataset_strategy", *_IGNORED), _NEAREST)
+        raise not_covered(
+            "mindspore.AutoParallel",
+            name,
+            (*(word for word in dir(type(self)) if word[0] != "_"), *_IGNORED),
+            _NEAREST,
+        )
 
     def __call__(self, *inputs: Any) -> Any:
         """One call; results of one element come back as numbers, the same on every rank."""
-        return _numbers(self.network(*inputs))
+        with within(self.settings):
+            return numbers(self.network(*self.settings.given(inputs)))
 
 
-def _numbers(value: Any) -> Any:
+def numbers(value: Any) -> Any:
+    """Tensors of one element as numbers, the same on every rank."""
     if isinstance(value, Tensor) and value.size == 1:
         return host(value.full().reshape(()))
     if isinstance(value, tuple):
-        return tuple(_numbers(item) for item in value)
+        return tuple(numbers(item) for item in value)
     return value
