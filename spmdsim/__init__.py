@@ -72,8 +72,6 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'spmdsim' has no attribute {name!r}")
-    if name == "Tensor":
-        import_module("spmdsim.ops")  # gives tensors their operators
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -17,8 +17,8 @@ from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
 from spmdsim.launch import abort
 from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
-from spmdsim.launch.environment import Launched
 from spmdsim.launch.mpi import Launcher, missing, related, vendor_in
+from spmdsim.launcher import Launched
 
 
 @pytest.fixture

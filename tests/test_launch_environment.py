@@ -10,7 +10,8 @@ import pytest
 from spmdsim.errors import WorldError
 from spmdsim.launch import checks, environment, start
 from spmdsim.launch.checks import check_size
-from spmdsim.launch.environment import Launched, blas_threads, detect, mpi_settings, prepare
+from spmdsim.launch.environment import blas_threads, mpi_settings, prepare
+from spmdsim.launcher import Launched, detect
 
 
 @pytest.mark.parametrize(

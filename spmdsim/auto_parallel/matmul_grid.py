@@ -211,4 +211,4 @@ def run_product(a: Any, b: Any, product: GridProduct) -> Any:
     from spmdsim.ops import matmul
 
     first, second, result = product.layouts()
-    return matmul.op.shard(product.strategy, result)(a.to(first), b.to(second))  # type: ignore[attr-defined]
+    return matmul.op.shard(product.strategy, result)(a.to(first), b.to(second))

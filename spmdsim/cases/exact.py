@@ -66,9 +66,10 @@ class ExactInputs(Inputs):
         data = self.data.ids
 
         def read(index: Index) -> np.ndarray:
-            return (np.abs(normal_block(index, data.shape, np.float64, 15)) * 1e6).astype(
+            array: np.ndarray = (np.abs(normal_block(index, data.shape, np.float64, 15)) * 1e6).astype(
                 data.dtype
             ) % VOCABULARY
+            return array
 
         return Source("whole numbers", data.shape, data.dtype, read)
 

@@ -144,7 +144,10 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> S
 
     def read(index: Index) -> np.ndarray:
         if dtype.kind in "iu":
-            return np.floor(normal_block(index, shape, np.float32, seed) * 2 + 4).clip(0, 9).astype(dtype)
+            array: np.ndarray = (
+                np.floor(normal_block(index, shape, np.float32, seed) * 2 + 4).clip(0, 9).astype(dtype)
+            )
+            return array
         block = normal_block(index, shape, np.float64 if dtype.itemsize >= 8 else np.float32, seed)
         return block.astype(dtype)
 

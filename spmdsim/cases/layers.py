@@ -81,7 +81,8 @@ def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
     def block(index: tuple[slice, ...]) -> np.ndarray:
         ids = inputs.ids[(index[0],)]
         table = inputs.table[slice(0, inputs.table.shape[0]), index[1]]
-        return table[ids]
+        array: np.ndarray = table[ids]
+        return array
 
     return block
 
@@ -162,8 +163,10 @@ def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs)
 
 
 def _affine(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return x @ w + b
+    array: np.ndarray = x @ w + b
+    return array
 
 
 def _two_layers(x: np.ndarray, w1: np.ndarray, b1: np.ndarray, w2: np.ndarray) -> np.ndarray:
-    return np.maximum(_affine(x, w1, b1), 0) @ w2
+    array: np.ndarray = np.maximum(_affine(x, w1, b1), 0) @ w2
+    return array

@@ -68,8 +68,8 @@ class Network(Module):
         if batch % ranks or (batch % 8 and strategies != "data"):
             raise InputError(f"a batch of {batch} does not divide over {ranks} ranks")
         given = STRATEGIES[strategies](ranks)
-        self.products = [ops.matmul.op.shard(s) for s in given[0::2]]  # type: ignore[attr-defined]
-        self.activations = [ops.relu.op.shard(s) for s in given[1::2]]  # type: ignore[attr-defined]
+        self.products = [ops.matmul.op.shard(s) for s in given[0::2]]
+        self.activations = [ops.relu.op.shard(s) for s in given[1::2]]
         shapes = list(itertools.pairwise(WIDTHS))
         layouts = [self._layouts(p, (batch, n), (n, m), ranks) for p, (n, m) in zip(self.products, shapes)]
         self.input_layout = layouts[0][0]

@@ -119,7 +119,8 @@ def small_digits() -> tuple[Rows, Rows, int]:
     def images(rows: slice) -> np.ndarray:
         block = small.read((rows, slice(0, 64))).reshape(-1, 8, 8)
         large = np.pad(block.repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
-        return np.rint(large * 255).astype(np.uint8)[..., None]
+        array: np.ndarray = np.rint(large * 255).astype(np.uint8)[..., None]
+        return array
 
     def labels(rows: slice) -> np.ndarray:
         with gzip.open(digits_file(), "rt") as lines:

@@ -130,7 +130,7 @@ def _bind(
     return arrays[INPUT], arrays[OUTPUT], arrays[WORK]
 
 
-def _fitted(array: Array | None, count: int, kind: tuple, name: str) -> Array:
+def _fitted(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ...]], name: str) -> Array:
     if array is None:
         if count:
             raise ScheduleError(f"the {name} is missing; {count} elements are needed")
@@ -148,4 +148,5 @@ def _same_place(program: RankProgram, source: Array, target: Array) -> bool:
     if not program.same_places:
         return False
     first = target[program.input_shift :]
-    return source.__array_interface__["data"][0] == first.__array_interface__["data"][0]
+    yes: bool = source.__array_interface__["data"][0] == first.__array_interface__["data"][0]
+    return yes

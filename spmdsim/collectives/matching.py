@@ -13,6 +13,7 @@ from spmdsim.collectives.instructions import SEND, Chunks, Instruction, name_chu
 from spmdsim.collectives.round_table import RoundTable, ScheduleFinding
 
 Place = tuple[int, Instruction]
+Places = dict[tuple[int, int], list[Place]]
 """A round number and a move of that round."""
 
 
@@ -72,9 +73,9 @@ def match(table: RoundTable) -> Matching:
     return result
 
 
-def _by_pair(table: RoundTable) -> tuple[dict, dict]:
-    sends: dict[tuple[int, int], list[Place]] = defaultdict(list)
-    receives: dict[tuple[int, int], list[Place]] = defaultdict(list)
+def _by_pair(table: RoundTable) -> tuple[Places, Places]:
+    sends: Places = defaultdict(list)
+    receives: Places = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):
             for move in moves:

@@ -129,7 +129,7 @@ class SymbolicRun:
         self.heard = [1 << rank for rank in range(self.size)]
         self.ends = matching.ends
         self.changes: list[Change] | None = [] if log else None
-        self._mail: dict[tuple[int, int], deque] = defaultdict(deque)
+        self._mail: dict[tuple[int, int], deque[tuple[list[int | None], int]]] = defaultdict(deque)
         for rank, number, starts in matching.order:
             if starts:
                 self._start(rank, number)

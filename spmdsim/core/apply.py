@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from spmdsim.errors import RuleError, SpmdError, UsageTypeError, WorldError
 watchers: list[Any] = []
 #: Who is asked before an operator moves an operand, with its name and the route; the last one counts.
 guards: list[Callable[[str, Any], None]] = []
+
+
+_meta = attrgetter("meta")
 
 
 def _refuse(op: Op, given: Sequence[Any]) -> list[Tensor]:
@@ -193,7 +197,7 @@ def apply(
         return _watched(watchers[-1], op, operands_of[-1](op, tensors), params, sharding)
     try:
         world = tensors[0].world
-        key = (op, sharding, *[t.meta for t in tensors], *params.items())
+        key = (op, sharding, *map(_meta, tensors), *params.items())
     except AttributeError:  # a parameter, an array or a number among them
         return apply(op, operands_of[-1](op, tensors), params, sharding, seen)
     for tensor in tensors:
@@ -233,7 +237,8 @@ def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]
     if not world.has_data:
         shards = _shapes(world, meta)
     elif len(tensors[0].held) == 1:
-        shards = [recipe.op.typed(recipe.forward(*[t.held[0] for t in tensors], **params), meta.held)]
+        array = recipe.forward(*[t.held[0] for t in tensors], **params)
+        shards = [array if array.dtype is meta.held else recipe.op.typed(array, meta.held)]
     else:
         shards = _distinct(recipe, [t.held for t in tensors], params)
     origin = world.derived_origin(recipe, tensors) if world.compares else 0

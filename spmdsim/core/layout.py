@@ -52,6 +52,7 @@ class Layout:
     mesh: Mesh
     dims: tuple[tuple[str, ...], ...]
     partial: tuple[tuple[str, str], ...]
+    _hash: int
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Layout:
         return (Layout, (self.mesh, self.dims, self.partial))
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined]
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -113,7 +114,7 @@ class Layout:
         if not isinstance(other, Layout):
             return NotImplemented
         return (
-            self._hash == other._hash  # type: ignore[attr-defined]
+            self._hash == other._hash
             and self.dims == other.dims
             and self.partial == other.partial
             and self.mesh == other.mesh
@@ -227,18 +228,14 @@ class Layout:
 
         self.check_shape(shape)
         mesh = self.mesh
+        places = np.indices(mesh.shape, sparse=True)
         out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
         for dim, (size, entry) in enumerate(zip(shape, self.dims)):
-            start: np.ndarray | int = 0
-            length: np.ndarray | int = size
+            start, length = 0, size
             for axis in entry:
-                i = mesh.axis_index(axis)
-                index = np.arange(mesh.shape[i]).reshape(
-                    [-1 if k == i else 1 for k in range(len(mesh.shape))]
-                )
-                start, length = split_block(start, length, mesh.shape[i], index)
-            out[..., dim, 0] = start
-            out[..., dim, 1] = start + length
+                place = places[mesh.axis_index(axis)]
+                start, length = split_block(start, length, mesh.size_of[axis], place)
+            out[..., dim, 0], out[..., dim, 1] = start, start + length
         return out.reshape(mesh.size, len(shape), 2)
 
     def shard_number(self, rank: int) -> int:

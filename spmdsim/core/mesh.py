@@ -47,6 +47,8 @@ class Mesh:
     axes: tuple[str, ...]
     ranks: tuple[int, ...] | None
     size: int
+    _hash: int
+    _positions: dict[int, int] | None
 
     def __init__(self, shape: Sequence[int], axes: Sequence[str], ranks: Iterable[int] | None = None) -> None:
         shape, axes = _sizes(shape), _names(axes)
@@ -72,7 +74,7 @@ class Mesh:
         return (Mesh, (self.shape, self.axes, self.ranks))
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined]
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -136,7 +138,7 @@ class Mesh:
     # -- ranks and coordinates ----------------------------------------------------------------------
 
     def __contains__(self, rank: int) -> bool:
-        return 0 <= rank < self.size if self._positions is None else rank in self._positions  # type: ignore[attr-defined]
+        return 0 <= rank < self.size if self._positions is None else rank in self._positions
 
     def position(self, rank: int) -> int:
         """Row-major position of a rank in the mesh.
@@ -147,7 +149,7 @@ class Mesh:
         if rank not in self:
             where = f"0..{self.size - 1}" if self.ranks is None else str(list(self.ranks))
             raise LayoutError(f"rank {rank} is not in the mesh {self}, which holds ranks {where}")
-        return rank if self._positions is None else self._positions[rank]  # type: ignore[attr-defined]
+        return rank if self._positions is None else self._positions[rank]
 
     def rank_at(self, position: int) -> int:
         """The rank at a row-major position."""

@@ -5,10 +5,10 @@ Next: :mod:`spmdsim.core.apply`, how one is applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,14 +24,16 @@ from spmdsim.errors import RuleError, context
 if TYPE_CHECKING:
     from spmdsim.core.tensor import Tensor
 
+T = TypeVar("T", bound="Tensor")
 Shape = tuple[int, ...]
-RuleSource = Rule | Callable[..., Any]
+RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
 #: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
 _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
 
 #: How a user may give a strategy: cuts per operand, a layout per operand, or axes per factor.
-StrategyLike = Any
+Cuts = Sequence[Sequence[int]] | Sequence[int]
+StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | Cuts
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,26 @@ class Op:
     params: tuple[str, ...] = field(default=())
     moves: bool = False
 
-    def __call__(self, *tensors: Tensor, **params: Any) -> Any:
-        """Apply the operator; see :func:`spmdsim.core.apply.apply`."""
+    def __call__(self, *tensors: T, **params: object) -> T:
+        """Apply the operator; see :func:`spmdsim.core.apply.apply`. Several results are a tuple: :meth:`results`."""
         from spmdsim.core.apply import apply
 
-        return apply(self, tensors, params)
+        result: T = apply(self, tensors, params)
+        return result
+
+    def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
+        """Apply an operator with several results."""
+        from spmdsim.core.apply import apply
+
+        results: T | tuple[T, ...] = apply(self, tensors, params)
+        return results if isinstance(results, tuple) else (results,)
 
     def shard(
-        self, in_strategy: StrategyLike, out_strategy: Any = None, *, repeat: str = "right"
+        self,
+        in_strategy: StrategyLike,
+        out_strategy: StrategyLike | OutStrategy | None = None,
+        *,
+        repeat: str = "right",
     ) -> ShardedOp:
         """The operator with a given strategy instead of the cheapest one.
 
@@ -132,11 +146,10 @@ class Op:
         """
         with context(operator=self.name):
             sizes: tuple[tuple[str, int], ...] = ()
-            rule: Any = self.rule
+            rule = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
             if not isinstance(rule, Rule):
-                rule = rule(*shapes, **params)
-                if isinstance(rule, tuple):
-                    rule, sizes = rule[0], tuple(sorted(dict(rule[1]).items()))
+                rule, given = rule
+                sizes = tuple(sorted(given.items()))
             if dtypes is not None and len(dtypes) == len(rule.inputs):
                 rule = rule.typed(tuple(dtypes), self.result_dtype(dtypes, params))
             return bind(rule, tuple(tuple(shape) for shape in shapes), sizes)
@@ -144,7 +157,8 @@ class Op:
     def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> np.dtype:
         """Element type of the result."""
         if self.dtype is not None:
-            return np.dtype(self.dtype(*dtypes, **params))
+            dtype: np.dtype = np.dtype(self.dtype(*dtypes, **params))
+            return dtype
         return elements.types.promoted(*dtypes)
 
     def typed(self, array: Any, dtype: np.dtype) -> Any:
@@ -174,11 +188,12 @@ class ShardedOp:
     out_strategy: Any = None
     repeat: str = "right"
 
-    def __call__(self, *tensors: Tensor, **params: Any) -> Any:
+    def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator with this strategy."""
         from spmdsim.core.apply import apply
 
-        return apply(self.op, tensors, params, self)
+        result: T = apply(self.op, tensors, params, self)
+        return result
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """The strategy meant, for a bound rule.
@@ -233,7 +248,7 @@ class CutsReader:
 cuts = CutsReader()
 
 
-class Mapping_(tuple):
+class Mapping_(tuple[tuple[str, tuple[str, ...]], ...]):
     """A frozen mapping of factors to axes (hashable, unlike a dict)."""
 
     __slots__ = ()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.step import Step
@@ -28,7 +28,23 @@ if TYPE_CHECKING:
 Price = Callable[[Step, int], float]
 
 
-class Route(NamedTuple):
+class Route(Protocol):
+    """What a world is asked for: steps from one layout to another."""
+
+    @property
+    def dst(self) -> Layout:
+        """The layout at its end."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The collectives, in order."""
+
+    @property
+    def shape_after(self) -> tuple[int, ...]:
+        """Global shape at its end."""
+
+
+class ShortestRoute(NamedTuple):
     """Steps from one layout to another."""
 
     src: Layout
@@ -42,7 +58,9 @@ class Route(NamedTuple):
         return self.shape
 
 
-def shortest_route(src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, price: Price) -> Route:
+def shortest_route(
+    src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, price: Price
+) -> ShortestRoute:
     """The cheapest path of steps, and of those the one with the fewest (Dijkstra).
 
     Raises:
@@ -61,7 +79,7 @@ def shortest_route(src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: i
     while queue:
         cost, length, _, here, steps = heapq.heappop(queue)
         if here == dst:
-            return Route(src, dst, shape, steps)
+            return ShortestRoute(src, dst, shape, steps)
         if here not in settled:
             settled.add(here)
             for step in _moves(here, dst, shape):

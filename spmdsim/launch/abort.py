@@ -12,7 +12,7 @@ from spmdsim.ending.notes import note_end, note_left
 from spmdsim.ending.stop import active_world, leave, stop, write
 from spmdsim.errors import SpmdError
 from spmdsim.launch.checks import check_launcher
-from spmdsim.launch.environment import detect
+from spmdsim.launcher import detect
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.errors import WorldError
-from spmdsim.launch.environment import Launched, detect
+from spmdsim.launcher import Launched, detect
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spmdsim.errors import SpmdError
-from spmdsim.launch.environment import Launched, blas_threads, cores, detect
+from spmdsim.launch.environment import blas_threads, cores
 from spmdsim.launch.versions import package_version
+from spmdsim.launcher import Launched, detect
 
 
 @dataclass(frozen=True)

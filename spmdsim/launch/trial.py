@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.launch.environment import YIELD_VARIABLE, cores, detect, prepare
+from spmdsim.launch.environment import YIELD_VARIABLE, cores, prepare
+from spmdsim.launcher import detect
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -44,9 +44,10 @@ def additive(src: np.dtype, dst: np.dtype) -> bool:
 
 def _width(dtype: np.dtype) -> _Width:
     if dtype.kind == "V":
-        from ml_dtypes import finfo
+        import ml_dtypes
 
-        limits: Any = finfo(dtype)
+        finfo: Any = ml_dtypes.finfo
+        limits = finfo(dtype)
     else:
         limits = np.finfo(dtype)
     return int(limits.nmant), int(limits.nexp)

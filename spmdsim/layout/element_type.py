@@ -34,12 +34,14 @@ def element_type(dtype: Any) -> np.dtype:
     (dtype('float32'), 2)
     """
     try:
-        return np.dtype(dtype)
+        known: np.dtype = np.dtype(dtype)
+        return known
     except (TypeError, ValueError):
         found = _of_package(SHORT.get(dtype, dtype)) if isinstance(dtype, str) else None
     if found is None:
         raise InputError(f"no element type is called {dtype!r}; float32, int64 and bfloat16 are some")
-    return np.dtype(found)
+    kind: np.dtype = np.dtype(found)
+    return kind
 
 
 def _of_package(name: str) -> Any:

@@ -140,7 +140,7 @@ class MLP(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., width] -> [..., width]``."""
-        return self.down(self.function(self.up(x)))
+        return self.down.forward(self.function(self.up.forward(x)))
 
 
 def without(layout: Layout, axis: str | None) -> Layout:
@@ -198,7 +198,7 @@ class Attention(Module):
         if self.causal:
             scores = ops.where(causal_mask(length, x), scores, -math.inf)
         mixed = ops.einsum("bhts,bshd->bthd", ops.softmax(scores), v)
-        return self.out(ops.reshape(mixed, (batch, length, width)))
+        return self.out.forward(ops.reshape(mixed, (batch, length, width)))
 
     def _split(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -298,7 +298,7 @@ class GPT(Module):
             x = block(x)
         x = self.norm(x).to(self.gathered)
         if self.head is not None:
-            return self.head(x)
+            return self.head.forward(x)
         return ops.matmul(x, self.tokens.table.value, transpose_b=True)
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:

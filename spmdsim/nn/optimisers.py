@@ -178,7 +178,8 @@ class SGD(Optimiser):
             state[0] = velocity
             gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
         update = np.multiply(gradient, kind(self.rate), out=empty(value.shape, value.dtype))
-        return np.subtract(value, update, out=update)
+        array: np.ndarray = np.subtract(value, update, out=update)
+        return array
 
 
 class Adam(Optimiser):

@@ -62,11 +62,10 @@ from spmdsim.ops.functions import (
     squared_difference,
 )
 from spmdsim.ops.index import embedding, one_hot, padded_embedding, pick
-from spmdsim.ops.keywords import with_other_names
+from spmdsim.ops.indexing import getitem as getitem
 from spmdsim.ops.linear import linear
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.losses import softmax_cross_entropy, sparse_softmax_cross_entropy
-from spmdsim.ops.methods import install
 from spmdsim.ops.normalise import cross_entropy, layer_norm, log_softmax, softmax
 from spmdsim.ops.norms import l2_normalize, rms_norm
 from spmdsim.ops.order import argmax, argmin
@@ -75,8 +74,6 @@ from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, transpose
 from spmdsim.ops.slicing import concat, pad, slice_, split
 from spmdsim.ops.spread import std, var
 from spmdsim.ops.windows import slice_update, window
-
-install()
 
 __all__ = [
     "absolute",
@@ -169,5 +166,3 @@ __all__ = [
     "where",
     "window",
 ]
-
-globals().update({name: with_other_names(globals()[name]) for name in __all__})

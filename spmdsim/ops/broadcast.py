@@ -16,4 +16,5 @@ def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     extra = gradient.ndim - len(shape)
     stretched = [d for d, n in enumerate(shape) if gradient.shape[d + extra] != n]
     dims = (*range(extra), *(d + extra for d in stretched))
-    return gradient.sum(axis=dims, dtype=gradient.dtype).reshape(shape)
+    array: np.ndarray = gradient.sum(axis=dims, dtype=gradient.dtype).reshape(shape)
+    return array

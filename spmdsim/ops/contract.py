@@ -12,7 +12,9 @@ from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, alike, conj
+from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import empty
 
 
@@ -23,7 +25,8 @@ def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``a @ b`` in C order."""
     if a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
-        return np.matmul(a, b)
+        array: np.ndarray = np.matmul(a, b)
+        return array
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
     # A reused buffer spares the page faults of a fresh one, which cost up to the product's own time.
     return np.matmul(a, b, out=empty((*batch, a.shape[-2], b.shape[-1]), a.dtype))
@@ -80,7 +83,8 @@ def _matmul_vjp(
 _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
 
 
-def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+@operator(_matmul_op)
+def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Matrix product over the last two dims; leading dims broadcast as in numpy.
 
     Args:
@@ -95,13 +99,11 @@ def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = 
     Raises:
         RuleError: contraction or batch sizes that differ.
     """
-    a, b = alike(a, b)
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.meta.dtype is b.meta.dtype):
+        a, b = alike("matmul", a, b)
     if transpose_a or transpose_b:
         return _matmul_op(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     return _matmul_op(a, b)
-
-
-matmul.op = _matmul_op  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=1024)
@@ -177,7 +179,8 @@ def _expand_to(array: np.ndarray, have: str, want: str, shape: tuple[int, ...]) 
 _einsum_op = Op("einsum", _einsum_rule, _einsum, _einsum_vjp)
 
 
-def einsum(equation: str, *tensors: Tensor) -> Tensor:
+@operator(_einsum_op)
+def einsum(equation: str, *tensors: Operand) -> Tensor:
     """Sum of products in Einstein's notation, such as ``"bij,bjk->bik"``.
 
     Args:
@@ -187,7 +190,4 @@ def einsum(equation: str, *tensors: Tensor) -> Tensor:
     Raises:
         RuleError: no explicit result, or sizes that differ.
     """
-    return _einsum_op(*alike(*tensors), equation=equation)
-
-
-einsum.op = _einsum_op  # type: ignore[attr-defined]
+    return _einsum_op(*alike("einsum", *tensors), equation=equation)

@@ -7,15 +7,17 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
 from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.broadcast import unbroadcast
+from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
-from spmdsim.tensor.operands import as_operand
+from spmdsim.tensor.operands import Operand, as_operand, operands
 
 Vjp = Callable[..., Sequence[Any]]
 
@@ -32,7 +34,8 @@ _cast_op = Op(
 )
 
 
-def cast(x: Tensor, dtype: Any) -> Tensor:
+@operator(_cast_op)
+def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     """The tensor with another element type; of complex numbers the real part, where the type is real.
 
     A pending sum stays pending only if the parts may be converted one by one, such as float32 to float64; it is
@@ -41,21 +44,19 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
     return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
 
 
-cast.op = _cast_op  # type: ignore[attr-defined]
-
-
-def alike(*tensors: Tensor) -> Sequence[Tensor]:
-    """Operands in one type, where numpy does not find it by itself: with bfloat16 and its relatives."""
-    dtypes = {getattr(tensor, "dtype", None) for tensor in tensors}
-    if len(dtypes) == 1 or not any(isinstance(dtype, np.dtype) and dtype.kind == "V" for dtype in dtypes):
+def alike(name: str, *given: Operand) -> list[Tensor]:
+    """Operands as tensors, in one type where numpy does not find it by itself: with bfloat16 and its relatives."""
+    tensors = [operand for operand in given if isinstance(operand, Tensor)]
+    if len(tensors) < len(given):
+        tensors = operands(name, given)
+    dtypes = {tensor.meta.dtype for tensor in tensors}
+    if len(dtypes) == 1 or not any(dtype.kind == "V" for dtype in dtypes):
         return tensors
-    like = next(tensor for tensor in tensors if isinstance(tensor, Tensor))
-    placed = [as_operand(tensor, like) for tensor in tensors]
-    common = promoted(*[tensor.dtype for tensor in placed])
-    return [tensor if tensor.dtype == common else cast(tensor, common) for tensor in placed]
+    common = promoted(*dtypes)
+    return [tensor if tensor.dtype == common else cast(tensor, common) for tensor in tensors]
 
 
-def in_fractions(name: str, *tensors: Tensor) -> Sequence[Tensor]:
+def in_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
     """Operands of a function that makes fractions of real numbers: whole numbers are fractions where they meet.
 
     Raises:
@@ -63,9 +64,9 @@ def in_fractions(name: str, *tensors: Tensor) -> Sequence[Tensor]:
     """
     dtypes = [ordered(tensor.dtype, name) for tensor in tensors]
     if all(dtype.kind in "fV" for dtype in dtypes):
-        return alike(*tensors)
+        return alike(name, *tensors)
     common = fractional(promoted(*dtypes))
-    return alike(*[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
+    return alike(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
 
 
 def conj(array: Any) -> Any:
@@ -102,7 +103,7 @@ def binary(
     vjp: Vjp | None,
     linear: Any = "none",
     **rule: Any,
-) -> Callable[[Any, Any], Tensor]:
+) -> OperatorFunction[[Operand, Operand], Tensor]:
     """A function of two elements; ``vjp(dy, operands, result)`` gives both gradients, not yet summed to their shapes.
 
     A gradient may be a function without arguments, which is called if that gradient is wanted. The result's type
@@ -111,10 +112,15 @@ def binary(
     declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
     op = Op(name, declared, function, None if vjp is None else _summed(vjp), dtype=derived(name, function))
 
-    def call(a: Any, b: Any) -> Tensor:
-        like = a if isinstance(a, Tensor) else b
-        a, b = as_operand(a, like), as_operand(b, like)
-        return op(a, b) if a.dtype is b.dtype else op(*alike(a, b))
+    def call(a: Operand, b: Operand) -> Tensor:
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            like = a if isinstance(a, Tensor) else b
+            a, b = (
+                (as_operand(a, like), as_operand(b, like))
+                if isinstance(like, Tensor)
+                else operands(name, (a, b))
+            )
+        return op(a, b) if a.meta.dtype is b.meta.dtype else op(*alike(name, a, b))
 
     return _named(call, op, name)
 
@@ -143,7 +149,7 @@ def unary(
     fractions: bool = False,
     real: bool = False,
     **rule: Any,
-) -> Callable[..., Tensor]:
+) -> OperatorFunction[[Tensor], Tensor]:
     """A function of one element, whose result type follows from the function.
 
     Args:
@@ -171,11 +177,10 @@ def unary(
     return _named(call, op, name)
 
 
-def _named(call: Callable[..., Tensor], op: Op, name: str) -> Callable[..., Tensor]:
+def _named(call: Callable[P, Tensor], op: Op, name: str) -> OperatorFunction[P, Tensor]:
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"``{name}``, element by element."
-    call.op = op  # type: ignore[attr-defined]
-    return call
+    return OperatorFunction(call, op)
 
 
 def boolean(*_: Any, **__: Any) -> np.dtype:

@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import InputError
 from spmdsim.ops.declare import cast
+from spmdsim.ops.operators import operator
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.element_types import fractional
 from spmdsim.tensor.random import uniform_block
@@ -18,7 +19,8 @@ from spmdsim.tensor.random import uniform_block
 def _mask(context: Context, x: np.ndarray, rate: float, seed: int) -> np.ndarray:
     """Which elements stay, by their global index, scaled so that the mean stays the same."""
     keep = uniform_block(context.index(0), context.bound.shapes[0], np.float32, seed) >= rate
-    return keep * x.dtype.type(1 / (1 - rate))
+    array: np.ndarray = keep * x.dtype.type(1 / (1 - rate))
+    return array
 
 
 def _dropout(context: Context, x: np.ndarray, rate: float, seed: int) -> np.ndarray:
@@ -34,6 +36,7 @@ def _dropout_vjp(
 _dropout_op = Op("dropout", Rule.parse("... -> ...", linear="each"), _dropout, _dropout_vjp, contextual=True)
 
 
+@operator(_dropout_op)
 def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
     """Set a share of the elements to zero and scale the others up.
 
@@ -51,6 +54,3 @@ def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
         raise InputError(f"dropout drops a share of at least 0 and less than 1, not {rate}")
     x = x if x.dtype.kind in "fcV" else cast(x, fractional(x.dtype))
     return x if rate == 0 else _dropout_op(x, rate=float(rate), seed=int(seed))
-
-
-dropout.op = _dropout_op  # type: ignore[attr-defined]

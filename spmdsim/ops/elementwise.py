@@ -13,8 +13,9 @@ from spmdsim.errors import InputError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, Vjp, alike, binary, conj, unary
+from spmdsim.ops.operators import operator
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operands import as_operand
+from spmdsim.tensor.operands import Operand, as_operand
 
 # A product is linear in each factor, a sum in both together, a quotient in the numerator.
 add = binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")
@@ -40,14 +41,16 @@ def _power_vjp(dy: np.ndarray, ab: Sequence[np.ndarray], y: Any) -> tuple[Gradie
     def of_base() -> np.ndarray:
         with np.errstate(all="ignore"):
             slope = np.asarray(b * np.power(a, b - 1))
-        return dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
+        array: np.ndarray = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
+        return array
 
     def of_exponent() -> np.ndarray:
         value = np.power(a, b)
         constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
         with np.errstate(all="ignore"):
             slope = np.asarray(value * np.log(a.astype(value.dtype, copy=False)))
-        return dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
+        array: np.ndarray = dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
+        return array
 
     return of_base, of_exponent
 
@@ -88,14 +91,18 @@ tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y, work=FUNCTIONS)
 
 def _away_from_zero(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The slope of the modulus: its gradient points where ``x`` does, and nowhere at zero."""
-    return np.conj(x) / np.where(y == 0, np.ones((), y.dtype), y) if x.dtype.kind == "c" else np.sign(x)
+    array: np.ndarray = (
+        np.conj(x) / np.where(y == 0, np.ones((), y.dtype), y) if x.dtype.kind == "c" else np.sign(x)
+    )
+    return array
 
 
 absolute = unary("absolute", np.absolute, _away_from_zero)
 
 
 def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, np.zeros((), x.dtype))
+    array: np.ndarray = np.maximum(x, np.zeros((), x.dtype))
+    return array
 
 
 def stable_sigmoid(x: np.ndarray) -> np.ndarray:
@@ -103,7 +110,8 @@ def stable_sigmoid(x: np.ndarray) -> np.ndarray:
     right = (x.real if x.dtype.kind == "c" else x) >= 0
     small = np.exp(np.where(right, -x, x))
     one = np.asarray(1, small.dtype)
-    return np.where(right, one / (one + small), small / (one + small))
+    array: np.ndarray = np.where(right, one / (one + small), small / (one + small))
+    return array
 
 
 relu = unary("relu", _relu, lambda x, y: x > 0, real=True)
@@ -115,13 +123,15 @@ _GELU = 0.7978845608028654  # sqrt(2 / pi)
 def _gelu(x: np.ndarray) -> np.ndarray:
     """The tanh form of GELU (Hendrycks and Gimpel, 2016)."""
     half, cubic = np.asarray(0.5, x.dtype), np.asarray(0.044715, x.dtype)
-    return half * x * (1 + np.tanh(np.asarray(_GELU, x.dtype) * (x + cubic * x * x * x)))
+    array: np.ndarray = half * x * (1 + np.tanh(np.asarray(_GELU, x.dtype) * (x + cubic * x * x * x)))
+    return array
 
 
 def _gelu_slope(x: np.ndarray, _y: np.ndarray) -> np.ndarray:
     half, cubic, scale = (np.asarray(v, x.dtype) for v in (0.5, 0.044715, _GELU))
     t = np.tanh(scale * (x + cubic * x * x * x))
-    return half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
+    array: np.ndarray = half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
+    return array
 
 
 gelu = unary("gelu", _gelu, _gelu_slope, fractions=True, work=PASSES, backward=3)
@@ -147,11 +157,9 @@ _where_op = Op(
 )
 
 
-def where(condition: Any, a: Any, b: Any) -> Tensor:
+@operator(_where_op)
+def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """``a`` where the condition holds, else ``b``; all three broadcast."""
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
-    return _where_op(as_operand(condition, like), *alike(as_operand(a, typed), as_operand(b, typed)))
-
-
-where.op = _where_op  # type: ignore[attr-defined]
+    return _where_op(as_operand(condition, like), *alike("where", as_operand(a, typed), as_operand(b, typed)))

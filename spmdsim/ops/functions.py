@@ -12,8 +12,10 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import alike, binary, conj, unary
 from spmdsim.ops.elementwise import stable_sigmoid
+from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import ordered
+from spmdsim.tensor.operands import Operand
 
 
 def _one(x: np.ndarray) -> Any:
@@ -92,16 +94,14 @@ def _add_n_forward(*arrays: np.ndarray) -> np.ndarray:
 _add_n_op = Op("add_n", _add_n_rule, _add_n_forward, lambda dy, operands, _y: [dy] * len(operands))
 
 
-def add_n(*tensors: Tensor) -> Tensor:
+@operator(_add_n_op)
+def add_n(*tensors: Operand) -> Tensor:
     """The sum of tensors of one shape.
 
     Raises:
         RuleError: shapes that differ.
     """
-    return _add_n_op(*alike(*tensors))
-
-
-add_n.op = _add_n_op  # type: ignore[attr-defined]
+    return _add_n_op(*alike("add_n", *tensors))
 
 
 def _channel_rule(x: tuple[int, ...], channel: tuple[int, ...], dim: int, linear: Any = "none") -> Rule:
@@ -120,7 +120,10 @@ def _along(parameter: np.ndarray, ndim: int, dim: int) -> np.ndarray:
 def _per_channel(gradient: np.ndarray, parameter: np.ndarray, dim: int) -> np.ndarray:
     dims = tuple(k for k in range(gradient.ndim) if k != dim)
     found = gradient.sum(axis=dims, dtype=gradient.dtype)
-    return found if found.shape == parameter.shape else found.sum(keepdims=True, dtype=found.dtype)
+    array: np.ndarray = (
+        found if found.shape == parameter.shape else found.sum(keepdims=True, dtype=found.dtype)
+    )
+    return array
 
 
 def _bias_rule(x: tuple[int, ...], bias: tuple[int, ...], dim: int) -> Rule:
@@ -134,12 +137,10 @@ def _bias_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int)
 _bias_op = Op("bias_add", _bias_rule, lambda x, bias, dim: x + _along(bias, x.ndim, dim), _bias_vjp)
 
 
-def bias_add(x: Tensor, bias: Tensor, dim: int = 1) -> Tensor:
+@operator(_bias_op)
+def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     """``x`` plus one number per entry of a dim: ``[n, c, ...] + [c]``."""
-    return _bias_op(*alike(x, bias), dim=dim % x.ndim)
-
-
-bias_add.op = _bias_op  # type: ignore[attr-defined]
+    return _bias_op(*alike("bias_add", x, bias), dim=dim % x.ndim)
 
 
 def _prelu(x: np.ndarray, slope: np.ndarray, dim: int) -> np.ndarray:
@@ -164,9 +165,7 @@ _prelu_op = Op(
 )
 
 
-def prelu(x: Tensor, slope: Tensor, dim: int = 1) -> Tensor:
+@operator(_prelu_op)
+def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     """``x`` where positive, else ``x`` times the slope of its channel (one for all if it has one entry)."""
-    return _prelu_op(*alike(x, slope), dim=dim % x.ndim)
-
-
-prelu.op = _prelu_op  # type: ignore[attr-defined]
+    return _prelu_op(*alike("prelu", x, slope), dim=dim % x.ndim)

@@ -7,10 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout, Rule
 from spmdsim.core.operator import Context, Op, ShardedOp
 from spmdsim.errors import RuleError
+from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.owned_rows import OwnedRows
@@ -69,6 +71,7 @@ _embedding_op = Op(
 )
 
 
+@operator(_embedding_op)
 def embedding(
     ids: Tensor,
     table: Tensor,
@@ -106,8 +109,7 @@ def embedding(
         raise RuleError(f"rows is 'all' or 'owned', but got {rows!r}")
     params = {} if padding is None else {"padding": padding}
     if rows == "owned" and table.layout.parts[0] > 1:
-        found: Tensor = _owned(ids.layout, table.layout, layout)(ids, table, **params)
-        return found
+        return _owned(ids.layout, table.layout, layout)(ids, table, **params)
     found = _embedding_op(ids, table, **params)
     if layout is None:
         return found if rows == "all" else found.to(found.layout.reduced)
@@ -124,9 +126,6 @@ def _owned(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
         beside = [tuple(axis for axis in entry if axis not in table.dims[1]) for entry in ids.dims]
         layout = Layout(table.mesh, [*beside, table.dims[1]])
     return _embedding_op.shard((Layout(ids.mesh, where), table.reduced), OwnedRows(layout))
-
-
-embedding.op = _embedding_op  # type: ignore[attr-defined]
 
 
 def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -169,6 +168,7 @@ _padded_op = Op(
 )
 
 
+@operator(_padded_op)
 def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
     """The lookup of ``paddle.distributed.split``: every rank's part of the table ends in a zero row.
 
@@ -181,9 +181,6 @@ def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
         ``[..., h]``, partial over the axes that split the table.
     """
     return _padded_op(ids, table)
-
-
-padded_embedding.op = _padded_op  # type: ignore[attr-defined]
 
 
 def _pick(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -222,6 +219,7 @@ _pick_op = Op(
 )
 
 
+@operator(_pick_op)
 def pick(x: Tensor, ids: Tensor) -> Tensor:
     """The entry ``ids[...]`` of the last dim of ``x[..., c]``, one per row.
 
@@ -229,9 +227,6 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
         InputError: an id outside the last dim.
     """
     return _pick_op(x, ids)
-
-
-pick.op = _pick_op  # type: ignore[attr-defined]
 
 
 def _one_hot_forward(context: Context, ids: np.ndarray, depth: int, dtype: Any, dim: int = -1) -> np.ndarray:
@@ -255,7 +250,10 @@ _one_hot_op = Op(
 )
 
 
-def one_hot(ids: Tensor, depth: int, dtype: Any = np.float32, dim: int = -1) -> Tensor:
+@operator(_one_hot_op)
+def one_hot(
+    ids: Tensor, depth: int, dtype: DTypeLike = np.float32, dim: int = -1, *, axis: int = -1
+) -> Tensor:
     """``[..., depth]`` with one at ``ids`` and zero elsewhere (all zero for an id outside ``0..depth-1``).
 
     ``dim`` is where the dim of size ``depth`` stands in the result.
@@ -266,6 +264,3 @@ def one_hot(ids: Tensor, depth: int, dtype: Any = np.float32, dim: int = -1) -> 
     if not -ids.ndim - 1 <= dim <= ids.ndim:
         raise RuleError(f"dim {dim} is out of range for a result of {ids.ndim + 1} dims")
     return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype), dim=dim)
-
-
-one_hot.op = _one_hot_op  # type: ignore[attr-defined]

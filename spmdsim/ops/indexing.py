@@ -15,6 +15,7 @@ from spmdsim.ops.shape import flip, reshape, transpose
 from spmdsim.ops.slicing import slice_
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
+from spmdsim.tensor.tensor import Index
 
 _MASK = (
     "the shape of x[mask] depends on the mask's values; use where(mask, x, 0), or a mask of one dim as a numpy array "
@@ -22,7 +23,7 @@ _MASK = (
 )
 
 
-def getitem(x: Tensor, index: Any) -> Tensor:
+def getitem(x: Tensor, index: Index) -> Tensor:
     """Indexing: integers, slices, ``...``, None, and along one dim an array of integers.
 
     Dims that are cut or turned round are brought together first; a dim that is looked up by an array may stay split,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.elementwise import add
+from spmdsim.ops.operators import operator
 from spmdsim.tensor import Tensor
 
 
+@operator()
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x @ weight + bias``.
 

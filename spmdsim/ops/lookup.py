@@ -9,6 +9,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
+from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.worlds.local_lookup import add_rows
@@ -57,7 +58,8 @@ def _vjp(
 _op = Op("gather", _rule, _forward, _vjp, dtype=lambda x, _ids, dim: x, contextual=True, moves=True)
 
 
-def gather(x: Tensor, ids: Tensor, dim: int = 0) -> Tensor:
+@operator(_op)
+def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
     """``x`` looked up by ``ids`` along a dim, as ``numpy.take`` does.
 
     Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
@@ -67,6 +69,7 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0) -> Tensor:
         x: ``[a..., v, b...]``.
         ids: integers ``[i...]`` in ``0 .. v-1``.
         dim: which dim of ``x`` is ``v``.
+        axis: the same.
 
     Returns:
         ``[a..., i..., b...]``.
@@ -78,6 +81,3 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0) -> Tensor:
     if not -x.ndim <= dim < x.ndim:
         raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
     return _op(x, ids, dim=dim % x.ndim)
-
-
-gather.op = _op  # type: ignore[attr-defined]

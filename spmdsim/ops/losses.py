@@ -14,6 +14,7 @@ import numpy as np
 from spmdsim.core import PASSES, Rule
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import _log_softmax
+from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
 
@@ -41,6 +42,7 @@ _dense_op = Op(
 )
 
 
+@operator(_dense_op)
 def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Cross entropy of rows of probabilities, and softmax minus labels (without gradient of its own).
 
@@ -51,10 +53,8 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     Returns:
         ``[...]`` and ``[..., c]``.
     """
-    return _dense_op(*in_fractions("softmax_cross_entropy", logits, labels))
-
-
-softmax_cross_entropy.op = _dense_op  # type: ignore[attr-defined]
+    losses, gradients = _dense_op.results(*in_fractions("softmax_cross_entropy", logits, labels))
+    return losses, gradients
 
 
 def _sparse(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,6 +83,7 @@ _sparse_op = Op(
 )
 
 
+@operator(_sparse_op)
 def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax of the logits (without gradient of its own), and the cross entropy of the labelled classes.
 
@@ -96,7 +97,5 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor
     Raises:
         InputError: a label outside the classes.
     """
-    return _sparse_op(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
-
-
-sparse_softmax_cross_entropy.op = _sparse_op  # type: ignore[attr-defined]
+    probabilities, losses = _sparse_op.results(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
+    return probabilities, losses

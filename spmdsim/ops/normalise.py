@@ -17,7 +17,8 @@ from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
 from spmdsim.ops.index import pick
-from spmdsim.ops.reduce import as_type, mean, normal_dims, wide
+from spmdsim.ops.operators import operator
+from spmdsim.ops.reduce import Dims, as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.sparse_lookup import checked_ids
@@ -43,7 +44,8 @@ def _softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
     if not x.size:
         return x.copy()
     e = np.exp(x - x.max(axis=dim, keepdims=True))
-    return e / e.sum(axis=dim, keepdims=True, dtype=e.dtype)
+    array: np.ndarray = e / e.sum(axis=dim, keepdims=True, dtype=e.dtype)
+    return array
 
 
 def _softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.ndarray]:
@@ -54,7 +56,8 @@ def _log_softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
     if not x.size:
         return x.copy()
     shifted = x - x.max(axis=dim, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=dim, keepdims=True, dtype=x.dtype))
+    array: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=dim, keepdims=True, dtype=x.dtype))
+    return array
 
 
 def _log_softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.ndarray]:
@@ -75,36 +78,34 @@ def _shifted(x: Tensor, dim: Dim) -> Tensor:
     return subtract(whole, max_(whole.detach(), dim, keepdims=True))
 
 
-def softmax(x: Tensor, dim: Dim = -1) -> Tensor:
+@operator(_softmax_op)
+def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     """``exp(x) / sum(exp(x))`` along a dim, or several together, which may be split."""
-    (x,), dim = in_fractions("softmax", x), _dim(x, dim)
-    if _whole(x, dim):
-        return _softmax_op(x, dim=dim)
-    e = exp(_shifted(wide(x), dim))
-    return as_type(divide(e, _reduced(sum_(e, dim, keepdims=True))), x.dtype)
+    (x,), rows = in_fractions("softmax", x), _dim(x, dim)
+    if _whole(x, rows):
+        return _softmax_op(x, dim=rows)
+    e = exp(_shifted(wide(x), rows))
+    return as_type(divide(e, _reduced(sum_(e, rows, keepdims=True))), x.dtype)
 
 
-def log_softmax(x: Tensor, dim: Dim = -1) -> Tensor:
+@operator(_log_softmax_op)
+def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     """``log(softmax(x))`` along a dim, or several together, which may be split."""
-    (x,), dim = in_fractions("log_softmax", x), _dim(x, dim)
-    if _whole(x, dim):
-        return _log_softmax_op(x, dim=dim)
-    shifted = _shifted(wide(x), dim)
-    total = _reduced(sum_(exp(shifted), dim, keepdims=True))
+    (x,), rows = in_fractions("log_softmax", x), _dim(x, dim)
+    if _whole(x, rows):
+        return _log_softmax_op(x, dim=rows)
+    shifted = _shifted(wide(x), rows)
+    total = _reduced(sum_(exp(shifted), rows, keepdims=True))
     return as_type(subtract(shifted, log(total)), x.dtype)
-
-
-softmax.op = _softmax_op  # type: ignore[attr-defined]
-log_softmax.op = _log_softmax_op  # type: ignore[attr-defined]
 
 
 def _reduced(x: Tensor) -> Tensor:
     return x.to(x.layout.reduced)
 
 
-def _dim(x: Tensor, dim: Dim) -> Dim:
-    found = normal_dims(dim, x.ndim)
-    return found[0] if isinstance(dim, int) else found
+def _dim(x: Tensor, dim: Dims) -> Dim:
+    rows = normal_dims(dim, x.ndim)
+    return rows[0] if isinstance(dim, int) else rows
 
 
 def norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str, str]:
@@ -133,7 +134,8 @@ def _norm_rule(
 
 def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, begin: int = -1) -> np.ndarray:
     hat, _ = _standard(x, epsilon, begin)
-    return hat * scale + shift
+    array: np.ndarray = hat * scale + shift
+    return array
 
 
 def _standard(x: np.ndarray, epsilon: float, begin: int) -> tuple[np.ndarray, np.ndarray]:
@@ -163,6 +165,7 @@ def _norm_vjp(
 _layer_norm_op = Op("layer_norm", _norm_rule, _norm, _norm_vjp)
 
 
+@operator(_layer_norm_op)
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, begin: int = -1) -> Tensor:
     """Mean 0 and variance 1 over the last dims, then scaled and shifted (Ba et al., 2016).
 
@@ -186,13 +189,11 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     return as_type(add(multiply(hat, wide(scale)), wide(shift)), promoted(x.dtype, scale.dtype, shift.dtype))
 
 
-layer_norm.op = _layer_norm_op  # type: ignore[attr-defined]
-
-
 def _rows(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     checked_ids(labels, logits.shape[-1], what="classes")
     found = np.take_along_axis(_log_softmax(logits, -1), labels[..., None], axis=-1)[..., 0]
-    return np.negative(found, out=found)
+    array: np.ndarray = np.negative(found, out=found)
+    return array
 
 
 def _rows_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _losses: Any) -> tuple[np.ndarray, None]:
@@ -213,6 +214,7 @@ _rows_op = Op(
 )
 
 
+@operator(_rows_op)
 def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Minus the log-probability of each label.
 
@@ -236,9 +238,6 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     if reduction not in ("mean", "sum"):
         raise RuleError(f"the reduction of cross_entropy is 'mean', 'sum' or 'none', not {reduction!r}")
     return mean(losses) if reduction == "mean" else sum_(losses)
-
-
-cross_entropy.op = _rows_op  # type: ignore[attr-defined]
 
 
 def _split(logits: Tensor, labels: Tensor) -> Tensor:

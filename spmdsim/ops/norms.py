@@ -11,6 +11,7 @@ from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.normalise import norm_terms, row_rule
+from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims, normal_dims
 from spmdsim.tensor import Op, Tensor
 
@@ -31,7 +32,8 @@ def _inverse(x: np.ndarray, scale: np.ndarray, epsilon: float) -> tuple[np.ndarr
 
 
 def _rms(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
-    return x * _inverse(x, scale, epsilon)[0] * scale
+    array: np.ndarray = x * _inverse(x, scale, epsilon)[0] * scale
+    return array
 
 
 def _rms_vjp(
@@ -47,6 +49,7 @@ def _rms_vjp(
 _rms_op = Op("rms_norm", _rms_rule, _rms, _rms_vjp)
 
 
+@operator(_rms_op)
 def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
     """Rows divided by their root mean square, then scaled (Zhang and Sennrich, 2019).
 
@@ -59,9 +62,6 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
     return _rms_op(x, scale, epsilon=epsilon)
 
 
-rms_norm.op = _rms_op  # type: ignore[attr-defined]
-
-
 def _length(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     total = (x * x).sum(axis=dim, keepdims=True, dtype=x.dtype)
     small = total <= epsilon
@@ -69,7 +69,8 @@ def _length(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> tuple[np.nda
 
 
 def _l2(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> np.ndarray:
-    return x / _length(x, dim, epsilon)[0]
+    array: np.ndarray = x / _length(x, dim, epsilon)[0]
+    return array
 
 
 def _l2_vjp(
@@ -83,9 +84,7 @@ def _l2_vjp(
 _l2_op = Op("l2_normalize", row_rule, _l2, _l2_vjp, saves_result=True)
 
 
-def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12) -> Tensor:
+@operator(_l2_op)
+def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Dims = -1) -> Tensor:
     """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``)."""
     return _l2_op(*in_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)
-
-
-l2_normalize.op = _l2_op  # type: ignore[attr-defined]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
+from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Op, Tensor
 
@@ -20,26 +20,34 @@ def _rule(shape: tuple[int, ...], dim: int) -> Rule:
     return Rule.parse(f"{' '.join(names)} -> {' '.join(n for n in names if n != 'w')}", whole="w")
 
 
-def _extreme(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
-    op = Op(
+def _extreme(name: str, function: Callable[..., np.ndarray]) -> Op:
+    return Op(
         name,
         _rule,
         lambda x, dim: np.asarray(function(x, axis=dim), np.int64),
         dtype=lambda _x, dim: np.dtype(np.int64),
     )
 
-    def call(x: Tensor, dim: int | None = None) -> Tensor:
-        if dim is None:
-            x, dim = reshape(x.detach(), -1), 0
-        if not -x.ndim <= dim < x.ndim:
-            raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
-        return op(x.detach(), dim=dim % x.ndim)
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"``{name}`` along a dim (None: its place among all elements), the first one of equals."
-    call.op = op  # type: ignore[attr-defined]
-    return call
+_argmax_op, _argmin_op = _extreme("argmax", np.argmax), _extreme("argmin", np.argmin)
 
 
-argmax = _extreme("argmax", np.argmax)
-argmin = _extreme("argmin", np.argmin)
+def _place(op: Op, x: Tensor, dim: int | None) -> Tensor:
+    x = x.detach()
+    if dim is None:
+        x, dim = reshape(x, -1), 0
+    if not -x.ndim <= dim < x.ndim:
+        raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
+    return op(x, dim=dim % x.ndim)
+
+
+@operator(_argmax_op)
+def argmax(x: Tensor, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+    """Where the largest element is along a dim (None: its place among all elements), the first one of equals."""
+    return _place(_argmax_op, x, dim)
+
+
+@operator(_argmin_op)
+def argmin(x: Tensor, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+    """Where the smallest element is along a dim (None: its place among all elements), the first one of equals."""
+    return _place(_argmin_op, x, dim)

@@ -13,6 +13,7 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
+from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import ordered
 
@@ -27,6 +28,8 @@ def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
     """
     if dims is None:
         return tuple(range(ndim))
+    if isinstance(dims, (int, np.integer)) and -ndim <= dims < ndim:
+        return (int(dims) % ndim,)
     given = (int(dims),) if isinstance(dims, (int, np.integer)) else tuple(dims)
     for dim in given:
         if not -ndim <= dim < ndim:
@@ -90,7 +93,8 @@ def _sum_vjp(
 
 
 def _summed(dtype: np.dtype, **_: Any) -> np.dtype:
-    return np.sum(np.ones(1, dtype)).dtype
+    kind: np.dtype = np.sum(np.ones(1, dtype)).dtype
+    return kind
 
 
 def _total(x: np.ndarray, dims: tuple[int, ...], keepdims: Any, dtype: np.dtype) -> np.ndarray:
@@ -130,12 +134,14 @@ _all_op = Op("all", _rule("all"), _local(np.all, lambda _: True), dtype=boolean)
 _any_op = Op("any", _rule("any"), _local(np.any, lambda _: False), dtype=boolean)
 
 
-def sum(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+@operator(_sum_op)
+def sum(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Sum over dims (all for None). Partial over the axes of split dims until somebody needs it."""
     return _sum_op(x, dims=normal_dims(dims, x.ndim), keepdims=keepdims)
 
 
-def mean(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+@operator(_mean_op)
+def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Mean over dims: the sum divided by the global number of elements."""
     found = normal_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in found)
@@ -166,17 +172,20 @@ def _with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...],
     return result
 
 
-def max(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+@operator(_max_op)
+def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Largest element over dims; its gradient goes in equal parts to all elements that attain it."""
     return _extreme(_max_op, x, dims, keepdims)
 
 
-def min(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+@operator(_min_op)
+def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Smallest element over dims; its gradient goes in equal parts to all elements that attain it."""
     return _extreme(_min_op, x, dims, keepdims)
 
 
-def prod(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+@operator(_prod_op)
+def prod(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Product over dims; an element's slope is the product of the others, also where some are zero."""
     found = normal_dims(dims, x.ndim)
     given = x.detach()
@@ -197,23 +206,13 @@ def _whole(x: Tensor) -> Tensor:
     return x.to(x.layout.reduced)
 
 
-def all(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+@operator(_all_op)
+def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Whether all elements over dims are true."""
     return _all_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
 
 
-def any(x: Tensor, dims: Dims = None, keepdims: bool = False) -> Tensor:
+@operator(_any_op)
+def any(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Whether any element over dims is true."""
     return _any_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
-
-
-for _call, _op in (
-    (sum, _sum_op),
-    (mean, _mean_op),
-    (max, _max_op),
-    (min, _min_op),
-    (prod, _prod_op),
-    (all, _all_op),
-    (any, _any_op),
-):
-    _call.op = _op  # type: ignore[attr-defined]

@@ -15,7 +15,8 @@ from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.sizes import integers
 from spmdsim.ops.broadcast import unbroadcast
-from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.operators import operator
+from spmdsim.ops.reduce import Dims, normal_dims
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.move import move
 
@@ -132,6 +133,7 @@ _reshape_op = Op(
 )
 
 
+@operator(_reshape_op)
 def reshape(x: Tensor, shape: int | Sequence[int], layout: Layout | None = None) -> Tensor:
     """The same elements, in row-major order, in another shape.
 
@@ -150,9 +152,6 @@ def reshape(x: Tensor, shape: int | Sequence[int], layout: Layout | None = None)
     if layout is not None:
         return move(x, layout, new)
     return _reshape_op(x, shape=new)
-
-
-reshape.op = _reshape_op  # type: ignore[attr-defined]
 
 
 def full_shape(old: Shape, new: Iterable[int]) -> Shape:
@@ -177,6 +176,7 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
     return shape
 
 
+@operator()
 def flatten(x: Tensor, start: int = 1) -> Tensor:
     """All dims from ``start`` on as one."""
     return reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
@@ -203,6 +203,7 @@ _transpose_op = Op(
 )
 
 
+@operator(_transpose_op)
 def transpose(x: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     """Dims in another order (reversed if left out): result dim i is operand dim ``perm[i]``.
 
@@ -213,9 +214,6 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     if sorted(order) != list(range(x.ndim)):
         raise RuleError(f"{perm} is not an order of the {x.ndim} dims")
     return _transpose_op(x, perm=order)
-
-
-transpose.op = _transpose_op  # type: ignore[attr-defined]
 
 
 # -- flip -------------------------------------------------------------------------------------------
@@ -236,16 +234,14 @@ _flip_op = Op(
 )
 
 
-def flip(x: Tensor, dims: int | Sequence[int] | None = None) -> Tensor:
+@operator(_flip_op)
+def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
     """The tensor turned round along dims (all for None), which must not be split: the last comes first.
 
     Raises:
         RuleError: a dim out of range or given twice.
     """
     return _flip_op(x, dims=normal_dims(dims, x.ndim))
-
-
-flip.op = _flip_op  # type: ignore[attr-defined]
 
 
 # -- broadcast_to ----------------------------------------------------------------------------------
@@ -274,6 +270,7 @@ _broadcast_op = Op(
 )
 
 
+@operator(_broadcast_op)
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """The tensor repeated to a larger shape, as numpy broadcasts.
 
@@ -285,6 +282,3 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     if extra < 0 or any(n not in (1, m) for n, m in zip(x.shape, new[extra:])):
         raise RuleError(f"shape {x.shape} does not broadcast to {new}")
     return _broadcast_op(x, shape=new)
-
-
-broadcast_to.op = _broadcast_op  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import alike
+from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import moving_rule
 from spmdsim.tensor import Context, Op, Tensor
 
@@ -62,6 +63,7 @@ def _slice_vjp(
 _slice_op = Op("slice", _slice_rule, _slice_forward, _slice_vjp, contextual=True, moves=True)
 
 
+@operator(_slice_op)
 def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
     """``x[start:stop:step]`` per dim (non-negative bounds, positive steps). Dims cut must not be split.
 
@@ -75,10 +77,8 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
     return _slice_op(x, start=tuple(start), stop=tuple(stop), step=steps)
 
 
-slice_.op = _slice_op  # type: ignore[attr-defined]
-
-
-def split(x: Tensor, parts: int, dim: int = 0) -> list[Tensor]:
+@operator()
+def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]:
     """Equal pieces along a dim.
 
     Raises:
@@ -115,6 +115,7 @@ def _pad_vjp(
 _pad_op = Op("pad", _pad_rule, _pad_forward, _pad_vjp, moves=True)
 
 
+@operator(_pad_op)
 def pad(x: Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Tensor:
     """The tensor with ``before`` and ``after`` elements of ``value`` added per dim.
 
@@ -126,9 +127,6 @@ def pad(x: Tensor, before: Sequence[int], after: Sequence[int], value: float = 0
             f"pad needs {x.ndim} counts >= 0 on each side, but got {tuple(before)}, {tuple(after)}"
         )
     return _pad_op(x, before=tuple(before), after=tuple(after), value=value)
-
-
-pad.op = _pad_op  # type: ignore[attr-defined]
 
 
 def _concat_rule(*shapes: Shape, dim: int) -> tuple[Rule, dict[str, int]]:
@@ -154,7 +152,8 @@ _concat_op = Op(
 )
 
 
-def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+@operator(_concat_op)
+def concat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int = 0) -> Tensor:
     """Tensors one after the other along a dim, which must not be split.
 
     Raises:
@@ -165,7 +164,4 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     ndim = tensors[0].ndim
     if not -ndim <= dim < ndim:
         raise RuleError(f"dim {dim} is out of range for tensors of {ndim} dims")
-    return _concat_op(*alike(*tensors), dim=dim % ndim)
-
-
-concat.op = _concat_op  # type: ignore[attr-defined]
+    return _concat_op(*alike("concat", *tensors), dim=dim % ndim)

@@ -13,12 +13,22 @@ import numpy as np
 from spmdsim.errors import RuleError
 from spmdsim.ops.elementwise import equal, multiply, sqrt, subtract, where
 from spmdsim.ops.functions import square
+from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims, as_type, mean, normal_dims, wide
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.tensor import Tensor
 
 
-def var(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: float = 0) -> Tensor:
+@operator()
+def var(
+    x: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
     """Mean square of the differences from the mean, over dims (all for None).
 
     Args:
@@ -28,6 +38,8 @@ def var(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: flo
         correction: taken off the number of elements that the sum of squares is divided by, as in the array API
             standard (numpy's ``ddof``): 0 for a population's variance, 1 for an unbiased one from a sample. Of no
             more elements than this the variance is nan.
+        axis: the same as ``dims``.
+        ddof: the same as ``correction``.
 
     Returns:
         Of ``x``'s type (float64 for whole numbers), partial over the axes of split dims until somebody needs it.
@@ -51,7 +63,16 @@ def var(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: flo
     return as_type(result, exact)
 
 
-def std(x: Tensor, dims: Dims = None, keepdims: bool = False, *, correction: float = 0) -> Tensor:
+@operator()
+def std(
+    x: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
     """The root of :func:`var`; where that is zero its gradient is taken to be zero, too."""
     given = wide(x)
     spread = var(given, dims, keepdims, correction=correction)

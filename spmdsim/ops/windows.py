@@ -14,7 +14,9 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import alike
+from spmdsim.ops.operators import operator
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.operands import Operand
 
 Shape = tuple[int, ...]
 
@@ -89,6 +91,7 @@ def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Sha
     return tuple(start), tuple(stop)
 
 
+@operator(_read_op)
 def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
     """``x[start:stop]`` per dim; partial over the axes that split the dims it cuts.
 
@@ -97,9 +100,6 @@ def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
     """
     first, last = _check(x.shape, start, stop)
     return _read_op(x, start=first, stop=last)
-
-
-window.op = _read_op  # type: ignore[attr-defined]
 
 
 def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape) -> Rule:
@@ -129,18 +129,16 @@ def _write_vjp(
 _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
 
 
-def slice_update(x: Tensor, value: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
+@operator(_write_op)
+def slice_update(x: Tensor, value: Operand, start: Sequence[int], stop: Sequence[int]) -> Tensor:
     """``x`` with the window ``[start:stop]`` per dim replaced by ``value``.
 
     Raises:
         RuleError: bounds outside the tensor, or a value of another shape than the window.
     """
-    x, value = alike(x, value)
+    x, value = alike("slice_update", x, value)
     first, last = _check(x.shape, start, stop)
     wanted = tuple(b - a for a, b in zip(first, last))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
     return _write_op(x, value, start=first, stop=last)
-
-
-slice_update.op = _write_op  # type: ignore[attr-defined]

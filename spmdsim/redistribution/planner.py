@@ -7,10 +7,10 @@ first, with the help of all ranks that hold copies. Planning is pure and cached 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from spmdsim.redistribution.price import (
 from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.step_memory import plan_peak
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 @dataclass(frozen=True)
@@ -198,18 +201,55 @@ class Plan:
         return all_received(self.steps)
 
 
+class StyledPlan(Protocol):
+    """What another system's planner does between the same layouts, beside the plan of this package."""
+
+    @property
+    def ours(self) -> Plan:
+        """The plan of this package."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+
+
+@overload
 def plan(
     src: Layout,
     dst: Layout,
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
+    machine: CostModel | None = None,
+    to_shape: Sequence[int] | None = None,
+    style: None = None,
+    *,
+    partial_target: bool = False,
+    more_memory: bool = False,
+) -> Plan: ...
+@overload
+def plan(
+    src: Layout,
+    dst: Layout,
+    shape: Sequence[int],
+    dtype: DTypeLike = "float32",
+    machine: CostModel | None = None,
+    to_shape: Sequence[int] | None = None,
+    *,
+    style: str,
+    partial_target: bool = False,
+    more_memory: bool = False,
+) -> StyledPlan: ...
+def plan(
+    src: Layout,
+    dst: Layout,
+    shape: Sequence[int],
+    dtype: DTypeLike = "float32",
     machine: CostModel | None = None,
     to_shape: Sequence[int] | None = None,
     style: str | None = None,
     *,
     partial_target: bool = False,
     more_memory: bool = False,
-) -> Any:
+) -> Plan | StyledPlan:
     """The cheapest way from one layout of a tensor to another.
 
     Args:
@@ -244,17 +284,15 @@ def plan(
             raise UsageTypeError(f"a plan goes from layout to layout, but got {given!r}")
     target_shape = None if to_shape is None else integers(to_shape)
     model: Any = machine  # a cost model is a value, though its protocol does not say so
-    return _plan(
-        src,
-        dst,
-        integers(shape),
-        element_type(dtype),
-        model,
-        target_shape,
-        style,
-        partial_target,
-        more_memory,
-    )
+    kind = element_type(dtype)
+    ours = _plan(src, dst, integers(shape), kind, model, target_shape, partial_target, more_memory)
+    return ours if style is None else _styled(ours, style)
+
+
+@lru_cache(maxsize=1024)
+def _styled(ours: Plan, style: str) -> StyledPlan:
+    plan_of: Callable[[Plan], StyledPlan] = imitation("plan", style, PlanError)
+    return plan_of(ours)
 
 
 @lru_cache(maxsize=4096)
@@ -265,10 +303,9 @@ def _plan(
     dtype: np.dtype,
     machine: Any,
     to_shape: tuple[int, ...] | None,
-    style: str | None,
     partial_target: bool,
     more_memory: bool,
-) -> Any:
+) -> Plan:
     check_layouts(src, dst, shape, to_shape, partial_target)
     if to_shape == shape:
         to_shape = None
@@ -278,10 +315,7 @@ def _plan(
         best = min(found_all, key=lambda one: one.order[1:])
     else:
         best = cheapest(src, dst, shape, itemsize, machine, to_shape)
-    found = Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
-    if style is None:
-        return found
-    return imitation("plan", style, PlanError)(found)
+    return Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
 
 
 @lru_cache(maxsize=8192)

@@ -292,11 +292,14 @@ def received_elements(step: Step) -> np.ndarray:
         return np.array(totals(step.src, step.dst, step.shape)[0])
     mine = volumes(step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
+    elements: np.ndarray
     if step.collective == "reduce_scatter":
-        return reduction_elements(step.collective, members, mine)
-    if step.collective == "all_reduce":
-        return reduction_elements(step.collective, members, mine, places(mesh, step.axes))
-    return mine - exchange_volume(step.src, step.dst, step.shape).own
+        elements = reduction_elements(step.collective, members, mine)
+    elif step.collective == "all_reduce":
+        elements = reduction_elements(step.collective, members, mine, places(mesh, step.axes))
+    else:
+        elements = mine - exchange_volume(step.src, step.dst, step.shape).own
+    return elements
 
 
 def places(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:

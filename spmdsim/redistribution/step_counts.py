@@ -34,7 +34,8 @@ RECEIVED_ELSEWHERE["reduce_exchange"] = received_in_direct_reduction
 def reduced_block(step: Step, rank: int) -> int:
     """Elements of the block that ``rank`` reduces in an all_reduce."""
     held = math.prod(step.dst.local_shape(step.shape, rank))
-    return split_block(0, held, step.src.mesh.axis_size(*step.axes), step.place(rank))[1]
+    number: int = split_block(0, held, step.src.mesh.axis_size(*step.axes), step.place(rank))[1]
+    return number
 
 
 def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:

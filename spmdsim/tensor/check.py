@@ -156,7 +156,8 @@ class _Expected:
 
     def _read(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
         if self._block is None:
-            return self.whole[index]
+            array: np.ndarray | Measured = self.whole[index]
+            return array
         block = self._block(index)
         if not isinstance(block, tuple):
             return np.asarray(block)

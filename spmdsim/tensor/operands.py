@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from spmdsim.core import Layout, apply
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
-from spmdsim.core.tensor import Tensor
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.tensor.element_types import as_array
+from spmdsim.tensor.tensor import Tensor
 
-T = TypeVar("T", bound=Tensor)
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
-def operands(op: Op, given: Sequence[Any]) -> list[Any]:
-    """Operands that are no tensors yet as tensors beside the others.
+class HasOperand(Protocol):
+    """What stands for a tensor, such as a parameter."""
+
+    def as_operand(self, like: Tensor) -> Tensor:
+        """The tensor that it stands for."""
+
+
+#: What operators take: tensors, what stands for one, and numbers and arrays, which every rank has whole.
+Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
+
+
+def operands(name: str, given: Sequence[Any]) -> list[Tensor]:
+    """Operands of an operator that are no tensors yet as tensors beside the others.
 
     Raises:
         UsageTypeError: none of them says in which world that is.
@@ -28,13 +40,17 @@ def operands(op: Op, given: Sequence[Any]) -> list[Any]:
     if not tensors:
         kinds = ", ".join(type(x).__name__ for x in given)
         raise UsageTypeError(
-            f"{op.name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
+            f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
         )
     like = next(iter(tensors.values()))
     return [tensors[i] if i in tensors else as_operand(x, like) for i, x in enumerate(given)]
 
 
-apply.operands_of.append(operands)
+def _operands_of(op: Op, given: Sequence[Any]) -> list[Tensor]:
+    return operands(op.name, given)
+
+
+apply.operands_of.append(_operands_of)
 
 
 def _placed(operand: Any) -> bool:
@@ -42,7 +58,7 @@ def _placed(operand: Any) -> bool:
     return isinstance(operand, Tensor) or isinstance(getattr(operand, "tensor", None), Tensor)
 
 
-def as_operand(value: Any, like: T) -> Any:
+def as_operand(value: Operand, like: Tensor) -> Tensor:
     """A number or array as a tensor replicated where ``like`` lives; a tensor stays as it is.
 
     A Python number takes ``like``'s element type where it fits, as in numpy.

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.core.apply import watchers
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.sides import in_words, number_of, sides
-from spmdsim.tensor import watch
 from spmdsim.tensor.tensor import Tensor, origin_of
 from spmdsim.tensor.verdict import Verdict
+from spmdsim.tensor.watch import Watcher
 from spmdsim.trace.recorder import source_line
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def first_difference(
 # -- all the time -------------------------------------------------------------------------------------------
 
 
-class Copies(watch.Watcher):
+class Copies(Watcher):
     """Compares the copies of operands, and of what is moved, of worlds in which values are watched."""
 
     def __init__(self) -> None:
@@ -237,8 +238,8 @@ class Copies(watch.Watcher):
 
 def watch_values(world: World) -> None:
     """Compare copies from now on, if that world wants it."""
-    if world.watches_values and not any(isinstance(one, Copies) for one in watch.watchers):
-        watch.watchers.insert(0, Copies())
+    if world.watches_values and not any(isinstance(one, Copies) for one in watchers):
+        watchers.insert(0, Copies())
 
 
 def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:

@@ -147,7 +147,8 @@ class Measured:
         coarsest = max(unit_roundoff(dtype), unit_roundoff(self.own))
         own = 8 * coarsest * np.sqrt(max(terms, 1)) * np.abs(np.asarray(self.truth))
         own = np.where(np.isfinite(own), own, 0.0).astype(np.float64)
-        return np.maximum(FACTOR * self.spread, own)
+        array: np.ndarray = np.maximum(FACTOR * self.spread, own)
+        return array
 
     @property
     def how(self) -> str:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
 from spmdsim.core import Layout, tensor
 from spmdsim.core.apply import watchers
-from spmdsim.core.reductions import in_type
 from spmdsim.core.world import recordings
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import UsageTypeError
 from spmdsim.tensor.move import move
 from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
+from spmdsim.tensor.values import ReadableTensor
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.current import world as current
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
+    from numpy.typing import DTypeLike
+
+    from spmdsim import ops
+    from spmdsim.ops.reduce import Dims
+    from spmdsim.tensor.operands import Operand
     from spmdsim.tensor.verdict import Verdict
     from spmdsim.worlds.base import World
+
+
+#: One entry of an index: what numpy takes, but arrays of truth values of one dim only.
+IndexEntry: TypeAlias = "SupportsIndex | slice | EllipsisType | np.ndarray | Sequence[int] | Tensor | None"
+Index: TypeAlias = "IndexEntry | tuple[IndexEntry, ...]"
 
 
 def origin_of(tensors: Sequence[Tensor]) -> int:
@@ -28,45 +41,29 @@ def origin_of(tensors: Sequence[Tensor]) -> int:
     return origins[0] if len(origins) == 1 else hash(tuple(origins)) & ORIGINS
 
 
-class Tensor(tensor.Tensor):
+class _Operators:
+    """The room of operators, which is right of this one: loaded when the first of them is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(import_module("spmdsim.ops"), name)
+        setattr(self, name, function)
+        return function
+
+
+if not TYPE_CHECKING:
+    ops = _Operators()
+
+
+class Tensor(ReadableTensor):
     """A global tensor over a world. Its shards are never changed in place.
 
     Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
-    :class:`spmdsim.core.tensor.Tensor`.
+    :class:`spmdsim.core.tensor.Tensor`; its symbols and methods are the functions of :mod:`spmdsim.ops`.
     """
 
     __slots__ = ()
 
-    world: World
     grad: Tensor | None
-
-    @property
-    def shards(self) -> list[Any]:
-        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``.
-
-        Raises:
-            WorldError: the ranks did not all call the same, so these may be wrong numbers.
-        """
-        self.world.settle()
-        if self.meta.held is not self.meta.dtype:
-            return in_type(self.held, self.meta.dtype)
-        return self.held if len(self.held) == 1 else Pieces(self.held)
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise InputError("a tensor without dims has no length")
-        return self.shape[0]
-
-    def __str__(self) -> str:
-        """The number, where this process holds the only element; else what ``repr`` says."""
-        held = self.world.has_data and self.size == 1 and not self.layout.partial
-        if held and len(self.shards) and self.shards[0].size == 1:
-            return str(self.shards[0].reshape(())[()])
-        return repr(self)
-
-    def __format__(self, spec: str) -> str:
-        """With a format, the only element: ``f"{loss:.4f}"``; all ranks must ask for it."""
-        return format(self.item(), spec) if spec else str(self)
 
     #: numpy leaves ``array + tensor`` to the tensor instead of taking it apart.
     __array_ufunc__ = None
@@ -149,46 +146,6 @@ class Tensor(tensor.Tensor):
             watch_values(world)
         return made
 
-    # -- looking at it --------------------------------------------------------------------------------
-
-    def local(self, rank: int | None = None) -> Any:
-        """The shard of ``rank`` (this process's first rank if left out). Do not write into it.
-
-        A part of a pending sum of 16-bit floats is rounded for this look at it only.
-
-        Raises:
-            WorldError: another process owns that rank, or there is none.
-        """
-        shards = self.shards
-        if rank is None:
-            return shards[0]
-        if rank not in self.world.ranks:
-            if rank not in range(self.world.size):
-                raise WorldError(f"there is no rank {rank!r} in a world of {self.world.size} ranks")
-            raise WorldError(
-                f"rank {rank} is owned by another process; this one owns {list(self.world.ranks)}"
-            )
-        return shards[self.world.ranks.index(rank)]
-
-    #: The words of torch, OneFlow and Paddle, and of MindSpore.
-    numpy = asnumpy = tensor.Tensor.full
-
-    def item(self) -> Any:
-        """The only element of a tensor of size one, as a Python number, on every process."""
-        if self.size != 1:
-            raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
-        return self.full().reshape(()).item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __bool__(self) -> bool:
-        """Whether the only element is not zero; more have no truth of their own, as in numpy."""
-        return bool(self.item())
-
     def to(self, layout: Layout) -> Tensor:
         """The same tensor in another layout, by the cheapest redistribution.
 
@@ -210,28 +167,239 @@ class Tensor(tensor.Tensor):
 
         return check_replicas(self)
 
+    # -- symbols --------------------------------------------------------------------------------------
 
-class Pieces(list[Any]):
-    """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
+    def __add__(self, other: Operand) -> Tensor:
+        return ops.add(self, other)
 
-    Ranks with equal pieces share an array until somebody asks for that of one of them: real ranks share none, and what is
-    written into one must not be in the others.
-    """
+    def __radd__(self, other: Operand) -> Tensor:
+        return ops.add(other, self)
 
-    def __init__(self, held: list[Any]) -> None:
-        super().__init__(held)
-        self._held = held
+    def __sub__(self, other: Operand) -> Tensor:
+        return ops.subtract(self, other)
 
-    def __getitem__(self, k: Any) -> Any:
-        array = super().__getitem__(k)
-        if isinstance(array, np.ndarray) and sum(one is array for one in self._held) > 1:
-            array = array.copy()
-            self[k] = array
-        return array
+    def __rsub__(self, other: Operand) -> Tensor:
+        return ops.subtract(other, self)
 
-    def __setitem__(self, k: Any, array: Any) -> None:
-        super().__setitem__(k, array)
-        self._held[k] = array
+    def __mul__(self, other: Operand) -> Tensor:
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Operand) -> Tensor:
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return ops.divide(other, self)
+
+    def __pow__(self, other: Operand) -> Tensor:
+        return ops.power(self, other)
+
+    def __rpow__(self, other: Operand) -> Tensor:
+        return ops.power(other, self)
+
+    def __floordiv__(self, other: Operand) -> Tensor:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Tensor:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Operand) -> Tensor:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Operand) -> Tensor:
+        return ops.remainder(other, self)
+
+    def __matmul__(self, other: Operand) -> Tensor:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Operand) -> Tensor:
+        return ops.matmul(other, self)
+
+    def __gt__(self, other: Operand) -> Tensor:
+        return ops.greater(self, other)
+
+    def __ge__(self, other: Operand) -> Tensor:
+        return ops.greater_equal(self, other)
+
+    def __lt__(self, other: Operand) -> Tensor:
+        return ops.less(self, other)
+
+    def __le__(self, other: Operand) -> Tensor:
+        return ops.less_equal(self, other)
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return ops.equal(self, other) if _comparable(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return ops.not_equal(self, other) if _comparable(other) else NotImplemented
+
+    #: A tensor hashes by identity, though ``==`` compares elements.
+    __hash__ = tensor.Tensor.__hash__
+
+    def __neg__(self) -> Tensor:
+        return ops.negative(self)
+
+    def __abs__(self) -> Tensor:
+        return ops.absolute(self)
+
+    def __getitem__(self, index: Index) -> Tensor:
+        return ops.getitem(self, index)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[k] for k in range(len(self)))
+
+    if not TYPE_CHECKING:  # for numpy's types it would make an operand of arrays' symbols
+
+        def __array__(self, *_: object, **__: object) -> NoReturn:
+            """``np.asarray(x)`` would gather behind the user's back, and only on the ranks that call it."""
+            raise UsageTypeError(
+                "a tensor is not turned into an array by itself; use .full() on all ranks, or .local()"
+            )
+
+    # -- methods --------------------------------------------------------------------------------------
+
+    @property
+    def T(self) -> Tensor:
+        """The tensor with its dims in reversed order."""
+        return ops.transpose(self)
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """The tensor with another element type; see :func:`spmdsim.ops.cast`."""
+        return ops.cast(self, dtype)
+
+    def reshape(self, shape: int | Sequence[int], layout: Layout | None = None) -> Tensor:
+        """The same elements in another shape; see :func:`spmdsim.ops.reshape`."""
+        return ops.reshape(self, shape, layout)
+
+    def transpose(self, perm: Sequence[int] | None = None) -> Tensor:
+        """The tensor with its dims in another order; see :func:`spmdsim.ops.transpose`."""
+        return ops.transpose(self, perm)
+
+    def flatten(self, start: int = 1) -> Tensor:
+        """All dims from ``start`` on as one."""
+        return ops.flatten(self, start)
+
+    def sum(
+        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+    ) -> Tensor:
+        """Sum over dims (all for None); see :func:`spmdsim.ops.sum`."""
+        return ops.sum(
+            self, dims if axis is dim is None else _one("sum", dims=dims, axis=axis, dim=dim), keepdims
+        )
+
+    def mean(
+        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+    ) -> Tensor:
+        """Mean over dims (all for None); see :func:`spmdsim.ops.mean`."""
+        return ops.mean(
+            self, dims if axis is dim is None else _one("mean", dims=dims, axis=axis, dim=dim), keepdims
+        )
+
+    def max(
+        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+    ) -> Tensor:
+        """Largest element over dims (all for None); see :func:`spmdsim.ops.max`."""
+        return ops.max(
+            self, dims if axis is dim is None else _one("max", dims=dims, axis=axis, dim=dim), keepdims
+        )
+
+    def min(
+        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+    ) -> Tensor:
+        """Smallest element over dims (all for None); see :func:`spmdsim.ops.min`."""
+        return ops.min(
+            self, dims if axis is dim is None else _one("min", dims=dims, axis=axis, dim=dim), keepdims
+        )
+
+    def prod(
+        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+    ) -> Tensor:
+        """Product over dims (all for None); see :func:`spmdsim.ops.prod`."""
+        return ops.prod(
+            self, dims if axis is dim is None else _one("prod", dims=dims, axis=axis, dim=dim), keepdims
+        )
+
+    def all(
+        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+    ) -> Tensor:
+        """Whether all elements over dims (all for None) are true; see :func:`spmdsim.ops.all`."""
+        return ops.all(
+            self, dims if axis is dim is None else _one("all", dims=dims, axis=axis, dim=dim), keepdims
+        )
+
+    def any(
+        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+    ) -> Tensor:
+        """Whether any element over dims (all for None) is true; see :func:`spmdsim.ops.any`."""
+        return ops.any(
+            self, dims if axis is dim is None else _one("any", dims=dims, axis=axis, dim=dim), keepdims
+        )
+
+    def std(
+        self,
+        dims: Dims = None,
+        keepdims: bool = False,
+        *,
+        correction: float = 0,
+        axis: Dims = None,
+        dim: Dims = None,
+        ddof: float = 0,
+    ) -> Tensor:
+        """Standard deviation over dims (all for None); see :func:`spmdsim.ops.std`."""
+        given = _one("std", correction=correction or None, ddof=ddof or None)
+        return ops.std(
+            self,
+            dims if axis is dim is None else _one("std", dims=dims, axis=axis, dim=dim),
+            keepdims,
+            correction=given or 0,
+        )
+
+    def var(
+        self,
+        dims: Dims = None,
+        keepdims: bool = False,
+        *,
+        correction: float = 0,
+        axis: Dims = None,
+        dim: Dims = None,
+        ddof: float = 0,
+    ) -> Tensor:
+        """Variance over dims (all for None); see :func:`spmdsim.ops.var`."""
+        given = _one("var", correction=correction or None, ddof=ddof or None)
+        return ops.var(
+            self,
+            dims if axis is dim is None else _one("var", dims=dims, axis=axis, dim=dim),
+            keepdims,
+            correction=given or 0,
+        )
+
+    def argmax(self, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+        """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
+        return ops.argmax(self, dim if axis is None else _one("argmax", dim=dim, axis=axis))
+
+    def argmin(self, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+        """Where the smallest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmin`."""
+        return ops.argmin(self, dim if axis is None else _one("argmin", dim=dim, axis=axis))
+
+
+def _comparable(other: object) -> TypeGuard[Operand]:
+    """Whether ``==`` compares elements with it; what is no operand is not equal."""
+    known = (tensor.Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
+    return isinstance(other, known) or hasattr(other, "as_operand")
+
+
+V = TypeVar("V")
+
+
+def _one(method: str, **values: V) -> V:
+    """The value of a parameter with several names, of which at most one is given."""
+    given = [(name, value) for name, value in values.items() if value is not None]
+    if len(given) > 1:
+        (name, first), (other, second) = given[:2]
+        raise UsageTypeError(f"{method} got {name}={first!r} and {other}={second!r}, two names of one thing")
+    return given[0][1] if given else next(iter(values.values()))
 
 
 def _world(world: World | None, layout: Layout) -> World:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from spmdsim.launch.environment import detect, prepare
+from spmdsim.launch.environment import prepare
+from spmdsim.launcher import detect
 from spmdsim.testing.ranks import mpi_comm, parametrize_counts, under_mpi
 
 __all__ = ["mpi_comm"]

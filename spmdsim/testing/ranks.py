@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spmdsim.launch.environment import detect
+from spmdsim.launcher import detect
 
 if TYPE_CHECKING:
     from mpi4py import MPI

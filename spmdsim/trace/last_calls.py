@@ -125,7 +125,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(
             f"{path} does not hold the last calls of ranks, as spmdsim launch --record FILE.json writes them"
         ) from None
-    return document
+    result: dict[str, Any] = document
+    return result
 
 
 def _calls(document: dict[str, Any]) -> Iterator[LastCall]:

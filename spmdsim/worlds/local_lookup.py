@@ -174,4 +174,5 @@ def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) 
     ]
     width = columns.stop - columns.start
     rows = np.concatenate([*parts, np.zeros((1, width), tables[frame.members[0]].dtype)])
-    return rows[want.index]
+    array: np.ndarray = rows[want.index]
+    return array

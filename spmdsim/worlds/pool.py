@@ -125,7 +125,9 @@ class Pool:
         if nbytes < SMALLEST or nbytes > self.limit:
             return partial(np.empty, shape, kind)
         kept, more, alone = self._by_size.setdefault(nbytes, Kept()), self._more, self._alone
-        ndarray: Any = np.ndarray  # its own constructor takes half the time of a view and a reshape
+        ndarray: Callable[..., np.ndarray] = (
+            np.ndarray
+        )  # its own constructor takes half the time of a view and a reshape
 
         def fresh() -> np.ndarray:
             for buffer in kept:

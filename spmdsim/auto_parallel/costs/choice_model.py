@@ -311,7 +311,8 @@ class ChoiceModel:
             return None
         pieces = value.itemsize * np.array([largest(layout, value.shape) for layout in wanted], float)
         differs = np.array([[own != other for other in wanted] for own in kept.layouts])
-        return differs * pieces[None, :]
+        array: np.ndarray | None = differs * pieces[None, :]
+        return array
 
     # -- reading a solution -------------------------------------------------------------------------
 

@@ -125,7 +125,8 @@ def _least_difference(part: np.ndarray) -> np.ndarray:
     """``min over x of part[a, x] - part[b, x]`` for all a and b, in pieces that fit the cache."""
     n, m = part.shape
     if n * n * m <= 2_000_000:
-        return (part[:, None, :] - part[None, :, :]).min(axis=2)
+        array: np.ndarray = (part[:, None, :] - part[None, :, :]).min(axis=2)
+        return array
     return np.stack([(part[a][None, :] - part).min(axis=1) for a in range(n)])
 
 

@@ -10,6 +10,7 @@ from spmdsim.cli.collective.schedule_arguments import JUDGES, add_schedule_argum
 
 if TYPE_CHECKING:
     from spmdsim.collectives.facts import Facts
+    from spmdsim.collectives.history import History
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -97,7 +98,7 @@ def _column(facts: Facts) -> list[str]:
     ]
 
 
-def _side_by_side(stories: list, names: list[str]) -> None:
+def _side_by_side(stories: list[History], names: list[str]) -> None:
     from spmdsim.cli.output import console
     from spmdsim.draw.schedule_text import grid, highlighted
 

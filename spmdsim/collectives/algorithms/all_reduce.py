@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold
-from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Instruction, Rounds, combine, copy, recv, recv_reduce, send
 from spmdsim.errors import ScheduleError
 
 INDEX_RULES = {"mpich": 1, "openmpi": 0}
@@ -102,7 +102,7 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
         yield fold_out(rank, fold, range(1))
 
 
-def fold_in(rank: int, fold: Fold, chunks: range) -> list:
+def fold_in(rank: int, fold: Fold, chunks: range) -> list[Instruction]:
     """The round in which the rank that drops out gives its vector to its neighbour."""
     if not fold.paired(rank):
         return []
@@ -111,7 +111,7 @@ def fold_in(rank: int, fold: Fold, chunks: range) -> list:
     return [send(rank ^ 1, chunks)]
 
 
-def fold_out(rank: int, fold: Fold, chunks: range) -> list:
+def fold_out(rank: int, fold: Fold, chunks: range) -> list[Instruction]:
     """The round in which the survivor gives the result back."""
     if not fold.paired(rank):
         return []

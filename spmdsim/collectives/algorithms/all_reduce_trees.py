@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import broadcast, reduce
-from spmdsim.collectives.instructions import Rounds, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, recv_reduce, send
 
 
 @declare(
@@ -105,7 +105,7 @@ def double_binary_tree(rank: int, size: int) -> Rounds:
         yield [m for tree in (0, 1) for m in _tree_moves(rank, size, tree, level, up=False)]
 
 
-def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> list:
+def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> list[Instruction]:
     """Messages between depth ``level`` and the depth above it, in one tree."""
     place = _place(rank, size, tree)
     depth = bit_tree_depth(place, size)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.rank_arithmetic import doublings
-from spmdsim.collectives.instructions import Rounds, recv, send
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 
-def _exchange(rank: int, size: int, to: int, source: int) -> list:
+def _exchange(rank: int, size: int, to: int, source: int) -> list[Instruction]:
     return [send(to, rank * size + to), recv(source, source * size + rank)]
 
 

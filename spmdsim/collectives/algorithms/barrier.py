@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.rank_arithmetic import doublings, power_below
-from spmdsim.collectives.instructions import Rounds, recv, send
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 NOTHING = range(0)
 
@@ -66,7 +66,7 @@ def tree(rank: int, size: int) -> Rounds:
         yield _edge(rank, size, k, up=False)
 
 
-def _edge(rank: int, size: int, k: int, up: bool) -> list:
+def _edge(rank: int, size: int, k: int, up: bool) -> list[Instruction]:
     if rank % (2 * k) == 0 and rank + k < size:
         return [recv(rank + k, NOTHING) if up else send(rank + k, NOTHING)]
     if rank % (2 * k) == k:

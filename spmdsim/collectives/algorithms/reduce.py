@@ -5,7 +5,7 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms.broadcast import renamed
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings
-from spmdsim.collectives.instructions import Chunks, Rounds, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
 
 
 @declare(
@@ -163,7 +163,7 @@ def _run_of(rank: int, size: int, level: int) -> tuple[int, int, int] | None:
     return None
 
 
-def _join(rank: int, size: int, level: int, left: bool) -> list:
+def _join(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
     """Messages from the middles of depth level + 1 to those of depth ``level``, left or right children."""
     run = _run_of(rank, size, level)
     if run:

@@ -6,7 +6,7 @@ from spmdsim.collectives.algorithm import Formula, declare
 from spmdsim.collectives.algorithms import gather_scatter, reduce
 from spmdsim.collectives.algorithms.all_reduce import fold_in
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold
-from spmdsim.collectives.instructions import Rounds, recv, recv_reduce, send
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, recv_reduce, send
 
 
 @declare(
@@ -46,7 +46,7 @@ def pairwise(rank: int, size: int) -> Rounds:
         yield [send(to, to), recv_reduce((rank - i) % size, rank, left=True)]
 
 
-def _hand_back(rank: int, fold: Fold) -> list:
+def _hand_back(rank: int, fold: Fold) -> list[Instruction]:
     """The round in which a survivor gives its dropped neighbour the neighbour's own block."""
     if not fold.paired(rank):
         return []

@@ -231,7 +231,7 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"
     setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
 
 
-class ParameterTuple(tuple):
+class ParameterTuple(tuple[Any, ...]):
     """Parameters, in order."""
 
     __slots__ = ()

@@ -28,7 +28,7 @@ from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor as CoreTensor
 
 
-class Size(tuple):
+class Size(tuple[int, ...]):
     """A shape, printed as OneFlow prints it."""
 
     __slots__ = ()
@@ -221,17 +221,19 @@ class GlobalTensor(_Symbols):
 
     def __getitem__(self, key: Any) -> GlobalTensor:
         with same_code():
-            return GlobalTensor(self.value[key], self.placement)  # type: ignore[index]
+            return GlobalTensor(self.value[key], self.placement)
 
     @property
     def T(self) -> GlobalTensor:
         """Its dims in reverse order."""
-        return self.permute(*range(self.ndim)[::-1])
+        result: GlobalTensor = self.permute(*range(self.ndim)[::-1])
+        return result
 
     @property
     def requires_grad(self) -> bool:
         """Whether ``backward()`` computes its gradient."""
-        return self.value.requires_grad
+        yes: bool = self.value.requires_grad
+        return yes
 
     @property
     def shape(self) -> Size:

@@ -73,7 +73,8 @@ class SplitLayer(Module):
         """A row-parallel layer's result before the sum; the input is split over its last dim unless it is already."""
         kept = [entry if x.layout.mesh == self.where.mesh else () for entry in x.layout.dims[:-1]]
         free = [tuple(axis for axis in entry if axis != "mp") for entry in kept]
-        return self.inner(x.to(self.where.mesh(*free, "mp")))
+        y: Tensor = self.inner(x.to(self.where.mesh(*free, "mp")))
+        return y
 
 
 def _no_group(mp_group: Any) -> None:
@@ -109,7 +110,8 @@ class VocabParallelEmbedding(SplitLayer):
     def forward(self, x: Tensor) -> Tensor:
         """``[...] -> [..., embedding_dim]``."""
         y = self.inner(x)
-        return y.to(y.layout.reduced)
+        result: Tensor = y.to(y.layout.reduced)
+        return result
 
 
 class ColumnParallelLinear(SplitLayer):
@@ -139,7 +141,8 @@ class ColumnParallelLinear(SplitLayer):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in] -> [..., out]``; split over the columns unless gathered."""
         y = self.inner(x)
-        return y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
+        result: Tensor = y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
+        return result
 
 
 class RowParallelLinear(SplitLayer):

@@ -91,7 +91,8 @@ def _sorted(ops: Ops) -> Ops:
         rank = {"AllConcat": 0, "Slice": 1}
         if a.name != b.name:
             return rank[a.name] - rank[b.name]
-        return b.args[-1] - a.args[-1] if a.name == "AllConcat" else a.args[0] - b.args[0]
+        number: int = b.args[-1] - a.args[-1] if a.name == "AllConcat" else a.args[0] - b.args[0]
+        return number
 
     out: Ops = []
     run: Ops = []

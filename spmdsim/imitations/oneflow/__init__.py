@@ -5,6 +5,7 @@ Semantics after ``core/framework/sbp_infer_util.cpp``, ``placement_sbp_util.cpp`
 P is a pending sum.
 """
 
+from spmdsim.dialects.oneflow.tensors import can_merge as can_merge_split
 from spmdsim.imitations.oneflow.boxing_routes import (
     axis_sequence,
     boxing_collectives,
@@ -22,7 +23,7 @@ from spmdsim.imitations.oneflow.sbp_reshape import (
     reshape_sbp,
     reshape_signatures,
 )
-from spmdsim.imitations.oneflow.sbp_rules import can_merge_split, reduce_dims, total_traffic, zero_comm
+from spmdsim.imitations.oneflow.sbp_rules import reduce_dims, total_traffic, zero_comm
 
 __all__ = [
     "axis_sequence",

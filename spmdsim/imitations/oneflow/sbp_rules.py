@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spmdsim.core import Layout, Mesh, Placement, Replicate, Shard, split_block
-from spmdsim.dialects.oneflow.tensors import can_merge as can_merge_split
+from spmdsim.dialects.oneflow.tensors import can_merge
 from spmdsim.redistribution.lower_bound import lower_bound
 
 Sbp = Sequence[Placement]
@@ -81,7 +81,7 @@ def reduce_dims(
 
 def _mergeable(known: list[dict[int, set[int]]], column: tuple[Placement, ...], parts: int) -> bool:
     return all(
-        all(can_merge_split(size, parts) for size in sizes[placement.dim])
+        all(can_merge(size, parts) for size in sizes[placement.dim])
         for sizes, placement in zip(known, column)
         if isinstance(placement, Shard)
     )

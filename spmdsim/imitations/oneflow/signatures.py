@@ -146,7 +146,7 @@ def _picked(shapes: tuple[Shape, ...]) -> tuple[Row, BoundRule]:
     """The labelled entry of each row, picked where it is, zero elsewhere (OneFlow's ``nll``)."""
     from spmdsim import ops
 
-    row = Row(ops.pick.op, ("prediction", "label"), ("out",), partial=False)  # type: ignore[attr-defined]
+    row = Row(ops.pick.op, ("prediction", "label"), ("out",), partial=False)
     return row, row.op.bind(shapes[:2], {})
 
 

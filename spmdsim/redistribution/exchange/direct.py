@@ -161,7 +161,8 @@ def _choose(
     needing = needing * want.copies - np.count_nonzero(inside, axis=1)
     # A cell that the rank holds itself is served by itself afterwards; its number here only has to be valid.
     number = np.minimum((mine - before) * have.copies // np.maximum(needing, 1), have.copies - 1)
-    return holders[np.arange(len(base)), number]
+    array: np.ndarray = holders[np.arange(len(base)), number]
+    return array
 
 
 def _outer(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -49,7 +49,8 @@ class ExchangeVolume:
     @cached_property
     def received(self) -> np.ndarray:
         """Per position of the target mesh, the elements that come from other ranks."""
-        return self.volume - self.own
+        array: np.ndarray = self.volume - self.own
+        return array
 
     @cached_property
     def messages(self) -> np.ndarray:

@@ -66,7 +66,10 @@ class FewVolume:
     def _pieces(self) -> list[int]:
         """Per position of the source's mesh the number of its piece: the same where the same is held."""
         have, src, *_ = self._ends
-        return piece_numbers(have, (*[axis for entry in src for axis in entry], *self._apart)).tolist()
+        result: list[int] = piece_numbers(
+            have, (*[axis for entry in src for axis in entry], *self._apart)
+        ).tolist()
+        return result
 
     @cached_property
     def _holders(self) -> int:
@@ -184,4 +187,5 @@ def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
 @lru_cache(maxsize=512)
 def _held(have: Mesh, want: Mesh) -> list[int]:
     """Per position of the target's mesh its rank's position in the source's mesh, -1 if it is not there."""
-    return ranks_of(have).positions(ranks_of(want).rank).tolist()
+    result: list[int] = ranks_of(have).positions(ranks_of(want).rank).tolist()
+    return result

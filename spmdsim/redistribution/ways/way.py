@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spmdsim.core.step import LOCAL_STEPS, Step
+from spmdsim.core.step import LOCAL_STEPS, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.step_counts import sent_nbytes
@@ -25,7 +25,6 @@ from spmdsim.redistribution.ways.rank_transfers import (
     group_transfers,
     packed_side,
     row_count,
-    within,
 )
 from spmdsim.redistribution.ways.tuning import Tuning, threshold
 

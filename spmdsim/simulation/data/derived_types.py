@@ -31,7 +31,7 @@ class Datatype:
         self, name: str, dtype: Any, offsets: Any = None, stride: int = 1, committed: bool = True
     ) -> None:
         self.name = name
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype = np.dtype(dtype)
         self.offsets: Any = None if offsets is None else np.asarray(offsets, dtype=np.int64)
         self.stride = stride
         self.lower = 0

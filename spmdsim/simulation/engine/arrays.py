@@ -11,7 +11,8 @@ everything else that waits, so it is found and explained in the same words.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, TAG_UB_VALUE
 from spmdsim.simulation.data.status import Status
@@ -21,7 +22,14 @@ from spmdsim.simulation.engine.scheduler import Task
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings.places import site_key
 
-DECLINED: Any = object()
+
+class Declined(Enum):
+    """What the short way says of anything unusual."""
+
+    DECLINED = "left to the general way"
+
+
+DECLINED: Final = Declined.DECLINED
 _frame = sys._getframe
 
 
@@ -35,7 +43,7 @@ def own_receive(comm: Any, task: Task) -> Receive:
     return Receive(comm._shared, task, None, None, -1, comm._rank, 0, "", None, True)
 
 
-def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> Message | None:
+def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> Message | Declined | None:
     """Send an array, as far as the mailbox of its receiver.
 
     Args:
@@ -114,7 +122,8 @@ def _leave(
     end: float,
 ) -> Message:
     """Put the rank's own message into the mailbox of its receiver."""
-    buffered, message = comm._scheduler.buffered_sites, comm._own_message
+    buffered = comm._scheduler.buffered_sites
+    message: Message = comm._own_message
     if (
         buffered or message.cached_payload is not None
     ):  # it may stay here, or the general way still looks at it
@@ -131,7 +140,9 @@ def _leave(
     return message
 
 
-def ask(comm: Any, array: Any, source: int, tag: int, status: Status | None, name: str) -> Receive | None:
+def ask(
+    comm: Any, array: Any, source: int, tag: int, status: Status | None, name: str
+) -> Receive | Declined | None:
     """Receive into an array.
 
     Returns:

@@ -100,7 +100,8 @@ class CollectiveCall:
         """Bytes this rank brings or gets, whichever is more."""
         brought = sum(part.nbytes for part in self.send)
         wanted = sum(part.nbytes for part in self.receive or ())
-        return max(brought, wanted)
+        number: int = max(brought, wanted)
+        return number
 
     def may_leave(self) -> bool:
         """Whether a library may let this rank go on before the others have come."""

@@ -319,7 +319,8 @@ class Mailbox:
         if not candidates:
             return None
         if random is not None:
-            return random.choice(sorted(candidates, key=lambda message: message.source))
+            result: Message | None = random.choice(sorted(candidates, key=lambda message: message.source))
+            return result
         return min(candidates, key=lambda message: message.number)
 
     def take(self, source: int, tag: int, random: Any = None) -> Message | None:

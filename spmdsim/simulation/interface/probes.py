@@ -46,7 +46,8 @@ class ProbeMethods:
             message = probing.message
         if status is not None and message is not None:
             status.fill(message.source, message.tag, message.payload.nbytes)
-        return message
+        result: Message | None = message
+        return result
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Whether a message is there."""

@@ -295,7 +295,8 @@ class Intracomm(Comm):
         """A communicator whose ranks sit on a grid, the last dimension varying fastest."""
         from spmdsim.simulation.interface.process_topology import create_cart
 
-        return create_cart(self, dims, periods, _frame(1))
+        result: Cartcomm = create_cart(self, dims, periods, _frame(1))
+        return result
 
 
 class Unusable(Intracomm):

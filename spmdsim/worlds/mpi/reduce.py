@@ -208,7 +208,8 @@ def _small_scatter(op: str, group: Group, layout: Blocks, dtype: np.dtype) -> Ru
         out, parts = fresh(), landing()
         comm.Alltoall([array, count, kind], [parts, count, kind])
         if at_once:
-            return reduce(parts, 0, None, out)
+            result: np.ndarray = reduce(parts, 0, None, out)
+            return result
         return fold(op, [parts[k] for k in group.order], out)
 
     return run

@@ -85,7 +85,7 @@ def gather(
     if not -len(table) <= axis < len(table):
         raise ShardError(f"axis {axis} is out of range for a table of {len(table)} dims")
     axis %= len(table)
-    bound = ops.gather.op.bind(shapes, {"dim": axis})  # type: ignore[attr-defined]
+    bound = ops.gather.op.bind(shapes, {"dim": axis})
     if given is not None and any(isinstance(entry, Layout) for entry in given):
         return _by_layouts(bound, given, out, devices)
     ranks = device_ranks(devices, 1 if given is None else math.prod(math.prod(e) for e in given))

@@ -1,0 +1,100 @@
+"""What a public operator is: a function of tensors that knows its rule, and its parameters by numpy's names, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+
+from spmdsim.core.operator import Op
+from spmdsim.errors import UsageTypeError
+
+if TYPE_CHECKING:
+    from spmdsim.core.operator import RuleSource, ShardedOp, StrategyLike
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Names of the same parameter. A function declares one of them first and takes them all; those that it declares besides
+#: are for type checkers and ``help``: their values arrive under the first name.
+SAME = (("dim", "dims", "axis"), ("correction", "ddof"))
+
+
+class OperatorFunction(Generic[P, R]):
+    """A function of tensors: checks and prepares operands and parameters, and applies what it declares.
+
+    >>> from spmdsim import relu
+    >>> relu.name, relu.rule.text
+    ('relu', '... -> ...')
+
+    Attributes:
+        name: its name.
+    """
+
+    def __init__(self, function: Callable[P, R], op: Op | None = None) -> None:
+        self.__name__ = function.__name__
+        update_wrapper(self, function)
+        self._function, self._op = function, op
+        self.name = function.__name__ if op is None else op.name
+        code = function.__code__
+        own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        firsts = [(next((name for name in own if name in names), ""), names) for names in SAME]
+        self._others = {other: first for first, names in firsts if first for other in names if other != first}
+        self._places = {first: own.index(first) for first in self._others.values()}
+        self.__module__ = "spmdsim.ops"
+        if self._others:
+            note = ", ".join(f"``{other}=`` is ``{first}=``" for other, first in self._others.items())
+            self.__doc__ = f"{function.__doc__ or ''}\n\n{note}\n"
+
+    def __call__(self, *args: P.args, **given: P.kwargs) -> R:
+        """Compute."""
+        if given and not self._others.keys().isdisjoint(given):
+            self._rename(args, given)
+        return self._function(*args, **given)
+
+    def _rename(self, args: tuple[object, ...], given: dict[str, object]) -> None:
+        """Bring parameters under their first names."""
+        for other in [name for name in given if name in self._others]:
+            name = self._others[other]
+            if name in given or len(args) > self._places[name]:
+                first = given[name] if name in given else args[self._places[name]]
+                raise two_names(self.__name__, name, first, other, given[other])
+            given[name] = given.pop(other)
+
+    @property
+    def op(self) -> Op:
+        """Its declaration: rule, local functions, result type; called with parameters as the local functions take them.
+
+        Raises:
+            AttributeError: the function is made of several operators.
+        """
+        if self._op is None:
+            raise AttributeError(f"{self.name} is made of several operators, and has no rule of its own")
+        return self._op
+
+    @property
+    def rule(self) -> RuleSource:
+        """Its rule, or the function of shapes and parameters that gives one."""
+        return self.op.rule
+
+    def shard(
+        self, in_strategy: StrategyLike, out_strategy: StrategyLike | None = None, *, repeat: str = "right"
+    ) -> ShardedOp:
+        """The operator with a given strategy instead of the cheapest one; see :meth:`spmdsim.Op.shard`."""
+        return self.op.shard(in_strategy, out_strategy, repeat=repeat)
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"
+
+
+def operator(op: Op | None = None) -> Callable[[Callable[P, R]], OperatorFunction[P, R]]:
+    """Make a function the public operator of a declaration, or of none if it is made of several."""
+    return lambda function: OperatorFunction(function, op)
+
+
+def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
+    """What is said of a parameter that is given under two names."""
+    return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")

@@ -1,0 +1,111 @@
+"""What a process reads of a tensor: its pieces, and numbers where they are few."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.core import tensor
+from spmdsim.core.reductions import in_type
+from spmdsim.errors import InputError, WorldError
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+
+class ReadableTensor(tensor.Tensor):
+    """A tensor whose pieces and numbers can be looked at."""
+
+    __slots__ = ()
+
+    world: World
+
+    @property
+    def shards(self) -> list[Any]:
+        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``.
+
+        Raises:
+            WorldError: the ranks did not all call the same, so these may be wrong numbers.
+        """
+        self.world.settle()
+        if self.meta.held is not self.meta.dtype:
+            return in_type(self.held, self.meta.dtype)
+        return self.held if len(self.held) == 1 else Pieces(self.held)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InputError("a tensor without dims has no length")
+        return self.shape[0]
+
+    def __str__(self) -> str:
+        """The number, where this process holds the only element; else what ``repr`` says."""
+        held = self.world.has_data and self.size == 1 and not self.layout.partial
+        if held and len(self.shards) and self.shards[0].size == 1:
+            return str(self.shards[0].reshape(())[()])
+        return repr(self)
+
+    def __format__(self, spec: str) -> str:
+        """With a format, the only element: ``f"{loss:.4f}"``; all ranks must ask for it."""
+        return format(self.item(), spec) if spec else str(self)
+
+    def local(self, rank: int | None = None) -> Any:
+        """The shard of ``rank`` (this process's first rank if left out). Do not write into it.
+
+        A part of a pending sum of 16-bit floats is rounded for this look at it only.
+
+        Raises:
+            WorldError: another process owns that rank, or there is none.
+        """
+        shards = self.shards
+        if rank is None:
+            return shards[0]
+        if rank not in self.world.ranks:
+            if rank not in range(self.world.size):
+                raise WorldError(f"there is no rank {rank!r} in a world of {self.world.size} ranks")
+            raise WorldError(
+                f"rank {rank} is owned by another process; this one owns {list(self.world.ranks)}"
+            )
+        return shards[self.world.ranks.index(rank)]
+
+    #: The words of torch, OneFlow and Paddle, and of MindSpore.
+    numpy = asnumpy = tensor.Tensor.full
+
+    def item(self) -> Any:
+        """The only element of a tensor of size one, as a Python number, on every process."""
+        if self.size != 1:
+            raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+        return self.full().reshape(()).item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        """Whether the only element is not zero; more have no truth of their own, as in numpy."""
+        return bool(self.item())
+
+
+class Pieces(list[Any]):
+    """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
+
+    Ranks with equal pieces share an array until somebody asks for that of one of them: real ranks share none, and what is
+    written into one must not be in the others.
+    """
+
+    def __init__(self, held: list[Any]) -> None:
+        super().__init__(held)
+        self._held = held
+
+    def __getitem__(self, k: Any) -> Any:
+        array = super().__getitem__(k)
+        if isinstance(array, np.ndarray) and sum(one is array for one in self._held) > 1:
+            array = array.copy()
+            self[k] = array
+        return array
+
+    def __setitem__(self, k: Any, array: Any) -> None:
+        super().__setitem__(k, array)
+        self._held[k] = array
