@@ -35,6 +35,10 @@ elif case == "sizes":  # both known: whoever has the shorter message is overrun 
         reduce("f8", (400, 400))
     else:
         reduce()
+elif case == "soon":  # calls that are far apart are compared one by one
+    for shape in ((2, 8), (2, 8) if odd else (4, 4), *[(4, 4)] * 30):
+        time.sleep(0.02)
+        print("done", reduce(shape=shape)[0, 0], flush=True)
 elif case == "barrier":
     if odd:
         world.barrier()
@@ -174,6 +178,12 @@ def test_who_waits_or_disagrees_is_named_and_the_job_ends(run, case, words):
     assert code != 0 and "all the same" not in text.split("rank", 1)[1], text
     assert all(word in text for word in words), text
     assert "program.py:" in text
+
+
+def test_calls_that_are_far_apart_are_compared_one_by_one(run):
+    text, code = run("soon")
+    assert code != 0 and "about call 201 of ranks 0, 1, 2" in text, text
+    assert text.count("done") < 3 * 12, text
 
 
 def test_modes_come_from_the_argument_or_the_environment(monkeypatch):

@@ -62,6 +62,7 @@ class Calls:
         told: whether somebody was told already that ranks disagree or do not come.
         settled: how many there were when they were last compared.
         far: the places of members on other nodes.
+        due: by when they are compared again at the latest, in nanoseconds of the monotonic clock.
         awake: whether this rank waits for the others where it looks around itself, and not inside of MPI.
     """
 
@@ -73,6 +74,7 @@ class Calls:
         "awake",
         "begin",
         "board",
+        "due",
         "end",
         "far",
         "key",
@@ -96,7 +98,7 @@ class Calls:
         strict: bool,
     ) -> None:
         self.board, self.members, self.places = board, members, places
-        self.number, self.settled, self.told, self.awake = 0, 0, False, False
+        self.number, self.settled, self.told, self.awake, self.due = 0, 0, False, False, 0
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
         self.kinds: Bounded[int, None] = Bounded(KINDS)

@@ -35,6 +35,8 @@ AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
 GRACE, SHORT = 1.0, 0.05
 #: Bytes of a call from which on each one is compared as soon as it is done.
 LARGE = 1 << 16
+#: Nanoseconds after which calls are compared at the latest, or so many times what it took the last time.
+LATEST, SHARE = 2_000_000, 50
 
 
 def deadline_seconds() -> float:
@@ -311,13 +313,8 @@ class Check:
         """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
         if self.checker.mode is True:
             return lambda array: self.run(run, contiguous(array))
-        calls, digest, begin = self.calls, self.call.digest, self.calls.begin
-        numbers, ends, last, clock = (
-            self.checker.board.numbers,
-            column(calls.start, END, 0),
-            RING - 1,
-            time.monotonic_ns,
-        )
+        calls, digest, begin, clock = self.calls, self.call.digest, self.calls.begin, time.monotonic_ns
+        numbers, ends, last = self.checker.board.numbers, column(calls.start, END, 0), RING - 1
         compare, every = self._compare, 1 if self.call.large else EVERY
 
         def checked(array: np.ndarray) -> np.ndarray:
@@ -329,8 +326,8 @@ class Check:
                 if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
                     self.checker.compare(calls)
                 raise
-            numbers[ends + (number & last) * COLUMNS] = clock()  # as ``end``, without a call
-            if number % every == 0:
+            now = numbers[ends + (number & last) * COLUMNS] = clock()  # as ``end``, without a call
+            if now > calls.due or number % every == 0:
                 compare()
             return result
 
@@ -369,8 +366,10 @@ class Check:
 
     def _compare(self) -> None:
         """Compare what was called so far; go on as soon as there is room to note more."""
-        calls = self.calls
+        calls, begin = self.calls, time.monotonic_ns()
         self.checker.compare(calls)
+        end = time.monotonic_ns()
+        calls.due = end + max(LATEST, SHARE * (end - begin))
         if not calls.room():
             self.checker.wait(calls, calls.number - 1, self._room)
 
