@@ -25,6 +25,7 @@ def start(
     env: Mapping[str, str] | None = None,
     *,
     lockstep: bool = False,
+    blocks: bool = False,
 ) -> int:
     """Run a command on ``n`` ranks and wait for it.
 
@@ -34,6 +35,8 @@ def start(
         log_dir: write ``worker_N.log`` per rank there, and echo rank 0.
         env: variables to add to the environment of the ranks.
         lockstep: start one process that plays all ranks instead, without MPI.
+        blocks: what a rank of ``spmdsim.launch.bootstrap`` prints at once comes out in one piece, not mixed with
+            lines of other ranks.
 
     Returns:
         0 if every rank ended well, else the exit code of the rank that failed first.
@@ -43,7 +46,7 @@ def start(
     """
     from spmdsim.launch.start import start_command
 
-    return start_command(n, list(argv), None if log_dir is None else Path(log_dir), env, lockstep)
+    return start_command(n, list(argv), None if log_dir is None else Path(log_dir), env, lockstep, blocks)
 
 
 def end_job_on_error(name: str = "program") -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from spmdsim.launch.abort import guard
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launch.environment import prepare
-from spmdsim.launch.logs import redirect_output
+from spmdsim.launch.logs import print_in_blocks, redirect_output
 from spmdsim.launch.nurse import nursed
 
 
@@ -41,6 +41,9 @@ def main() -> int:
 
     def program() -> None:
         redirect_output(job.rank if job else 0)
+        print_in_blocks()
+        if job and os.environ.get("WORLD_SIZE") == str(job.size):
+            os.environ |= {"RANK": str(job.rank), "LOCAL_RANK": str(job.rank)}
         check_launcher(job)
         run_script(argv)
 

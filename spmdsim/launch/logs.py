@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -35,6 +36,43 @@ def redirect_output(rank: int) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+BLOCKS_VARIABLE = "SPMDSIM_BLOCKS"
+"""The file that all ranks print to, if what they print at once is to stay together."""
+
+
+def prepare_blocks(folder: Path, environment: dict[str, str]) -> Path:
+    """The file that ranks print to, which the starter shows; they are told how long its terminal's lines are."""
+    path = folder / "printed"
+    path.touch()
+    environment[BLOCKS_VARIABLE] = str(path)
+    if sys.stdout.isatty():
+        environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+    return path
+
+
+class _InBlocks(io.TextIOWrapper):
+    """Writes each print in one piece, to the end of a file that others write to as well."""
+
+    def write(self, text: str) -> int:
+        """Hold the text back until a line ends with it."""
+        count = super().write(text)
+        if text.endswith("\n"):
+            self.flush()
+        return count
+
+
+def print_in_blocks() -> None:
+    """Send what is printed to the file of all ranks, if there is one; launchers pass lines on in any order.
+
+    Ranks on other machines than the starter print as usual.
+    """
+    path = os.environ.get(BLOCKS_VARIABLE)
+    with suppress(OSError):
+        if path:
+            raw = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND), "w")
+            sys.stdout = _InBlocks(io.BufferedWriter(raw, 1 << 20), encoding="utf-8", errors="replace")
 
 
 class _Both(io.TextIOBase):

@@ -20,7 +20,7 @@ from spmdsim.ending.stop import BEFORE_MPI
 from spmdsim.errors import InputError, WorldError
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.leftovers import sweep
-from spmdsim.launch.logs import follow, log_path, log_tail, prepare_logs
+from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
 from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, dies_with_parent
 from spmdsim.launch.record import Recorded, passed_on
@@ -43,6 +43,7 @@ def start_command(
     log_dir: Path | None = None,
     env: Mapping[str, str] | None = None,
     lockstep: bool = False,
+    blocks: bool = False,
 ) -> int:
     """Run ``argv`` on ``n`` ranks; see :func:`spmdsim.launch.start`."""
     if n < 1:
@@ -62,11 +63,15 @@ def start_command(
             environment = rank_environment(n) | launcher.environment()
             command = launcher.command(n, oversubscribe=n > cores()) + argv
         environment |= {FAILED_DIR: name, STARTER_VARIABLE: str(os.getpid()), **(env or {})}
+        shown = None
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
+            shown = log_path(log_dir, 0)
+        elif blocks and launcher is not None:
+            shown = prepare_blocks(folder, environment)
         by = signal.SIGTERM if launcher is None else launcher.ended_by
         recorded = Recorded(environment)
-        code = wait(command, environment, log_dir, partial(job_ends, folder, ranks), by, recorded)
+        code = wait(command, environment, shown, partial(job_ends, folder, ranks), by, recorded)
         clear_up(began(folder), hurried=code == 0)
         notes = failures(folder)
         failed = worst(notes, ranks)
@@ -129,19 +134,19 @@ class Terminated(Exception):
 def wait(
     command: list[str],
     environment: Mapping[str, str],
-    log_dir: Path | None,
+    shown: Path | None,
     ending: Callable[[], float | None],
     by: int,
     recorded: Recorded,
 ) -> int:
-    """Run the launcher to its end; Ctrl-C and termination are passed on, and end it for certain."""
+    """Run the launcher to its end, and echo a file; Ctrl-C and termination are passed on, and end it for certain."""
     stop = threading.Event()
     process = subprocess.Popen(
         command, env=dict(environment), start_new_session=True, preexec_fn=dies_with_parent(signal.SIGTERM)
     )
     echo = None
-    if log_dir is not None:
-        echo = threading.Thread(target=follow, args=(log_path(log_dir, 0), stop), daemon=True)
+    if shown is not None:
+        echo = threading.Thread(target=follow, args=(shown, stop), daemon=True)
         echo.start()
     try:
         with raise_on_termination(), passed_on(process):

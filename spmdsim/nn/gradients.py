@@ -47,7 +47,7 @@ def global_norm(parameters: Sequence[Parameter]) -> float:
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import wide
 
-    slopes = [wide(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    slopes = [wide(parameter.value.grad) for parameter in parameters if parameter.value.grad is not None]
     squares = [ops.sum(ops.multiply(slope, slope)) for slope in slopes]
     together = brought([(square, square.layout.reduced) for square in squares], "norm")
     return math.sqrt(sum(float(together.get(k, square).item()) for k, square in enumerate(squares)))
@@ -61,7 +61,7 @@ def clip(parameters: Sequence[Parameter], largest: float) -> float:
     norm = global_norm(parameters)
     if norm > largest:
         for parameter in parameters:
-            if parameter.grad is not None:
-                scaled = ops.multiply(wide(parameter.grad), largest / (norm + 1e-6))
-                parameter.value.grad = as_type(scaled, parameter.grad.dtype)
+            if parameter.value.grad is not None:
+                scaled = ops.multiply(wide(parameter.value.grad), largest / (norm + 1e-6))
+                parameter.value.grad = as_type(scaled, parameter.value.grad.dtype)
     return norm

@@ -76,7 +76,7 @@ class Optimiser:
 
     def step(self) -> None:
         """One update of all parameters that have a gradient; those split further for it are gathered together."""
-        trained = [(p, p.grad) for p in self.parameters if p.grad is not None]
+        trained = [(p, p.value.grad) for p in self.parameters if p.value.grad is not None]
         updated = [(self._updated(parameter, gradient), parameter.layout) for parameter, gradient in trained]
         gathered = brought(updated, "parameters", gather_of)
         for number, ((parameter, _), (value, _)) in enumerate(zip(trained, updated)):

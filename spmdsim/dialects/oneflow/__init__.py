@@ -18,9 +18,12 @@ EXPORTS = exported(
     sbp="sbp",
     tensors="broadcast_groups can_merge check_sizes layout local_range local_shape logical_shape logical_shape_of sbp_of",
     local="GlobalTensor LocalTensor Size",
-    creation="Tensor arange full manual_seed ones rand randn tensor zeros",
+    creation="Tensor arange as_tensor empty eye from_numpy full is_floating_point is_tensor linspace manual_seed numel "
+    "ones ones_like rand randint randn randperm tensor zeros zeros_like",
     operators="cast cat concat",
-    dtypes="bool float16 float32 float64 int8 int32 int64",
+    devices="device",
+    printing="set_printoptions",
+    dtypes="bool double dtype float float16 float32 float64 half int int8 int32 int64 long uint8",
 )
 
 #: What to use instead of a name that resembles none here.
@@ -29,10 +32,8 @@ NEAREST = {
     "autograd": "GlobalTensor.backward",
     "no_grad": "GlobalTensor.detach",
     "comm": "to_global, which inserts the collectives",
-    "from_numpy": "tensor",
-    "distributed": "spmdsim launch",
 }
-SUBMODULES = ("boxing", "env", "nn", "optim")
+SUBMODULES = ("boxing", "distributed", "env", "nn", "optim")
 
 __all__ = list(EXPORTS)
 

@@ -1,5 +1,6 @@
 """``oneflow.env``: who takes part."""
 
+from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.session import current_world
 
 
@@ -16,3 +17,12 @@ def get_world_size() -> int:
 get_local_rank = get_rank
 
 __all__ = ["get_local_rank", "get_rank", "get_world_size"]
+__getattr__ = refusal(
+    __name__,
+    __all__,
+    {
+        "all_device_placement": "oneflow.placement.all(type)",
+        "get_node_size": "spmdsim.doctor",
+        **dict.fromkeys(("init_rdma", "rdma_is_initialized"), "the settings of MPI"),
+    },
+)

@@ -6,7 +6,8 @@ owned rank. Symbols are numpy's, applied to every rank's array, or our operators
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import partial, partialmethod
 from typing import Any
 
@@ -15,15 +16,20 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
+from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import follow
 from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.oneflow import dtypes
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
+from spmdsim.dialects.oneflow.devices import device
 from spmdsim.dialects.oneflow.gradients import GradientMove
 from spmdsim.dialects.oneflow.placements import placement as Placement
+from spmdsim.dialects.oneflow.printing import shown, without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.session import current_world
+from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor as CoreTensor
 
@@ -42,7 +48,9 @@ class _Symbols(NDArrayOperatorsMixin):
 
     __hash__ = object.__hash__
     shape: Any
+    dtype: Any
     item: Any
+    numpy: Any
     _apply: Any
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
@@ -51,10 +59,39 @@ class _Symbols(NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         return bool(self.item())
 
+    def __format__(self, spec: str) -> str:
+        """A tensor of one element prints as its number, as in OneFlow."""
+        return format(self.item() if not self.ndim else str(self), spec)
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise UsageTypeError("len() of a 0-d tensor")
+        return int(self.shape[0])
+
     @property
     def ndim(self) -> int:
         """Number of dims."""
         return len(self.shape)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    nelement = numel
+
+    def dim(self) -> int:
+        """Number of dims."""
+        return self.ndim
+
+    ndimension = dim
+
+    def tolist(self) -> Any:
+        """Nested lists of numbers."""
+        return self.numpy().tolist()
+
+    def is_floating_point(self) -> bool:
+        """Whether its elements are floats."""
+        return bool(self.dtype.is_floating_point)
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of a dim."""
@@ -67,14 +104,16 @@ class LocalTensor(_Symbols):
     Args:
         shards: the arrays, in the order of the world's ranks.
         world: the world; the current one if left out.
+        kind: the type of its devices.
     """
 
     is_global = False
     is_local = True
 
-    def __init__(self, shards: Sequence[np.ndarray], world: Any = None) -> None:
+    def __init__(self, shards: Sequence[np.ndarray], world: Any = None, kind: str = "cpu") -> None:
         self.world = world or current_world()
         self.shards = [np.asarray(shard) for shard in shards]
+        self.kind = kind
 
     @property
     def shape(self) -> Size:
@@ -82,14 +121,32 @@ class LocalTensor(_Symbols):
         return Size(self.shards[0].shape)
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> dtypes.dtype:
         """Element type."""
-        return self.shards[0].dtype
+        return dtypes.dtype(self.shards[0].dtype)
 
     @property
-    def device(self) -> str:
+    def device(self) -> device:
         """Where the first owned rank computes."""
-        return f"cpu:{self.world.ranks[0]}"
+        return device(self.kind, self.world.ranks[0])
+
+    def to(self, where: Any) -> LocalTensor:
+        """On devices of another type, or with other elements."""
+        if isinstance(where, str | device):
+            return LocalTensor(self.shards, self.world, device(where).type)
+        return LocalTensor([x.astype(np.dtype(where)) for x in self.shards], self.world, self.kind)
+
+    def cpu(self) -> LocalTensor:
+        """On CPUs."""
+        return self.to("cpu")
+
+    def cuda(self) -> LocalTensor:
+        """On GPUs, as far as its name says: arrays stay where they are."""
+        return self.to("cuda")
+
+    def clone(self) -> LocalTensor:
+        """Arrays of its own."""
+        return LocalTensor([x.copy() for x in self.shards], self.world, self.kind)
 
     def _apply(self, function: Any, *operands: Any) -> LocalTensor:
         if any(isinstance(x, GlobalTensor) for x in operands):
@@ -100,7 +157,10 @@ class LocalTensor(_Symbols):
             [x.shards[k] if isinstance(x, LocalTensor) else x for x in operands]
             for k in range(len(self.shards))
         ]
-        return LocalTensor([np.asarray(function(*row)) for row in rows], self.world)
+        return LocalTensor([np.asarray(function(*row)) for row in rows], self.world, self.kind)
+
+    def __getitem__(self, key: Any) -> LocalTensor:
+        return self._each(lambda x: x[key])
 
     def _each(self, function: Any) -> LocalTensor:
         return self._apply(function, self)
@@ -164,15 +224,10 @@ class LocalTensor(_Symbols):
         return logical_shape_of(placement, sbp, shapes)
 
     def __repr__(self) -> str:
-        if len(self.shards) == 1:
-            return _shown(self.shards[0])
-        return "\n".join(f"cpu:{rank}: {_shown(x)}" for rank, x in zip(self.world.ranks, self.shards))
-
-
-def _shown(array: np.ndarray) -> str:
-    """One rank's array as OneFlow prints it."""
-    text = np.array2string(array, precision=4, separator=", ", prefix="tensor(", max_line_width=120)
-    return f"tensor({text}, dtype=oneflow.{array.dtype.name})"
+        """One rank's array; in a process that plays several ranks each with its device."""
+        on = [f"{self.kind}:{rank}" for rank in self.world.ranks]
+        texts = [shown(x, [f"device='{d}'"] if self.kind != "cpu" else []) for d, x in zip(on, self.shards)]
+        return texts[0] if len(texts) == 1 else "\n".join(f"{d}: {text}" for d, text in zip(on, texts))
 
 
 def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -223,6 +278,9 @@ class GlobalTensor(_Symbols):
         with same_code():
             return GlobalTensor(self.value[key], self.placement)
 
+    def __iter__(self) -> Iterator[GlobalTensor]:
+        return (self[k] for k in range(len(self)))
+
     @property
     def T(self) -> GlobalTensor:
         """Its dims in reverse order."""
@@ -241,9 +299,14 @@ class GlobalTensor(_Symbols):
         return Size(self.value.shape)
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> dtypes.dtype:
         """Element type."""
-        return self.value.dtype
+        return dtypes.dtype(self.value.dtype)
+
+    @property
+    def device(self) -> device:
+        """Refused: it has a placement."""
+        raise OneFlowError("Only local tensors have 'device'. Please use '.placement' for global tensors.")
 
     @property
     def sbp(self) -> tuple[Any, ...]:
@@ -301,6 +364,12 @@ class GlobalTensor(_Symbols):
             moved = again
         return GlobalTensor(moved, where)
 
+    def to(self, where: Any) -> GlobalTensor:
+        """On devices of another type, or with other elements."""
+        if isinstance(where, str | device):
+            return self.to_global(Placement(device(where).type, self.placement.ranks))
+        return self.cast(np.dtype(where))
+
     def to_local(self, *, copy: bool = False) -> LocalTensor:
         """Each rank's component."""
         shards = [shard.copy() if copy else shard for shard in self.value.shards]
@@ -311,9 +380,21 @@ class GlobalTensor(_Symbols):
         with same_code():
             return self.value.full()
 
+    full = numpy
+
     def __repr__(self) -> str:
-        sbp = ", ".join(str(entry) for entry in self.sbp)
-        return f"global tensor{list(self.shape)} placement={self.placement} sbp=({sbp})"
+        """Its values, which all ranks of the placement must ask for together, and where it lives."""
+        where, value = [f"placement={self.placement}", f"sbp={self.sbp}"], self.value
+        after = [f"grad_fn=<{_made_by(value)}_backward>"] if value.node else ["requires_grad=True"]
+        after = after if value.requires_grad else []
+        if not value.world.has_data:
+            return without_values(self.shape, value.dtype, [*where, *after])
+        return shown(self.numpy(), where, after)
+
+
+def _made_by(value: CoreTensor) -> str:
+    """The operator that a tensor is the result of."""
+    return value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
 
 
 def _to(value: CoreTensor, layout: Layout) -> CoreTensor:

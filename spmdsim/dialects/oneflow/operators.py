@@ -82,6 +82,26 @@ def _flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     return core.reshape(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
 
 
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    x = x if min is None else core.maximum(x, min)
+    return x if max is None else core.minimum(x, max)
+
+
+def _spread_out(function: Callable[..., Any]) -> Row:
+    """The mean squared distance from the mean, or its root; of a sample, so that one less is divided by."""
+
+    def call(x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
+        return function(x, dim, keepdims=keepdim, correction=int(unbiased))
+
+    return Row(call)
+
+
+def _t(x: Any) -> Any:
+    if x.ndim > 2:
+        raise OneFlowError(f"t() expects a tensor with <= 2 dimensions, but input tensor is {x.ndim}D")
+    return core.transpose(x, list(range(x.ndim))[::-1])
+
+
 def _cross_entropy(logits: Any, labels: Any, reduction: str = "mean") -> Any:
     return reduced(core.cross_entropy(logits, labels, "none"), reduction)
 
@@ -91,22 +111,30 @@ TABLE: dict[str, Row] = {
     **same(
         core,
         "abs=absolute add bmm=matmul cast ceil cos div=divide eq=equal exp floor gelu:GELU gt=greater log log_softmax "
-        "lt=less matmul maximum minimum mm=matmul mul=multiply neg=negative pow=power relu:ReLU rsqrt sigmoid:Sigmoid "
-        "sign silu:SiLU sin softmax:Softmax sqrt square sub=subtract tanh:Tanh where",
+        "ge=greater_equal le=less_equal log1p logical_and logical_not logical_or lt=less matmul maximum minimum mm=matmul "
+        "mul=multiply ne=not_equal neg=negative negative pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid expm1 "
+        "sign silu:SiLU sin softmax:Softmax softplus:Softplus sqrt square sub=subtract tanh:Tanh where",
     ),
     "amax": _reduction(core.max),
     "amin": _reduction(core.min),
     "argmax": Row(lambda x, dim=None: core.argmax(x, dim)),
+    "argmin": Row(lambda x, dim=None: core.argmin(x, dim)),
+    "clamp": Row(_clamp),
+    "clip": Row(_clamp),
     "flatten": Row(_flatten, "Flatten", {"start_dim": 1}),
     "mean": _reduction(core.mean),
     "permute": Row(lambda x, *dims: core.transpose(x, _numbers(dims))),
     "prod": _reduction(core.prod),
     "reshape": Row(_reshape),
     "squeeze": Row(_squeeze),
+    "std": _spread_out(core.std),
     "sum": _reduction(core.sum),
+    "swapaxes": Row(_transpose),
+    "swapdims": Row(_transpose),
+    "t": Row(_t),
     "transpose": Row(_transpose),
     "unsqueeze": Row(_unsqueeze),
-    "view": Row(_reshape),
+    "var": _spread_out(core.var),
 }
 
 #: Those that networks use only.
@@ -122,17 +150,72 @@ def cat(tensors: Sequence[GlobalTensor], dim: int = 0) -> GlobalTensor:
     return lifted(lambda *values: core.concat(values, dim))(*tensors)
 
 
+def chunk(x: GlobalTensor, chunks: int, dim: int = 0) -> list[GlobalTensor]:
+    """A tensor in so many parts of equal length, the last of which may be shorter."""
+    size = x.shape[dim]
+    if chunks < 1:
+        raise OneFlowError(f"chunk expects at least 1 chunk, but got {chunks}")
+    return split(x, max(1, -(-size // chunks)), dim)
+
+
+def split(x: GlobalTensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> list[GlobalTensor]:
+    """A tensor in parts of a length, or of several lengths.
+
+    Raises:
+        RuntimeError: lengths that are not the dim's together.
+    """
+    given, size, at = split_size_or_sections, x.shape[dim], dim % x.ndim
+    if isinstance(given, int) and given < 1:
+        raise OneFlowError(f"split expects parts of at least 1, but got {given}")
+    sizes = [min(given, size - k) for k in range(0, size, given)] if isinstance(given, int) else list(given)
+    if sum(sizes) != size:
+        raise OneFlowError(
+            f"split expects sizes that add up to {size}, the size of dim {dim}, but got {sizes}"
+        )
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    return [x[(slice(None),) * at + (slice(a, a + n),)] for a, n in zip(starts, sizes)]
+
+
+def stack(tensors: Sequence[GlobalTensor], dim: int = 0) -> GlobalTensor:
+    """Tensors side by side along a new dim."""
+    return cat([METHODS["unsqueeze"](x, dim) for x in tensors], dim)
+
+
+def unbind(x: GlobalTensor, dim: int = 0) -> list[GlobalTensor]:
+    """The parts along a dim, without it."""
+    return [METHODS["squeeze"](part, dim) for part in split(x, 1, dim)]
+
+
+def einsum(equation: str, *operands: GlobalTensor) -> GlobalTensor:
+    """Sums of products, as the equation says."""
+    return lifted(lambda *values: core.einsum(equation, *values))(*operands)
+
+
+def _cast_to(kind: Any) -> Callable[..., GlobalTensor]:
+    return lifted(lambda x: core.cast(x, np.dtype(kind)))
+
+
 #: Methods of global tensors.
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: lifted(row.call) for name, row in TABLE.items()},
+    "chunk": chunk,
     "detach": lifted(lambda x: x.detach()),
-    "dim": lambda x: x.value.ndim,
-    "float": lifted(lambda x: core.cast(x, np.float32)),
     "item": lambda x: x.value.item(),
-    "numel": lambda x: x.value.size,
-}
+    "split": split,
+    "type_as": lambda x, other: METHODS["cast"](x, other.dtype),
+    "unbind": unbind,
+    "view": lifted(_reshape),
+    **{
+        name: _cast_to(kind)
+        for name, kind in (
+            ("double", np.float64), ("float", np.float32), ("half", np.float16), ("int", np.int32), ("long", np.int64),
+        )
+    },
+}  # fmt: skip
 #: Functions of global tensors.
-FUNCTIONS = {name: METHODS[name] for name in TABLE} | {"cat": cat, "concat": cat}
+FUNCTIONS = {name: METHODS[name] for name in (*TABLE, "chunk", "split", "unbind")} | {
+    "cat": cat, "concat": cat, "einsum": einsum, "stack": stack,
+}  # fmt: skip
 cast, concat = FUNCTIONS["cast"], cat
 
 __all__ = ["FUNCTIONS", "METHODS", "NETWORK_TABLE", "TABLE", "cast", "cat", "concat", "lifted"]

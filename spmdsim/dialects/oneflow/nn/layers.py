@@ -22,9 +22,15 @@ class Linear(Module):
     """``x @ weight.T + bias``, the weight ``[out, in]`` as OneFlow keeps it."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        self.in_features, self.out_features = in_features, out_features
         bound = Uniform(in_features**-0.5)
         self.weight = Parameter((out_features, in_features), bound)
         self.bias = Parameter((out_features,), bound) if bias else None
+
+    def extra_repr(self) -> str:
+        """Sizes, and whether there is a bias."""
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, bias={self.bias is not None}"
 
     def forward(self, x: GlobalTensor) -> GlobalTensor:
         """``[..., in] -> [..., out]``."""
@@ -42,6 +48,10 @@ class Embedding(Module):
     def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
         self.weight = Parameter((num_embeddings, embedding_dim), Normal(1.0))
 
+    def extra_repr(self) -> str:
+        """Rows and columns."""
+        return ", ".join(map(str, self.weight.shape))
+
     def forward(self, ids: GlobalTensor) -> GlobalTensor:
         """``[...] -> [..., embedding_dim]``; pending where the rows are split."""
         return lifted(core.embedding)(ids, self.weight)
@@ -55,6 +65,10 @@ class LayerNorm(Module):
         self.weight, self.bias = Parameter(shape, ones), Parameter(shape, zeros)
         self.eps, self.begin = eps, -len(shape)
 
+    def extra_repr(self) -> str:
+        """The dims that are normalised."""
+        return f"{tuple(self.weight.shape)}, eps={self.eps}, elementwise_affine=True"
+
     def forward(self, x: GlobalTensor) -> GlobalTensor:
         """``[..., n] -> [..., n]``."""
         return lifted(core.layer_norm)(x, self.weight, self.bias, epsilon=self.eps, begin=self.begin)
@@ -67,6 +81,10 @@ class Dropout(Module):
         if not 0 <= p < 1:
             raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {p}")
         self.p = p
+
+    def extra_repr(self) -> str:
+        """The share."""
+        return f"p={self.p}, inplace=False"
 
     def forward(self, x: GlobalTensor) -> GlobalTensor:
         """Another mask at every call."""

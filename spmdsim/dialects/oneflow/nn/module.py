@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
+from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor, Size
 from spmdsim.dialects.oneflow.placements import placement as Placement
+from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
@@ -29,6 +31,8 @@ def seed_parameters(seed: int) -> None:
 class Parameter(CoreParameter):
     """A trained tensor: ``Parameter(global_tensor)``, or a shape with first values to come.
 
+    It has the words of a global tensor, which it is once it has values.
+
     Raises:
         RuntimeError: a local tensor.
     """
@@ -41,14 +45,45 @@ class Parameter(CoreParameter):
         if isinstance(data, GlobalTensor):
             given = data.value.detach()
             super().__init__(given.shape, given.layout, dtype=given.dtype)
+            self.shape = data.shape
             self.tensor = Tensor(given.world, given.meta, given.held, requires_grad=requires_grad)
             self.placement = data.placement
             return
         nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))
         super().__init__(tuple(data), nowhere, initialiser)
+        self.shape = Size(self.shape)
 
-    def to_global(self, placement: Placement, sbp: Any) -> None:
-        """Live there: filled if it has no values yet, else moved."""
+    @property
+    def data(self) -> GlobalTensor:
+        """Its values.
+
+        Raises:
+            RuntimeError: it is not global yet.
+        """
+        if self.tensor is None or self.placement is None:
+            raise OneFlowError(
+                f"parameter {self.name or tuple(self.shape)} is not global yet; call to_global(placement, sbp) on "
+                "the module"
+            )
+        return GlobalTensor(self.tensor, self.placement)
+
+    @property
+    def grad(self) -> Any:
+        """Its gradient after ``backward()``, a global tensor."""
+        return self.data.grad
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+    def __repr__(self) -> str:
+        if self.tensor is None:
+            return without_values(self.shape, self.dtype, ["requires_grad=True"])
+        return repr(self.data)
+
+    def live(self, placement: Placement, sbp: Any) -> None:
+        """Be there from now on: filled if it has no values yet, else moved (``to_global`` gives another tensor)."""
         layout = layout_of(placement, sbp, len(self.shape))
         self.placement = placement
         if self.tensor is None:
@@ -63,10 +98,6 @@ class Parameter(CoreParameter):
         """One entry per axis of the placement."""
         return sbp_of(self.layout)
 
-    def numpy(self) -> Any:
-        """The whole parameter, on every process."""
-        return self.value.full()
-
 
 class Module(CoreModule):
     """A module. Its parameters take no memory until :meth:`to_global` says where they live."""
@@ -75,6 +106,21 @@ class Module(CoreModule):
 
     def __init__(self) -> None:
         """Nothing to do: attributes that are parameters or modules are found."""
+
+    def extra_repr(self) -> str:
+        """What a module prints in its brackets: its options."""
+        options = getattr(type(self), "__signature__", None)
+        named = [name for name in options.parameters if name != "reduction"] if options else []
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in named)
+
+    def __repr__(self) -> str:
+        """Its class and options, and in further lines what is inside, each by its name."""
+        extra, children = self.extra_repr(), list(self.named_children())
+        if not children:
+            return f"{type(self).__name__}({extra})"
+        lines = [extra] * bool(extra) + [f"({name}): {child!r}" for name, child in children]
+        inside = "".join(f"\n{line}" for line in lines).replace("\n", "\n  ")
+        return f"{type(self).__name__}({inside}\n)"
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward` on global tensors.
@@ -113,7 +159,7 @@ class Module(CoreModule):
             raise OneFlowError("Converting a local module to global must have placement and sbp parameters.")
         for path, parameter in self.named_parameters():
             parameter.name = parameter.name or path
-            parameter.to_global(placement, sbp)  # type: ignore[attr-defined]
+            parameter.live(placement, sbp)  # type: ignore[attr-defined]
         return self
 
     def train(self, mode: bool = True) -> Module:
@@ -126,27 +172,98 @@ class Module(CoreModule):
         """Not training."""
         return self.train(False)
 
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules right inside, by name."""
+        for name, value in vars(self).items():
+            if isinstance(value, Module):
+                yield name, value
+            elif isinstance(value, list | tuple):
+                yield from ((f"{name}.{k}", x) for k, x in enumerate(value) if isinstance(x, Module))
+
+    def children(self) -> Iterator[Module]:
+        """The modules right inside."""
+        return (child for _, child in self.named_children())
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all inside, by path."""
+        yield prefix, self
+        for name, child in self.named_children():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+
     def modules(self) -> Iterator[Module]:
         """This module and all inside."""
-        yield self
-        for value in vars(self).values():
-            for item in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(item, Module):
-                    yield from item.modules()
+        return (module for _, module in self.named_modules())
+
+    def apply(self, function: Callable[[Module], Any]) -> Module:
+        """Call a function with every module, those inside first."""
+        for child in self.children():
+            child.apply(function)
+        function(self)
+        return self
+
+    def add_module(self, name: str, module: Module) -> None:
+        """One more module inside."""
+        setattr(self, name, module)
 
     def state_dict(self) -> dict[str, GlobalTensor]:
-        """All parameters by path."""
-        return {
-            path: GlobalTensor(p.value.detach(), p.placement)  # type: ignore[attr-defined]
-            for path, p in self.named_parameters()
-        }
+        """All parameters by path, as ``0.weight`` in a ``Sequential``."""
+        return {path: p.data.detach() for path, p in self.named_parameters()}  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take values by path: global tensors on any placement, which are moved to where the parameters live.
+
+        Args:
+            state_dict: as :meth:`state_dict` gives it.
+            strict: whether the paths must be those of the parameters.
+
+        Raises:
+            RuntimeError: paths or shapes that do not fit, all of them named; nothing is loaded then.
+        """
+        own = dict(self.named_parameters())
+        wrong = []
+        for what, names in (
+            ("Missing", [n for n in own if n not in state_dict]),
+            ("Unexpected", [n for n in state_dict if n not in own]),
+        ):
+            if names and strict:
+                wrong.append(f"{what} key(s) in state_dict: {', '.join(map(json.dumps, names))}")
+        given = {name: value for name, value in state_dict.items() if name in own}
+        for name, value in given.items():
+            if not isinstance(value, GlobalTensor | Parameter):
+                wrong.append(f"{name} is no global tensor but a {type(value).__name__}")
+            elif tuple(value.shape) != tuple(own[name].shape):
+                wrong.append(
+                    f"size mismatch for {name}: copying a param with shape {Size(value.shape)} from checkpoint, the "
+                    f"shape in current model is {Size(own[name].shape)}"
+                )
+        if wrong:
+            raise OneFlowError(
+                f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
+            )
+        taken = [(own[name], value.value, own[name].data) for name, value in given.items()]  # type: ignore[attr-defined]
+        for parameter, value, _ in taken:
+            parameter.assign(value)
 
 
-class ModuleList(CoreList, Module):
+class _Numbered(Module):
+    """Paths of what is inside begin with its number."""
+
+    attribute: str
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, CoreParameter]]:
+        for path, parameter in super()._walk(prefix):
+            yield prefix + path.removeprefix(prefix).removeprefix(f"{self.attribute}."), parameter
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        for name, child in super().named_children():
+            yield name.removeprefix(f"{self.attribute}."), child
+
+
+class ModuleList(CoreList, _Numbered):
     """A list of modules whose parameters are found."""
 
 
-class Sequential(CoreSequential, Module):
+class Sequential(CoreSequential, _Numbered):
     """Modules one after the other."""
 
 

@@ -1,0 +1,166 @@
+"""How tensors print: values to four digits, summarised above 1,000 elements, then placement, sbp and dtype.
+
+Semantics: ``python/oneflow/framework/tensor_str.py``, which follows PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from spmdsim.dialects.oneflow.sbp import OneFlowError
+
+PREFIX = "tensor("
+
+
+@dataclass(frozen=True)
+class Options:
+    """What :func:`set_printoptions` sets; lines are as long as the terminal's, or 80 characters, if none is given."""
+
+    precision: int = 4
+    threshold: float = 1000
+    edgeitems: int = 3
+    linewidth: int | None = None
+    sci_mode: bool | None = None
+
+    @property
+    def width(self) -> int:
+        """Characters per line."""
+        return self.linewidth or shutil.get_terminal_size((80, 24)).columns
+
+
+PROFILES = {
+    "default": Options(linewidth=80),
+    "short": Options(precision=2, edgeitems=2, linewidth=80),
+    "full": Options(threshold=math.inf, linewidth=80),
+}
+_current = [Options()]
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: float | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """How tensors print from here on.
+
+    Args:
+        precision: digits behind the point (4).
+        threshold: tensors of more elements are summarised (1000).
+        edgeitems: how many are shown at either end of a dim that is summarised (3).
+        linewidth: characters per line (the terminal's, or 80).
+        profile: ``"default"``, ``"short"`` or ``"full"``, which the other arguments change.
+        sci_mode: with exponents always, never, or (None) where numbers differ much.
+
+    Raises:
+        RuntimeError: another profile.
+    """
+    if profile is not None and profile not in PROFILES:
+        raise OneFlowError(f"a profile is one of {', '.join(PROFILES)}, not {profile!r}")
+    named: dict[str, Any] = dict(
+        precision=precision, threshold=threshold, edgeitems=edgeitems, linewidth=linewidth
+    )
+    chosen = {name: value for name, value in named.items() if value is not None}
+    _current[0] = replace(PROFILES.get(profile or "", _current[0]), **chosen, sci_mode=sci_mode)
+
+
+def shown(array: np.ndarray, suffixes: Sequence[str] = (), after: Sequence[str] = ()) -> str:
+    """An array as ``tensor(..., dtype=oneflow.float32)``, with suffixes before its type and after.
+
+    >>> print(shown(np.float32([[1, 2.5], [-3, 4]])))
+    tensor([[ 1.0000,  2.5000],
+            [-3.0000,  4.0000]], dtype=oneflow.float32)
+    """
+    empty = [] if array.size or array.ndim == 1 else [f"size={array.shape}"]
+    text = _values(array, _current[0]) if array.size else "[]"
+    return _with_suffixes(PREFIX + text, [*suffixes, *empty, f"dtype=oneflow.{array.dtype.name}", *after])
+
+
+def without_values(shape: Sequence[int], dtype: np.dtype, suffixes: Sequence[str] = ()) -> str:
+    """A tensor of which no values are known."""
+    return _with_suffixes(f"{PREFIX}...", [f"size={tuple(shape)}", f"dtype=oneflow.{dtype.name}", *suffixes])
+
+
+def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
+    """Each suffix on the line of the one before, as long as it fits."""
+    width, used = _current[0].width, len(text) - text.rfind("\n") + 1
+    for suffix in suffixes:
+        fits = used + len(suffix) + 2 <= width
+        text += f", {suffix}" if fits else f",\n{' ' * len(PREFIX)}{suffix}"
+        used = used + len(suffix) + 2 if fits else len(PREFIX) + len(suffix)
+    return f"{text})"
+
+
+def _values(array: np.ndarray, options: Options) -> str:
+    """The numbers in brackets, of a large array those at the ends of its dims."""
+    cut = [array.size > options.threshold and size > 2 * options.edgeitems for size in array.shape]
+    for dim in [dim for dim, short in enumerate(cut) if short]:
+        ends = np.r_[: options.edgeitems, -options.edgeitems : 0]
+        array = np.take(array, ends, axis=dim)
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    return _nested(array, cut, len(PREFIX), _Writer(array, options), options)
+
+
+def _nested(array: np.ndarray, cut: Sequence[bool], indent: int, written: _Writer, options: Options) -> str:
+    if not array.ndim:
+        return written(array[()])
+    if array.ndim == 1:
+        items = [written(value) for value in array]
+        per_line = max(1, (options.width - indent) // (written.width + 2))
+        joined = ", "
+    else:
+        items = [_nested(part, cut[1:], indent + 1, written, options) for part in array]
+        per_line, joined = 1, ""
+    if cut[0]:
+        items.insert(options.edgeitems, "..." if array.ndim > 1 else " ...")
+    lines = [joined.join(items[k : k + per_line]) for k in range(0, len(items), per_line)]
+    apart = "," + "\n" * max(1, array.ndim - 1) + " " * (indent + 1)
+    return f"[{apart.join(lines)}]"
+
+
+class _Writer:
+    """How each number of an array is written: all of one width, and with exponents where they differ much."""
+
+    def __init__(self, array: np.ndarray, options: Options) -> None:
+        numbers = array if array.dtype.kind != "f" else array[array != 0].astype(np.float64)
+        whole = bool((numbers == np.ceil(numbers)).all())
+        self.style = _plain if array.dtype.kind != "f" else _style(numbers, whole, options)
+        self.width = max((len(self.style(value)) for value in numbers.flat), default=1)
+        if numbers is not array and numbers.size and options.sci_mode is not None:
+            self.style = _style(
+                numbers, whole, options, options.sci_mode
+            )  # in the width that was there before
+
+    def __call__(self, value: Any) -> str:
+        return self.style(value).rjust(self.width)
+
+
+def _style(
+    numbers: np.ndarray, whole: bool, options: Options, exponents: bool | None = None
+) -> Callable[[Any], str]:
+    """With exponents, as whole numbers with a point, or with digits behind it."""
+    if exponents is None:
+        largest, least = (
+            reduce(np.abs(numbers), initial=np.nan) for reduce in (np.fmax.reduce, np.fmin.reduce)
+        )
+        exponents = bool(largest > 1000 * least or largest > 1e8 or (not whole and least < 1e-4))
+    if exponents:
+        return f"{{:.{options.precision}e}}".format
+    return _with_point if whole else f"{{:.{options.precision}f}}".format
+
+
+def _plain(value: Any) -> str:
+    return f"{value}"
+
+
+def _with_point(value: Any) -> str:
+    return f"{value:.0f}" + "." * bool(np.isfinite(value))
