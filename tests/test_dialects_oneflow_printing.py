@@ -10,7 +10,7 @@ import pytest
 
 import spmdsim.dialects.oneflow as flow
 import spmdsim.dialects.oneflow.nn as nn
-from spmdsim import LockStep, ShapeOnly
+from spmdsim import LockStep, ShapeOnly, record
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import use_world
 
@@ -175,3 +175,65 @@ def test_without_values_shapes_are_shown():
     with use_world(ShapeOnly(2)):
         x = flow.ones(4, 2, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0))
         assert repr(x).startswith("tensor(..., size=(4, 2), dtype=oneflow.float32")
+
+
+def waves(shape, scale, phase):
+    return (
+        np.round(np.sin(np.arange(np.prod(shape)) * 1.7 + phase) * scale, 3).reshape(shape).astype(np.float32)
+    )
+
+
+OPTIMISERS = {
+    "SGD": lambda p: flow.optim.SGD(p, lr=0.2, momentum=0.5),
+    "SGD decay": lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01),
+    "SGD nesterov": lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: flow.optim.Adam(p, lr=0.05),
+    "Adam decay": lambda p: flow.optim.Adam(p, lr=0.05, weight_decay=0.1),
+    "AdamW": lambda p: flow.optim.AdamW(p, lr=0.05, weight_decay=0.1),
+}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name", PRINTED["trained"])
+def test_training_gives_the_numbers_of_oneflow(world, name, monkeypatch):
+    """The losses and the weights after six steps that OneFlow itself had, with the weights cut the same way."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples" / "documents"))
+    from two_dimensional_sbp_training import BROADCAST, COLUMNS, DATA, PLACEMENT, ROWS, network
+
+    with use_world(world):
+        model = network()
+        cuts = {"0.weight": COLUMNS, "0.bias": COLUMNS, "2.weight": ROWS, "2.bias": BROADCAST}
+        assert {path: p.sbp for path, p in model.named_parameters()} == cuts
+        model.load_state_dict(
+            {
+                path: flow.tensor(waves(p.shape, 0.7, k), PLACEMENT, p.sbp)
+                for k, (path, p) in enumerate(model.named_parameters())
+            }
+        )
+        optimizer, losses = OPTIMISERS[name](model.parameters()), []
+        for step in range(6):
+            x = flow.tensor(waves((16, 8), 1.5, step), PLACEMENT, DATA)
+            with record() as trace:
+                loss = nn.CrossEntropyLoss()(model(x), (x[:, 0] > 0).long())
+                loss.backward()
+            assert trace.counts() == {"all_reduce": 5}, "the second product, and four gradients"
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        np.testing.assert_allclose(losses, PRINTED["trained"][name]["losses"], rtol=2e-5)
+        for path, value in model.state_dict().items():
+            np.testing.assert_allclose(value.numpy(), PRINTED["trained"][name]["weights"][path], atol=2e-5)
+
+
+@pytest.mark.ranks(4)
+def test_the_trained_document(world, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples" / "documents"))
+    import two_dimensional_sbp_training as program
+
+    with use_world(world):
+        model, losses = program.main()
+        assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
+        assert model[2].weight.sbp == program.ROWS and model[2].weight.to_local().shape == (2, 2)
+    told = capsys.readouterr().out
+    assert told.startswith(PRINTED["modules"][0]["printed"])
+    assert "sbp=(oneflow.sbp.broadcast, oneflow.sbp.split(dim=1))," in told

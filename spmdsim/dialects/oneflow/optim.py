@@ -1,5 +1,9 @@
 """``oneflow.optim``: optimisers with ``step()`` and ``zero_grad()``."""
 
+from typing import Any
+
+import numpy as np
+
 from spmdsim import nn
 from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.table import renamed
@@ -11,13 +15,41 @@ class _Gradients(nn.Optimiser):
         super().zero_grad()
 
 
-SGD = renamed("SGD", nn.SGD, lambda params, lr=0.001, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False: dict(
+class _DampedFromTheStart(nn.SGD):
+    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+        """As OneFlow, which dampens the first gradient, too: its velocity begins as zeros."""
+        self.count = max(self.count, 2)
+        return super().new_value(value, gradient, state)
+
+
+SGD = renamed("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False: dict(
     parameters=list(params), rate=lr, momentum=momentum, weight_decay=weight_decay, dampening=dampening,
     nesterov=nesterov), _Gradients)  # fmt: skip
-Adam = renamed("Adam", nn.Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8: dict(
-    parameters=list(params), rate=lr, betas=betas, epsilon=eps), _Gradients)  # fmt: skip
-AdamW = renamed("AdamW", nn.Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01: dict(
-    parameters=list(params), rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay), _Gradients)  # fmt: skip
+
+
+def _adam(decoupled: bool, decay: float) -> Any:
+    """Adam, whose decay is added to the gradient, or AdamW, whose decay acts on the value itself."""
+
+    def arguments(
+        params: Any,
+        lr: float = 0.001,
+        betas: Any = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = decay,
+    ) -> dict[str, Any]:
+        return dict(
+            parameters=list(params),
+            rate=lr,
+            betas=betas,
+            epsilon=eps,
+            weight_decay=weight_decay,
+            decoupled=decoupled,
+        )
+
+    return renamed("AdamW" if decoupled else "Adam", nn.Adam, arguments, _Gradients)
+
+
+Adam, AdamW = _adam(False, 0.0), _adam(True, 0.01)
 
 __all__ = ["SGD", "Adam", "AdamW"]
 __getattr__ = refusal(__name__, __all__, {"lr_scheduler": "optimiser.rate, set before each step"})
