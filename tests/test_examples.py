@@ -116,3 +116,36 @@ def test_chained_products(request, launch):
         request.getfixturevalue("launcher")
     told = run("documents/chained_matmul.py", *([] if launch else ["--lockstep"]), launch=launch)
     assert [line for line in CHAINED if line not in told] == []
+
+
+BLOCK = re.compile(
+    r"cpu:(\d), oneflow\.Size\(\[1, 2, 8\]\), \ntensor\(\[\[\[.*(?:\n {9,10}.*){1,3}\]\]\], dtype=oneflow\.float32\)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "words", [["-m", "spmdsim.dialects.oneflow.distributed.launch"], ["-m", "spmdsim", "launch"]]
+)
+def test_the_document_prints_rank_by_rank(launcher, words):
+    """As in the document: one whole block for each rank, in whatever order; equal ones where ranks hold copies."""
+    result = run_python(
+        *words, "--nproc_per_node=4", EXAMPLES / "documents" / "two_dimensional_sbp.py", COLUMNS="120"
+    )
+    assert result.returncode == 0, result.stderr
+    blocks = {int(found[1]): found[0].split("\n", 1)[1] for found in BLOCK.finditer(result.stdout)}
+    assert sorted(blocks) == [0, 1, 2, 3] and BLOCK.sub("", result.stdout) == ""
+    assert blocks[0] == blocks[2] != blocks[1] == blocks[3]
+    assert blocks[0].count("\n") == 2, "two rows, each on a line of its own"
+
+
+def test_the_trained_document_on_ranks(launcher):
+    words = ["-m", "spmdsim.dialects.oneflow.distributed.launch", "--nproc_per_node", "4"]
+    result = run_python(*words, EXAMPLES / "documents" / "two_dimensional_sbp_training.py")
+    assert result.returncode == 0, result.stderr
+    assert (
+        result.stdout.count("  (0): Linear(in_features=8, out_features=4, bias=True)\n  (1): ReLU()\n") == 4
+    )
+    assert (
+        len(re.findall(r"^[0-3]: oneflow\.Size\(\[2, 2\]\) of the last weight,$", result.stdout, re.M)) == 4
+    )
+    assert len(re.findall(r"^step \d+: loss", result.stdout, re.M)) == 3

@@ -175,3 +175,57 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start(arguments):
     here |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
     assert "spmdsim.launch.nurse" in said.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "how many ranks?"),
+        (["-n", "2", "--nproc_per_node", "4"], "-n 2 and --nproc_per_node 4 say different"),
+        (["--nproc_per_node", "4", "--nnodes", "2"], "starts ranks on this machine"),
+        (["--nproc_per_node", "4", "--node_rank", "1"], "mpirun -n N --host A,B"),
+        (["--nproc_per_node", "4", "--nnodes", "1:2"], "starts ranks on this machine"),
+        (["--nproc_per_node", "4", "--master_port", "65536"], "a number from 1 to 65535, not 65536"),
+        (["--nproc_per_node", "4", "--no_python"], "each rank runs Python here"),
+        (["--nproc_per_node", "4", "--redirect_stdout_and_stderr"], "only available when 'logdir' is set"),
+        (["--nproc_per_node", "0"], "cannot start 0 ranks"),
+    ],
+)
+def test_words_of_other_launchers_that_are_refused(words, said, capsys):
+    assert main(["launch", *words, __file__]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+
+
+def test_words_of_other_launchers(launcher, tmp_path):
+    """The program finds the variables; what a rank prints at once stays together, a million characters, too."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "rank = int(os.environ['RANK'])\n"
+        "from mpi4py import MPI\n"
+        "assert rank == int(os.environ['LOCAL_RANK']) == MPI.COMM_WORLD.rank and os.environ['WORLD_SIZE'] == '3'\n"
+        "assert (os.environ['MASTER_ADDR'], os.environ['MASTER_PORT']) == ('host', '29501')\n"
+        "for turn in range(50):\n"
+        "    print(f'<{rank}.{turn}', *['\\n' + str(rank) * 10] * 9, '\\n>')\n"
+        "print('unended', end='')\n"
+    )
+    words = [
+        "--nproc_per_node",
+        "3",
+        "--nnodes=1",
+        "--node_rank",
+        "0",
+        "--master_addr",
+        "host",
+        "--master_port=29501",
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "spmdsim", "launch", *words, script], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    blocks = re.findall(r"<(\d)\.(\d+)((?: \n\1{10}){9}) \n>\n", result.stdout.replace("unended", ""))
+    assert sorted((rank, int(turn)) for rank, turn, _ in blocks) == [
+        (str(rank), turn) for rank in range(3) for turn in range(50)
+    ]
+    assert result.stdout.count("unended") == 3
