@@ -200,7 +200,8 @@ def _float(kind: Any) -> np.dtype:
         raise OneFlowError(
             f"random numbers of this kind are floats, but dtype is oneflow.{np.dtype(kind).name}"
         )
-    return np.dtype(kind)
+    chosen: np.dtype = np.dtype(kind)
+    return chosen
 
 
 def randn(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
@@ -248,9 +249,8 @@ def randint(
     shape, wide = _shape((size,)), np.dtype(np.float64)
 
     def block(index: Any, seed: int) -> np.ndarray:
-        return (low + np.floor(uniform_block(index, shape, wide, seed) * (high - low))).astype(
-            np.dtype(dtype)
-        )
+        numbers = low + np.floor(uniform_block(index, shape, wide, seed) * (high - low))
+        return np.asarray(numbers, np.dtype(dtype))
 
     return _drawn(shape, block, lambda r, s: r.integers(low, high, size=s), dtype, **where)
 

@@ -15,7 +15,7 @@ class dtype:
     """
 
     def __init__(self, kind: Any) -> None:
-        self.dtype = np.dtype(kind)
+        self.dtype: np.dtype = np.dtype(kind)
 
     @property
     def name(self) -> str:

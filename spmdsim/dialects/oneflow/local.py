@@ -368,7 +368,8 @@ class GlobalTensor(_Symbols):
         """On devices of another type, or with other elements."""
         if isinstance(where, str | device):
             return self.to_global(Placement(device(where).type, self.placement.ranks))
-        return self.cast(np.dtype(where))
+        cast: GlobalTensor = self.cast(np.dtype(where))
+        return cast
 
     def to_local(self, *, copy: bool = False) -> LocalTensor:
         """Each rank's component."""
