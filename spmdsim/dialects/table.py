@@ -60,7 +60,9 @@ def layers(table: Mapping[str, Row], base: type[Module], lift: Lift) -> dict[str
 
 
 def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
-    parameters = list(inspect.signature(row.call).parameters.values())
+    written = inspect.signature(row.call).parameters.values()
+    # numpy's ``axis=`` beside ``dim`` is a second name of ours, not the original's.
+    parameters = [p for p in written if not (p.name == "axis" and p.kind is p.KEYWORD_ONLY)]
     operands = inspect.Signature([p for p in parameters if p.default is p.empty])
     options = inspect.Signature([
         p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p.default is not p.empty
