@@ -19,9 +19,9 @@ from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import follow
 from spmdsim.dialects.missing import not_covered
-from spmdsim.dialects.oneflow import dtypes
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
 from spmdsim.dialects.oneflow.devices import device
+from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
 from spmdsim.dialects.oneflow.gradients import GradientMove
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
@@ -121,9 +121,9 @@ class LocalTensor(_Symbols):
         return Size(self.shards[0].shape)
 
     @property
-    def dtype(self) -> dtypes.dtype:
+    def dtype(self) -> ElementType:
         """Element type."""
-        return dtypes.dtype(self.shards[0].dtype)
+        return ElementType(self.shards[0].dtype)
 
     @property
     def device(self) -> device:
@@ -299,9 +299,9 @@ class GlobalTensor(_Symbols):
         return Size(self.value.shape)
 
     @property
-    def dtype(self) -> dtypes.dtype:
+    def dtype(self) -> ElementType:
         """Element type."""
-        return dtypes.dtype(self.value.dtype)
+        return ElementType(self.value.dtype)
 
     @property
     def device(self) -> device:
