@@ -113,7 +113,7 @@ TABLE: dict[str, Row] = {
         "abs=absolute add bmm=matmul cast ceil cos div=divide eq=equal exp floor gelu:GELU gt=greater log log_softmax "
         "ge=greater_equal le=less_equal log1p logical_and logical_not logical_or lt=less matmul maximum minimum mm=matmul "
         "mul=multiply ne=not_equal neg=negative negative pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid expm1 "
-        "sign silu:SiLU sin softmax:Softmax softplus:Softplus sqrt square sub=subtract tanh:Tanh where",
+        "sign silu:SiLU sin softmax:Softmax sqrt square sub=subtract tanh:Tanh where",
     ),
     "amax": _reduction(core.max),
     "amin": _reduction(core.min),
