@@ -1,12 +1,27 @@
-"""``mindspore.communication``: which ranks there are."""
+"""``mindspore.communication``: which ranks there are, and groups of them by name."""
 
 from __future__ import annotations
 
+from typing import Any
+from weakref import WeakKeyDictionary
+
 from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.worlds.base import World
 
-GlobalComm = type("GlobalComm", (), {"WORLD_COMM_GROUP": "world_group", "__doc__": "Names of groups."})
+#: The names of the group of all ranks: one per library of collectives there.
+HCCL_WORLD_COMM_GROUP, NCCL_WORLD_COMM_GROUP = "hccl_world_group", "nccl_world_group"
+MCCL_WORLD_COMM_GROUP = "mccl_world_group"
+_EVERYONE = (None, HCCL_WORLD_COMM_GROUP, NCCL_WORLD_COMM_GROUP, MCCL_WORLD_COMM_GROUP)
+
+_groups: WeakKeyDictionary[World, dict[str, tuple[int, ...]]] = WeakKeyDictionary()
+
+
+class GlobalComm:
+    """Names of groups."""
+
+    WORLD_COMM_GROUP = HCCL_WORLD_COMM_GROUP
 
 
 def init(backend_name: str | None = None) -> None:
@@ -15,32 +30,125 @@ def init(backend_name: str | None = None) -> None:
 
 
 def release() -> None:
-    """Accepted and ignored: the job ends with the program."""
+    """Forget all groups; the job ends with the program."""
+    _groups.pop(current_world(), None)
+
+
+def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
+    """Give some ranks a name, in an order of their own. Only they need to call it.
+
+    Args:
+        group: the name.
+        rank_ids: the ranks, two at least.
+        options: accepted and ignored.
+
+    Raises:
+        TypeError: no name, or no list of ranks.
+        ValueError: fewer than two ranks, one twice, one that is not running, or a name that other ranks have.
+    """
+    world, known = current_world(), _groups.setdefault(current_world(), {})
+    if not isinstance(group, str):
+        raise UsageTypeError(f"a group has a str as its name, not {group!r}")
+    if not isinstance(rank_ids, list) or any(
+        isinstance(rank, bool) or not isinstance(rank, int) for rank in rank_ids
+    ):
+        raise UsageTypeError(f"create_group takes a list of ranks, not {rank_ids!r}")
+    if group in _EVERYONE:
+        raise InputError(f"{group!r} is the group of all ranks; give the new one another name")
+    if len(rank_ids) < 2 or len({*rank_ids}) != len(rank_ids):
+        raise InputError(f"a group has two ranks or more, each once, not {rank_ids}")
+    if not {*rank_ids} <= {*range(world.size)}:
+        raise InputError(f"group {group!r} has ranks {rank_ids}, but the ranks are 0..{world.size - 1}")
+    if known.setdefault(group, tuple(rank_ids)) != tuple(rank_ids):
+        raise InputError(
+            f"group {group!r} has ranks {list(known[group])} already, not {rank_ids}; nearest: destroy_group"
+        )
+
+
+def destroy_group(group: str) -> None:
+    """Forget a group.
+
+    Raises:
+        ValueError: there is none, or it is that of all ranks.
+    """
+    if group in _EVERYONE:
+        raise InputError(f"{group!r} is the group of all ranks, which stays")
+    get_process_group_ranks(group)
+    del _groups[current_world()][group]
+
+
+def get_process_group_ranks(group: str | None = None) -> list[int]:
+    """The ranks of a group, in its order.
+
+    Raises:
+        TypeError: no name.
+        ValueError: there is no such group.
+    """
+    world = current_world()
+    if group is not None and not isinstance(group, str):
+        raise UsageTypeError(f"a group has a str as its name, not {group!r}")
+    known = _groups.get(world, {})
+    if group not in _EVERYONE and group not in known:
+        there = ", ".join(map(repr, known)) or "none but that of all ranks"
+        raise InputError(f"there is no group {group!r}; there is {there}; nearest: create_group")
+    return [*range(world.size)] if group in _EVERYONE else [*known[str(group)]]
 
 
 def get_rank(group: str | None = None) -> int:
-    """This process's (first) rank."""
-    _whole(group)
-    return current_world().ranks[0]
+    """This process's (first) rank, counted in a group.
+
+    Raises:
+        ValueError: it is not in the group.
+    """
+    ranks = get_process_group_ranks(group)
+    return ranks.index(member(ranks, group))
+
+
+def member(ranks: list[int], group: str | None) -> int:
+    """The first of this process's ranks that is in a group."""
+    world = current_world()
+    for rank in world.ranks:
+        if rank in ranks:
+            return rank
+    raise InputError(f"rank {world.ranks[0]} is not in group {group!r} of ranks {ranks}")
 
 
 def get_group_size(group: str | None = None) -> int:
     """Number of ranks."""
-    _whole(group)
-    return current_world().size
+    return len(get_process_group_ranks(group))
+
+
+def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
+    """Which rank the so-many-th of a group is.
+
+    Raises:
+        ValueError: the group has no such rank.
+    """
+    ranks = get_process_group_ranks(group)
+    if group_rank_id not in range(len(ranks)):
+        raise InputError(f"group {group!r} has ranks 0..{len(ranks) - 1} of its own, not {group_rank_id!r}")
+    return ranks[group_rank_id]
+
+
+def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
+    """The number of a rank in a group.
+
+    Raises:
+        ValueError: it is not in the group.
+    """
+    ranks = get_process_group_ranks(group)
+    if world_rank_id not in ranks:
+        raise InputError(f"rank {world_rank_id!r} is not in group {group!r} of ranks {ranks}")
+    return ranks.index(world_rank_id)
 
 
 get_local_rank, get_local_rank_size = get_rank, get_group_size
 
-
-def _whole(group: str | None) -> None:
-    if group not in (None, GlobalComm.WORLD_COMM_GROUP):  # type: ignore[attr-defined]
-        raise InputError(
-            f"there is no group {group!r}: groups follow from layouts; nearest: the world, without a name"
-        )
-
-
 __all__ = [
-    "GlobalComm", "get_group_size", "get_local_rank", "get_local_rank_size", "get_rank", "init", "release",
+    "HCCL_WORLD_COMM_GROUP", "MCCL_WORLD_COMM_GROUP", "NCCL_WORLD_COMM_GROUP", "GlobalComm", "create_group",
+    "destroy_group", "get_group_rank_from_world_rank", "get_group_size", "get_local_rank", "get_local_rank_size",
+    "get_process_group_ranks", "get_rank", "get_world_rank_from_group_rank", "init", "release",
 ]  # fmt: skip
-__getattr__ = refusal(__name__, __all__, {"create_group": "Mesh.groups of a Layout's mesh"})
+__getattr__ = refusal(__name__, __all__, {
+    "get_comm_name": "get_process_group_ranks", "comm_func": "mindspore.ops.AllReduce", "management": "communication",
+})  # fmt: skip

@@ -17,8 +17,9 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.core.operator import Op
-from spmdsim.dialects.mindspore import special
+from spmdsim.dialects.mindspore import collectives, special
 from spmdsim.dialects.mindspore.arguments import Arguments, arguments
+from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.errors import InputError
 from spmdsim.ops.reduce import normal_dims
@@ -253,6 +254,12 @@ def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> Row:
     return Row(names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions, **more)
 
 
+def _collective(name: str, run: Callable[..., Any], made: str = "") -> Row:
+    return Row(
+        name, made=f"({made}group='{WORLD}')", called="(x)", strategies="", run=run, check=collectives.check
+    )
+
+
 ROWS = (
     # -- functions of elements: primitives, ours, functions, cell ----------------------------------------
     _elements("Add AddV2 TensorAdd", "add", "add; tensor_add", also_named="AssignAdd"),
@@ -359,6 +366,14 @@ ROWS = (
         aliases="cat"),
     Row("Split", "slice_", made="(axis=0, output_num=1)", called="(x)", run=special.split, strategies=""),
     Row("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
+    # -- what each rank of a group holds (collectives.py) ---------------------------------------------------
+    _collective("AllReduce", collectives.all_reduce, "op='sum', "),
+    _collective("AllGather", collectives.all_gather),
+    _collective("ReduceScatter", collectives.reduce_scatter, "op='sum', "),
+    _collective("AlltoAll", collectives.all_to_all, "split_count, split_dim, concat_dim, "),
+    _collective("NeighborExchange", collectives.neighbor_exchange,
+                "send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, "),
+    _collective("Broadcast", collectives.broadcast, "root_rank, "),
     Row("", strategies="data", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip
 

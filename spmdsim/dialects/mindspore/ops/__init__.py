@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from spmdsim.dialects.mindspore.collectives import ReduceOp
 from spmdsim.dialects.mindspore.ops import functional
 from spmdsim.dialects.mindspore.primitive import function, primitive
 from spmdsim.dialects.mindspore.table import TABLE, Row
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
-    **dict.fromkeys(
-        ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast", "AllToAll"),
-        "ops.reshard(tensor, layout), which inserts the collectives",
-    ),
+    **dict.fromkeys(("AlltoAllV", "AllToAll", "NeighborExchangeV2", "Send", "Receive"), "AlltoAll"),
+    **dict.fromkeys(("Reduce", "CollectiveGather"), "AllReduce"),
+    **dict.fromkeys(("CollectiveScatter", "Barrier"), "Broadcast"),
     **dict.fromkeys(("Conv2D", "MaxPool", "AvgPool", "BatchNorm"), "MatMul over reshaped patches"),
     "GradOperation": "mindspore.value_and_grad",
     "HyperMap": "a loop over the gradients",
@@ -29,7 +29,9 @@ def _functions() -> dict[str, tuple[Row, str]]:
 
 def __getattr__(name: str) -> Any:
     functions = _functions()
-    if name in functional.__all__:
+    if name == "ReduceOp":
+        found: Any = ReduceOp
+    elif name in functional.__all__:
         found = getattr(functional, name)
     elif name in functions:
         found = function(*functions[name])
@@ -46,7 +48,7 @@ def __getattr__(name: str) -> Any:
 def names() -> list[str]:
     """Everything that is there."""
     primitives = (name for row in TABLE.values() for name in row.primitives)
-    return sorted({*primitives, *_functions(), *functional.__all__})
+    return sorted({*primitives, *_functions(), *functional.__all__, "ReduceOp"})
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,334 @@
+"""``ops.AllReduce`` and its kin: what each rank of a group holds, not the global tensor, takes part.
+
+A rank holds its shard of a tensor, or the array it is given. Each operator is a redistribution over the group's ranks between
+two readings of what they hold: pending sums, pieces one after the other, or copies. The result is the global tensor of
+what the ranks hold then; ranks outside of the group hold nothing of it, and need not call.
+
+Gradients are MindSpore's: what the transposed operator makes of the ranks' own gradients. Of copies of one tensor, whose
+gradients every rank has for itself there, it is their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import Meta
+from spmdsim.core.tape import Node, Pending, settle
+from spmdsim.dialects.mindspore.communication import get_process_group_ranks, member
+from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.tensor import Tensor
+
+if TYPE_CHECKING:
+    from spmdsim.dialects.mindspore.primitive import Primitive
+
+Operands = Sequence[Any]
+Attrs = dict[str, Any]
+AXIS = "rank"
+
+
+class ReduceOp:
+    """How elements of several ranks become one."""
+
+    SUM, MAX, MIN, PROD = "sum", "max", "min", "prod"
+
+
+def check(attrs: Any) -> None:
+    """Refuse a reduction that there is not, a group without a name, and numbers that are none."""
+    reductions = [value for word, value in vars(ReduceOp).items() if word.isupper()]
+    if attrs.get("op", "sum") not in reductions:
+        kind = InputError if isinstance(attrs["op"], str) else UsageTypeError
+        raise kind(f"op is one of ReduceOp's {', '.join(reductions)}, not {attrs['op']!r}")
+    if not isinstance(attrs["group"], str):
+        raise UsageTypeError(f"group is the name of a group, not {attrs['group']!r}")
+    for name in ("split_count", "split_dim", "concat_dim", "root_rank"):
+        if isinstance(attrs.get(name, 0), bool) or not isinstance(attrs.get(name, 0), int):
+            raise UsageTypeError(f"{name} is an integer, not {attrs[name]!r}")
+
+
+class _Back(Node):
+    """What a collective of what ranks hold does to the ranks' own gradients."""
+
+    __slots__ = ("back", "view")
+
+    def __init__(self, operand: Tensor, view: Meta, back: Callable[[Tensor], Tensor]) -> None:
+        super().__init__((operand,))
+        self.view, self.back = view, back
+
+    def pull(self, gradients: list[Pending]) -> list[Pending]:
+        """The gradient of what each rank held."""
+        (operand,) = self.operands
+        if not gradients[0]:
+            return gradients
+        dy = settle(gradients[0], gradients[0][0].layout.reduced)
+        local = self.back(dy.detach()).held
+        layout, split = operand.layout, {axis for axes in operand.layout.dims for axis in axes}
+        copies = {axis: "avg" for axis in layout.mesh.axes if axis not in split}
+        meta = Meta.of(Layout(layout.mesh, layout.dims, copies), operand.shape, operand.dtype)
+        return [[Tensor(operand.world, meta, [np.asarray(x, meta.held) for x in local])]]
+
+
+class Group:
+    """The ranks that take part in one call, and what each of them holds."""
+
+    def __init__(self, primitive: Primitive, operand: Any, group: str) -> None:
+        self.name, self.world = type(primitive).__name__, current_world()
+        self.ranks = get_process_group_ranks(group)
+        member(self.ranks, group)
+        everyone = self.ranks == [*range(self.world.size)]
+        self.mesh = Mesh((len(self.ranks),), (AXIS,), None if everyone else self.ranks)
+        operand = operand.everywhere() if isinstance(operand, Parameter) else operand
+        self.tensor: Tensor | None = None
+        if isinstance(operand, Tensor):
+            self.tensor = operand.to(operand.layout.reduced)
+            apart = [rank for rank in self.ranks if rank not in operand.layout.mesh]
+            if apart:
+                raise InputError(
+                    f"{self.name}: rank {apart[0]} is in group {group!r}, but holds nothing of the tensor"
+                )
+            self.held: list[Any] = self.tensor.held
+            self.shape = self.tensor.layout.local_shape(self.tensor.shape, self.ranks[0])
+        else:
+            array = np.asarray(operand)
+            self.held = [array] * len(self.world.ranks)
+            self.shape = array.shape
+            self._alike(f"{array.dtype.name} {array.shape}")
+        self.dtype = np.dtype(self.held[0].dtype)
+        if self.dtype.kind not in "iufcV":
+            raise UsageTypeError(f"{self.name} takes a tensor of numbers, not of {self.dtype.name}")
+
+    @property
+    def size(self) -> int:
+        """Number of its ranks."""
+        return len(self.ranks)
+
+    def _alike(self, mine: str) -> None:
+        found = self.world.gather_on(self.ranks, mine)
+        for rank, text in found.items():
+            if text != found[self.ranks[0]]:
+                raise InputError(
+                    f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has "
+                    f"{found[self.ranks[0]]} and rank {rank} has {text}"
+                )
+
+    def dim(self, number: int, what: str) -> int:
+        """A dim of what a rank holds."""
+        if not -len(self.shape) <= number < len(self.shape):
+            raise InputError(
+                f"{self.name}: {what} is {number}, but a rank holds a tensor of shape {self.shape}"
+            )
+        return number % len(self.shape)
+
+    def divisible(self, dim: int) -> None:
+        """Refuse a dim that does not divide into as many parts as there are ranks."""
+        if self.shape[dim] % self.size:
+            raise InputError(
+                f"{self.name}: dim {dim} of what a rank holds has size {self.shape[dim]}, which {self.size} ranks do "
+                "not divide"
+            )
+
+    def layout(self, split: int | None = None, pending: str | None = None, ndim: int | None = None) -> Layout:
+        """One dim over the ranks, or what is pending over them, or copies."""
+        dims: list[Any] = [None] * (len(self.shape) if ndim is None else ndim)
+        if split is not None:
+            dims[split] = AXIS
+        return Layout(self.mesh, dims, {AXIS: pending} if pending else {})
+
+    def over(self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int]) -> Tensor:
+        """What the ranks hold, read as one layout of a tensor of ``shape`` and brought into another."""
+        meta = Meta.of(source, tuple(shape), self.dtype)
+        return self.tensor_of(meta, [np.asarray(x, meta.held) for x in self.held], local).to(target)
+
+    def tensor_of(self, meta: Meta, arrays: Sequence[Any], local: Sequence[int]) -> Tensor:
+        """A tensor of which each rank of the group has an array, in this shape, and the others nothing."""
+        held = [
+            x.reshape(local) if rank in self.mesh else np.empty((0,) * len(local), meta.held)
+            for rank, x in zip(self.world.ranks, arrays)
+        ]
+        return Tensor(self.world, meta, held, origin=self.world.origin(meta))
+
+    def result(self, found: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
+        """The result, with the way back if the operand has one."""
+        if self.tensor is not None and (self.tensor.requires_grad or self.tensor.node is not None):
+            found = found.detach()
+            found.node, found.requires_grad = _Back(self.tensor, found.meta, back), True
+        return found
+
+
+def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+    """All ranks hold the sum, or the largest, smallest or product, of what they held."""
+    group, op = Group(primitive, operands[0], attrs["group"]), attrs["op"]
+    found = group.over(group.layout(pending=op), group.layout(), group.shape, group.shape)
+
+    def back(dy: Tensor) -> Tensor:
+        total = all_reduce(
+            primitive, [ops.multiply(dy, found) if op == "prod" else dy], {**attrs, "op": "sum"}
+        )
+        if op == "sum":
+            return total
+        mine = Tensor(group.world, found.meta, group.held)
+        if op == "prod":
+            return ops.divide(total, mine)
+        return ops.multiply(total, ops.cast(ops.equal(mine, found), total.dtype))
+
+    return group.result(found, back)
+
+
+def all_gather(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+    """All ranks hold what they held, one after the other along dim 0."""
+    group = Group(primitive, operands[0], attrs["group"])
+    group.dim(0, "the dim")
+    shape = (group.size * group.shape[0], *group.shape[1:])
+    found = group.over(group.layout(0), group.layout(), shape, group.shape)
+    return group.result(found, lambda dy: reduce_scatter(primitive, [dy], {**attrs, "op": "sum"}))
+
+
+def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+    """Each rank holds its rows of the sum of what they held."""
+    group = Group(primitive, operands[0], attrs["group"])
+    group.divisible(group.dim(0, "the dim"))
+    found = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape, group.shape)
+    if attrs["op"] != "sum":
+        return found
+    return group.result(found, lambda dy: all_gather(primitive, [dy], attrs))
+
+
+def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+    """The k-th rank holds everybody's k-th block along ``split_dim``, one after the other along ``concat_dim``."""
+    group = Group(primitive, operands[0], attrs["group"])
+    if attrs["split_count"] != group.size:
+        raise InputError(
+            f"AlltoAll: split_count is {attrs['split_count']}, but the group has {group.size} ranks"
+        )
+    split, concat = group.dim(attrs["split_dim"], "split_dim"), group.dim(attrs["concat_dim"], "concat_dim")
+    group.divisible(split)
+    shape = list(group.shape)
+    if split == concat:  # each block is a dim of its own for the way
+        head, tail = shape[:split], [group.size, shape[split] // group.size, *shape[split + 1 :]]
+        ndim = len(shape) + 2
+        moved = group.over(
+            group.layout(split, ndim=ndim),
+            group.layout(split + 1, ndim=ndim),
+            [*head, group.size, *tail],
+            [*head, 1, *tail],
+        )
+        whole = (*head, group.size * shape[split], *shape[split + 1 :])
+        found = group.tensor_of(Meta.of(group.layout(split), whole, group.dtype), moved.held, shape)
+    else:
+        shape[concat] *= group.size
+        found = group.over(group.layout(concat), group.layout(split), shape, group.shape)
+    return group.result(
+        found, lambda dy: all_to_all(primitive, [dy], {**attrs, "split_dim": concat, "concat_dim": split})
+    )
+
+
+def broadcast(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:
+    """All ranks hold what the root held; a tuple of tensors in, a tuple of tensors out."""
+    if not isinstance(operands[0], (tuple, list)):
+        raise UsageTypeError(f"Broadcast takes a tuple of tensors, not a {type(operands[0]).__name__}")
+    return tuple(_broadcast(primitive, x, attrs) for x in operands[0])
+
+
+def _broadcast(primitive: Primitive, operand: Any, attrs: Attrs) -> Tensor:
+    group, root = Group(primitive, operand, attrs["group"]), attrs["root_rank"]
+    if root not in group.ranks:
+        raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
+    found = _sent(group, root, group.layout(), group.held)
+
+    def back(dy: Tensor) -> Tensor:
+        total = all_reduce(primitive, [dy], {**attrs, "op": "sum"})
+        kept = [x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.held)]
+        return Tensor(group.world, total.meta, kept)
+
+    return group.result(found, back)
+
+
+def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:
+    """Each rank holds what its neighbours sent to it.
+
+    In lock step one program is that of all ranks: the numbers of ranks are functions of the rank there.
+    """
+    group = get_process_group_ranks(attrs["group"])
+    first = member(group, attrs["group"])
+    sends, receives = (_neighbours(attrs[name], name) for name in ("send_rank_ids", "recv_rank_ids"))
+    given, kind = (
+        [Group(primitive, x, attrs["group"]) for x in _tuple(operands[0])],
+        np.dtype(attrs["recv_type"]),
+    )
+    world, shapes = current_world(), [tuple(shape) for shape in attrs["recv_shapes"]]
+    mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in group}
+    if any(len(to) != len(given) for to, _ in mine.values()) or [tuple(x) for x in attrs["send_shapes"]] != [
+        x.shape for x in given
+    ]:
+        raise InputError(
+            f"NeighborExchange: send_shapes {attrs['send_shapes']} and send_rank_ids {mine[first][0]} do not fit tensors of "
+            f"shapes {[x.shape for x in given]}"
+        )
+    told = world.gather_on(group, mine) if len(mine) < len(group) else dict.fromkeys(group, mine)
+    every = {rank: pair for pairs in told.values() for rank, pair in pairs.items()}
+    _matched(every)
+    received: dict[tuple[int, int], Any] = {}
+    for source in group:
+        for k, target in enumerate(every[source][0]):
+            place = every[target][1].index(source)
+            layout = Layout.replicated(Mesh((1,), (AXIS,), [target]), len(shapes[place]))
+            if {source, target} & {*world.ranks}:
+                sent = _sent(given[k], source, layout, given[k].held)
+                if target in world.ranks:
+                    received[target, place] = sent.held[world.ranks.index(target)]
+    return tuple(_received(given[0], received, place, shape, kind) for place, shape in enumerate(shapes))
+
+
+def _received(group: Group, received: Any, place: int, shape: tuple[int, ...], kind: np.dtype) -> Tensor:
+    arrays = [received.get((rank, place), np.empty((0,), kind)) for rank in group.world.ranks]
+    for rank, x in zip(group.world.ranks, arrays):
+        if rank in group.mesh and (x.shape != shape or x.dtype != kind):
+            raise InputError(
+                f"NeighborExchange: rank {rank} is to receive {kind.name} {shape}, but was sent {x.dtype.name} {x.shape}"
+            )
+    layout = Layout(group.mesh, [AXIS, *[None] * (len(shape) - 1)])
+    return group.tensor_of(Meta.of(layout, (group.size * shape[0], *shape[1:]), kind), arrays, shape)
+
+
+def _neighbours(given: Any, what: str) -> Callable[[int], list[int]]:
+    if not callable(given) and not isinstance(given, (list, tuple)):
+        raise UsageTypeError(
+            f"NeighborExchange: {what} is a list of ranks, or a function of the rank, not {given!r}"
+        )
+    return lambda rank: list(given(rank) if callable(given) else given)
+
+
+def _tuple(given: Any) -> Sequence[Any]:
+    if not isinstance(given, (tuple, list)):
+        raise UsageTypeError(f"NeighborExchange takes a tuple of tensors, not a {type(given).__name__}")
+    return given
+
+
+def _matched(every: dict[int, tuple[list[int], list[int]]]) -> None:
+    """Refuse a message that is not received, and the reverse."""
+    sent = sorted((source, target) for source, (to, _) in every.items() for target in to)
+    wanted = sorted((source, target) for target, (_, of) in every.items() for source in of)
+    if sent != wanted or len({*sent}) != len(sent):
+        odd = next(iter({*sent} ^ {*wanted}), (sent or wanted)[0])
+        raise InputError(
+            f"NeighborExchange: every rank receives once from each that sends to it, but from rank {odd[0]} to rank {odd[1]} "
+            f"{sent.count(odd)} are sent and {wanted.count(odd)} received"
+        )
+
+
+def _sent(group: Group, source: int, target: Layout, held: Sequence[Any]) -> Tensor:
+    """What one rank holds, where a layout wants it."""
+    alone = Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim)
+    kind, shape = group.dtype, group.shape
+    meta = Meta.of(alone, shape, kind)
+    mine = [
+        np.asarray(x, kind) if rank == source else np.empty((0,) * len(shape), kind)
+        for rank, x in zip(group.world.ranks, held)
+    ]
+    return Tensor(group.world, meta, mine, origin=group.world.origin(meta)).to(target)

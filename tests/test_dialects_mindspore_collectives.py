@@ -1,0 +1,229 @@
+"""``ops.AllReduce`` and its kin against loops over what every rank holds, with the collectives that they cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+from spmdsim import Mesh, Tensor, record
+from spmdsim.dialects.mindspore import communication as comm
+from spmdsim.dialects.mindspore import ops
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError, UsageTypeError
+
+RANKS = 4
+HELD = np.random.default_rng(0).integers(1, 9, (RANKS, 8, 4)).astype(np.float64)
+REDUCTIONS = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+
+
+def held(world, requires_grad=False):
+    """A tensor of which every rank has its own rows."""
+    layout = Mesh((RANKS,), ("x",))("x", None)
+    return Tensor.from_global(HELD.reshape(-1, 4), layout, world, requires_grad=requires_grad)
+
+
+def blocks(k, dim):
+    return np.split(HELD[k], RANKS, dim)
+
+
+CASES = {
+    **{
+        f"AllReduce {op}": (ops.AllReduce, (op,), lambda r, f=f: f(HELD, 0), {"all_reduce": 1})
+        for op, f in REDUCTIONS.items()
+    },
+    **{
+        f"ReduceScatter {op}": (
+            ops.ReduceScatter, (op,), lambda r, f=f: np.split(f(HELD, 0), RANKS)[r], {"reduce_scatter": 1},
+        )
+        for op, f in REDUCTIONS.items()
+    },
+    "AllGather": (ops.AllGather, (), lambda r: np.concatenate([*HELD]), {"all_gather": 1}),
+    "AlltoAll 0 1": (
+        ops.AlltoAll, (RANKS, 0, 1), lambda r: np.concatenate([blocks(k, 0)[r] for k in range(RANKS)], 1), {"all_to_all": 1},
+    ),
+    "AlltoAll -1 -2": (
+        ops.AlltoAll, (RANKS, -1, -2), lambda r: np.concatenate([blocks(k, 1)[r] for k in range(RANKS)], 0),
+        {"all_to_all": 1},
+    ),
+    "AlltoAll 0 0": (
+        ops.AlltoAll, (RANKS, 0, 0), lambda r: np.concatenate([blocks(k, 0)[r] for k in range(RANKS)], 0), {"all_to_all": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(RANKS)
+@pytest.mark.parametrize("case", CASES)
+def test_what_every_rank_holds_takes_part(world, case):
+    make, given, expected, counts = CASES[case]
+    with use_world(world):
+        with record() as trace:
+            found = make(*given)(held(world))
+        assert trace.counts() == counts
+        for rank, shard in zip(world.ranks, found.shards):
+            np.testing.assert_allclose(shard, expected(rank))
+
+
+@pytest.mark.ranks(RANKS)
+def test_arrays_are_what_this_process_holds(world):
+    """As in the examples of the words: ones on all ranks, or the rank's number."""
+    with use_world(world):
+        ones = ms.Tensor(np.ones((2, 8), np.float32))
+        np.testing.assert_array_equal(ops.AllReduce(ops.ReduceOp.SUM)(ones).asnumpy(), np.full((2, 8), RANKS))
+        assert ops.AllGather()(ones).shape == (2 * RANKS, 8)
+        if len(world.ranks) == 1:
+            mine = ms.Tensor(np.full((1, 1, RANKS, 1), world.ranks[0], np.float32))
+            swapped = ops.AlltoAll(split_count=RANKS, split_dim=-2, concat_dim=-1)(mine)
+            np.testing.assert_array_equal(swapped.local(), [[[[*range(RANKS)]]]])
+            (found,) = ops.Broadcast(1)((mine,))
+            assert (found.local() == 1).all()
+            with pytest.raises(InputError, match=r"rank 0 has float64 \(2,\) and rank 1 has float64 \(3,\)"):
+                ops.AllReduce()(np.ones(2 + world.ranks[0]))
+
+
+@pytest.mark.ranks(RANKS)
+def test_a_group_has_its_own_order_and_leaves_the_others_alone(world):
+    ranks = [2, 0]
+    with use_world(world):
+        inside = [rank for rank in world.ranks if rank in ranks]
+        if not inside:
+            return
+        comm.create_group("pair", ranks)
+        assert comm.get_process_group_ranks("pair") == ranks and comm.get_group_size("pair") == 2
+        assert comm.get_rank("pair") == ranks.index(inside[0])
+        assert comm.get_world_rank_from_group_rank("pair", 0) == 2
+        assert comm.get_group_rank_from_world_rank(0, "pair") == 1
+        x = held(world) if len(world.ranks) > 1 else HELD[world.ranks[0]]
+        with record() as trace:
+            added = ops.AllReduce(group="pair")(x)
+            gathered = ops.AllGather("pair")(x)
+            (sent,) = ops.Broadcast(2, "pair")((x,))
+        assert trace.counts() == {"all_reduce": 1, "all_gather": 1, "exchange": 1}
+        for rank, a, b, c in zip(world.ranks, added.shards, gathered.shards, sent.shards):
+            if rank in ranks:
+                np.testing.assert_array_equal(a, HELD[0] + HELD[2])
+                np.testing.assert_array_equal(b, np.concatenate([HELD[2], HELD[0]]))
+                np.testing.assert_array_equal(c, HELD[2])
+            else:
+                assert a.size == b.size == c.size == 0
+        comm.destroy_group("pair")
+        with pytest.raises(InputError, match=r"there is no group 'pair'.*nearest: create_group"):
+            ops.AllReduce(group="pair")(x)
+
+
+@pytest.mark.ranks(RANKS)
+def test_two_groups_at_a_time(world):
+    """Each rank names the group that it is in."""
+    if len(world.ranks) > 1:
+        pytest.skip("in lock step one program is that of all ranks")
+    with use_world(world):
+        rank = comm.get_rank()
+        name = f"row {rank // 2}"
+        comm.create_group(name, [rank // 2 * 2, rank // 2 * 2 + 1])
+        found = ops.AllReduce(group=name)(HELD[rank]).local()
+        np.testing.assert_array_equal(found, HELD[rank // 2 * 2] + HELD[rank // 2 * 2 + 1])
+        comm.release()
+
+
+@pytest.mark.ranks(RANKS)
+def test_neighbours_of_a_ring(world):
+    def after(rank):
+        return [(rank + 1) % RANKS]
+
+    def before(rank):
+        return [(rank - 1) % RANKS]
+
+    with use_world(world):
+        if len(world.ranks) == 1:
+            after, before = after(world.ranks[0]), before(world.ranks[0])
+        exchange = ops.NeighborExchange(after, before, ([8, 4],), ([8, 4],), ms.float64)
+        with record() as trace:
+            (found,) = exchange((held(world),))
+        assert trace.nbytes(world.ranks[0]) == 8 * 4 * 8
+        for rank, shard in zip(world.ranks, found.shards):
+            np.testing.assert_array_equal(shard, HELD[(rank - 1) % RANKS])
+        with pytest.raises(
+            InputError, match=r"is to receive float64 \(2, 4\), but was sent float64 \(8, 4\)"
+        ):
+            ops.NeighborExchange(after, before, ([2, 4],), ([8, 4],), ms.float64)((held(world),))
+        with pytest.raises(InputError, match=r"1 are sent and 0 received|0 are sent and 1 received"):
+            ops.NeighborExchange([1], [0], ([8, 4],), ([8, 4],), ms.float64)((held(world),))
+        with pytest.raises(InputError, match="do not fit tensors of shapes"):
+            ops.NeighborExchange(after, before, ([8, 4],), ([4, 4],), ms.float64)((held(world),))
+
+
+UP = np.random.default_rng(1).integers(1, 9, (RANKS, 8, 4)).astype(np.float64)
+
+#: What comes back to each rank's own tensor, by the gradients (UP) of what each rank holds afterwards.
+BACK = {
+    "AllGather": lambda r, up: np.split(up.sum(0), RANKS)[r],
+    "ReduceScatter sum": lambda r, up: np.concatenate([*up]),
+    "AlltoAll 0 1": lambda r, up: np.concatenate([np.split(up[k], RANKS, 1)[r] for k in range(RANKS)], 0),
+    "AlltoAll 0 0": lambda r, up: np.concatenate([np.split(up[k], RANKS, 0)[r] for k in range(RANKS)], 0),
+    "AllReduce sum": lambda r, up: up.sum(0),
+    "AllReduce max": lambda r, up: up.sum(0) * (HELD[r] == HELD.max(0)),
+    "AllReduce prod": lambda r, up: (up * HELD.prod(0)).sum(0) / HELD[r],
+}
+
+
+@pytest.mark.ranks(RANKS)
+@pytest.mark.parametrize("case", BACK)
+def test_gradients_are_those_of_the_transposed_operator(world, case):
+    """Where ranks hold copies afterwards each has a gradient of its own, the same one, and they are added up."""
+    make, given, _, _ = CASES[case]
+    with use_world(world):
+        x = held(world, requires_grad=True)
+        y = make(*given)(x)
+        copies = y.layout.parts == (1, 1)
+        shape = y.shape if copies else (RANKS, *y.layout.local_shape(y.shape, world.ranks[0]))
+        up = np.random.default_rng(2).integers(1, 9, shape).astype(np.float64)
+        y.backward(
+            Tensor.from_global(
+                up.reshape(y.shape) if copies else np.concatenate([*up], _split(y)), y.layout, world
+            )
+        )
+        each = np.broadcast_to(up, (RANKS, *up.shape)) if copies else up
+        for rank, shard in zip(world.ranks, x.grad.shards):
+            np.testing.assert_allclose(shard, BACK[case](rank, each))
+
+
+def _split(y):
+    return next(d for d, parts in enumerate(y.layout.parts) if parts > 1)
+
+
+@pytest.mark.ranks(2)
+def test_groups_and_operators_that_cannot_be(world):
+    wrong = [
+        (lambda: comm.create_group("a", [0]), InputError, "two ranks or more"),
+        (lambda: comm.create_group("a", [0, 0]), InputError, "each once"),
+        (lambda: comm.create_group("a", [0, 2]), InputError, r"ranks are 0\.\.1"),
+        (lambda: comm.create_group("a", (0, 1)), UsageTypeError, "a list of ranks"),
+        (lambda: comm.create_group(3, [0, 1]), UsageTypeError, "a str as its name, not 3"),
+        (lambda: comm.create_group("hccl_world_group", [0, 1]), InputError, "group of all ranks"),
+        (lambda: comm.destroy_group("hccl_world_group"), InputError, "which stays"),
+        (lambda: comm.get_rank("b"), InputError, "there is no group 'b'"),
+        (lambda: comm.get_group_size(["b"]), UsageTypeError, "a str as its name"),
+        (lambda: ops.AllReduce("avg"), InputError, "one of ReduceOp's sum, max, min, prod, not 'avg'"),
+        (lambda: ops.AllReduce(1), UsageTypeError, "one of ReduceOp's"),
+        (lambda: ops.AllGather(group=0), UsageTypeError, "the name of a group, not 0"),
+        (lambda: ops.AllReduce()(np.array([True])), UsageTypeError, "a tensor of numbers, not of bool"),
+        (lambda: ops.AllGather()(np.float64(3)), InputError, r"holds a tensor of shape \(\)"),
+        (lambda: ops.ReduceScatter()(np.ones(3)), InputError, "size 3, which 2 ranks do not divide"),
+        (lambda: ops.AlltoAll(3, 0, 1)(np.ones((3, 3))), InputError, "split_count is 3, but the group has 2 ranks"),
+        (lambda: ops.AlltoAll(2, 0, 2)(np.ones((2, 2))), InputError, "concat_dim is 2"),
+        (lambda: ops.AlltoAll(2, "0", 1), UsageTypeError, "split_dim is an integer"),
+        (lambda: ops.Broadcast(5)((np.ones(2),)), InputError, r"root_rank 5 is not among the group's ranks \[0, 1\]"),
+        (lambda: ops.Broadcast(0)(np.ones(2)), UsageTypeError, "Broadcast takes a tuple of tensors"),
+        (lambda: ops.NeighborExchange(1, [1], (), (), ms.float32)((np.ones(2),)), UsageTypeError, "send_rank_ids is a list"),
+    ]  # fmt: skip
+    with use_world(world):
+        comm.release()
+        for call, kind, said in wrong:
+            with pytest.raises(kind, match=said) as told:
+                call()
+            assert "\n" not in str(told.value)
+        comm.create_group("a", [0, 1])
+        comm.create_group("a", [0, 1])
+        with pytest.raises(InputError, match=r"has ranks .* already, not .*nearest: destroy_group"):
+            comm.create_group("a", [1, 0])
+        comm.release()
