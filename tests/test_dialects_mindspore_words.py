@@ -247,7 +247,7 @@ def test_datasets():
         (ms, "AutoParalel", "AutoParallel"),
         (nn, "Conv2d", "Dense"),
         (nn, "Dence", "Dense"),
-        (ops, "AllReduce", "ops.reshard"),
+        (ops, "CollectiveGather", "AllReduce"),
         (ops, "Matmull", "Mat"),
         (ds, "Cifar10Dataset", "NumpySlicesDataset"),
     ],
