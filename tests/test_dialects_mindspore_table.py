@@ -134,7 +134,8 @@ def test_everything_in_the_table_can_be_made():
     )
     cells = [row.cell for row in ROWS if row.cell]
     assert len(cells) == len({*cells}) == 9 and all(issubclass(getattr(nn, name), nn.Cell) for name in cells)
-    needed = {"BroadcastTo": ((8, 4),)}
+    needed = {"BroadcastTo": ((8, 4),), "AlltoAll": (2, 0, 1), "Broadcast": (0,)}
+    needed["NeighborExchange"] = ([1], [1], (), (), np.float32)
     for name in primitives:
         assert getattr(ops, name)(*needed.get(name, ())).op is our_operator(TABLE[name].ours)
 
