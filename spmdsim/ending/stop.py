@@ -250,6 +250,11 @@ def end_before_mpi(code: int) -> None:
         return
     time.sleep(ALONE_SECONDS + APART_SECONDS * min(found.rank, 20))  # where all fail, one says so
     write(f"rank {found.rank} of {found.size} {BEFORE_MPI} with code {code}, the job ends")
+    ask_launcher_to_end(code)
+
+
+def ask_launcher_to_end(code: int) -> None:
+    """End the job where MPI does not run, if the launcher speaks PMI; others end it when they see this rank fail."""
     with suppress(OSError, KeyError, ValueError):
         descriptor = int(os.environ["PMI_FD"])
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):

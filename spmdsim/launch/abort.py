@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spmdsim.ending.hooks import hook_threads
-from spmdsim.ending.notes import note_end, note_left
-from spmdsim.ending.stop import active_world, leave, stop, write
+from spmdsim.ending.notes import note_left
+from spmdsim.ending.starting import beside, end_the_other, over
+from spmdsim.ending.stop import active_world, leave, stop
 from spmdsim.errors import SpmdError
 from spmdsim.launch.checks import check_launcher
 from spmdsim.launcher import detect
@@ -46,24 +45,15 @@ def join_world(text: str, code: int) -> MPI.Comm | None:
     The other ranks start it sooner or later, to work or to stop as well. If they do neither, this rank says
     ``text`` and leaves with ``code``.
     """
-
-    def leave() -> None:
-        write(text)
-        note_end()
-        os._exit(code)
-
     job = detect()
     try:
         check_launcher(job)
     except SpmdError:
         return None
-    timer = threading.Timer(JOIN_SECONDS, leave)
-    timer.daemon = True
-    timer.start()
     try:
-        from mpi4py import MPI
+        said = f"rank {job.rank} of {job.size} stopped, the job ends:\n{text}" if job else text
+        with beside(lambda: None if over(JOIN_SECONDS) else end_the_other(said, code)):
+            from mpi4py import MPI
     except (ImportError, RuntimeError):
         return None
-    finally:
-        timer.cancel()
     return MPI.COMM_WORLD

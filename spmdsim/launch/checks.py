@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spmdsim.ending.starting import start_mpi
 from spmdsim.errors import WorldError
 from spmdsim.launcher import Launched, detect
 
@@ -19,6 +20,7 @@ def require_mpi() -> MPI.Comm:
         WorldError: mpi4py or MPI is missing, or the launcher belongs to another MPI.
     """
     try:
+        start_mpi()
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         from spmdsim.launch.mpi import missing

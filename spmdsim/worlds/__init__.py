@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.ending.starting import start_mpi
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world
 
@@ -30,4 +31,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if _HOME[name].startswith("mpi."):
+        start_mpi()
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

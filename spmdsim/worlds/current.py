@@ -45,7 +45,7 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     if found is None:
         return _play(size, mesh)
     try:
-        from spmdsim.worlds.mpi.world import MPIWorld
+        from spmdsim.worlds import MPIWorld
     except (ImportError, RuntimeError) as error:  # the second is mpi4py's, where it finds no library
         if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
             raise

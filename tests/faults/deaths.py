@@ -216,3 +216,16 @@ CASES += [
     replace(CASES[-3], name="the launcher is killed while a rank is stopped", body="begins()\nif bad: os.kill(os.getpid(), signal.SIGSTOP)\nwhile True:\n    step(1)\n", seconds=20),
     Case("a log folder that cannot be made", "launcher killed", "begins()\n", (r"/proc/none",), ways=(LAUNCH,), options=("--log-dir", "/proc/none/logs")),
 ]  # fmt: skip
+
+#: What a rank does before it starts MPI, with the others waiting there: some of them, and nobody else, can say so.
+START = "import spmdsim, spmdsim.ending.starting as starting\nstarting.DEADLINE, starting.SIGNS = 8.0, 1.0\nbegins()\n"
+CASES += [
+    Case(
+        f"{what} before MPI starts", "death", "", (WHO, says), top=f"{START}if bad: {how}\nspmdsim.world()\n", seconds=LATE + 5,
+    )
+    for what, how, says in (
+        ("sys.exit(0)", "sys.exit(0)", "left the program before that, the job ends"),
+        ("SIGSTOP", "os.kill(os.getpid(), signal.SIGSTOP)", "did not come, the job ends"),
+        ("waits for nobody", "threading.Event().wait()", "did not come, the job ends"),
+    )
+]  # fmt: skip

@@ -1,0 +1,161 @@
+"""MPI's start, watched from a process beside: ranks wait for each other there, and nothing else of Python runs.
+
+A rank that leaves the program before it has started MPI, or never comes so far, would be waited for without end and
+without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from spmdsim.ending.notes import note_end, note_failure
+from spmdsim.ending.stop import ask_launcher_to_end
+from spmdsim.launcher import Launched, detect
+from spmdsim.sides import name_ranks
+
+#: Seconds that a rank waits at least, whatever ``SPMDSIM_DEADLINE`` says of calls; between two signs of life; until a
+#: rank without a process is believed to have left; and between two looks.
+DEADLINE, SIGNS, SURE, LOOK = 60.0, 10.0, 3.0, 0.5
+#: The exit code of a job that ends so.
+CODE = 2
+
+
+def start_mpi() -> None:
+    """Start MPI, if it was not started yet, so that no rank waits in there for one that cannot come."""
+    job = detect()
+    if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
+        import mpi4py.MPI
+    else:
+        with beside(lambda: _watch(job)):
+            import mpi4py.MPI  # noqa: F401
+
+
+@contextmanager
+def beside(work: Callable[[], None]) -> Iterator[None]:
+    """Do some work in a process beside this one, for as long as this one is in the block."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does without
+        child = os.fork()
+    if child == 0:
+        os.close(write)
+        _apart(read, work)
+    os.close(read)
+    try:
+        yield
+    finally:
+        os.close(write)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+_until = -1
+"""In a process beside: ends when the other one is out of the block, or is no more."""
+
+
+def _apart(read: int, work: Callable[[], None]) -> NoReturn:
+    global _until
+    _until = read
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):  # the other process answers them
+            signal.signal(number, signal.SIG_DFL)
+        work()
+    finally:
+        os._exit(0)
+
+
+def over(seconds: float) -> bool:
+    """In a process beside: whether the other one is out of the block within so many seconds."""
+    return bool(select.select([_until], [], [], seconds)[0])
+
+
+def end_the_other(text: str, code: int) -> None:
+    """In a process beside: say why, and end the other one and its job."""
+    job = detect()
+    os.write(2, f"{text}\n".encode())
+    note_failure(job.rank if job else 0, code)
+    note_end()
+    ask_launcher_to_end(code)
+    if not over(1.0):
+        os.kill(os.getppid(), signal.SIGKILL)
+
+
+def _watch(job: Launched) -> None:
+    begin, signs, gone, left = time.monotonic(), 0, 0.0, list[int]()
+    deadline = max(DEADLINE, _asked())
+    while not over(LOOK):
+        waited = time.monotonic() - begin
+        before = left
+        left, absent = _missing(job)
+        gone = gone + LOOK if left and left == before else 0.0
+        later = 0.0 if job.rank == min({*range(job.size)} - {*left, *absent}, default=job.rank) else 2.0
+        what = f"rank {job.rank} of {job.size} waits where MPI starts, for {waited:.0f} s:"
+        who = name_ranks(absent) if absent else "other ranks"
+        if gone > SURE + later:
+            end_the_other(f"{what} {name_ranks(left)} left the program before that, the job ends", CODE)
+        elif waited > deadline + later:
+            end_the_other(f"{what} {who} did not come, the job ends", CODE)
+        elif waited > (signs + 1) * SIGNS and not later:
+            signs += 1
+            os.write(2, f"{what} {who} did not come yet\n".encode())
+
+
+def _asked() -> float:
+    with suppress(ValueError):
+        return float(os.environ.get("SPMDSIM_DEADLINE", ""))
+    return 0.0
+
+
+def _missing(job: Launched) -> tuple[list[int], list[int]]:
+    """Of the ranks of this machine: those that have left the program, and those that have not come to MPI's start."""
+    if job.local_size < job.size:
+        return [], []
+    here = _processes()
+    left = [rank for rank in range(job.size) if rank not in here]
+    return left, [rank for rank in sorted(here) if not any(map(_has_mpi, here[rank]))]
+
+
+def _processes() -> dict[int, list[int]]:
+    """The processes of all ranks that the launcher of this one started on this machine."""
+    parents: dict[int, int] = {}
+    ranks: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            number = int(folder.name)
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            job = detect(_environment(folder)) if state not in "ZX" else None
+            if job is not None:
+                parents[number], ranks[number] = int(parent), job.rank
+    launcher = _above(os.getpid(), parents)
+    here: dict[int, list[int]] = {}
+    for number, rank in ranks.items():
+        if _above(number, parents) == launcher:
+            here.setdefault(rank, []).append(number)
+    return here
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    text = (folder / "environ").read_bytes().decode(errors="replace")
+    return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+
+
+def _above(process: int, parents: Mapping[int, int]) -> int:
+    """The first process on the way up that is no rank's."""
+    while process in parents:
+        process = parents[process]
+    return process
+
+
+def _has_mpi(process: int) -> bool:
+    with suppress(OSError):
+        return "/mpi4py/MPI." in Path(f"/proc/{process}/maps").read_text()
+    return True
