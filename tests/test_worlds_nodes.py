@@ -51,6 +51,11 @@ def pair():
     return boards
 
 
+def note(calls, kind):
+    """As the package does: who calls this is the user."""
+    calls.end(calls.begin(kind))
+
+
 def noted(board, place):
     """All that can be read of a rank."""
     groups = dict(board.groups(place))
@@ -75,7 +80,7 @@ def test_a_copy_is_what_the_rank_noted(pair, seed):
             groups.pop(draw.randrange(len(groups))).forget()
         calls = draw.choice(groups)
         for _ in range(draw.choice((1, 5, RING - 1, RING, 3 * RING))):
-            calls.end(calls.begin(draw.randrange(9)))
+            note(calls, draw.randrange(9))
         writer.tell(draw.randrange(1000), "x" * draw.randrange(900))
         if draw.random() < 0.05:
             for big in range(1000, 1000 + TEXT // 1000):
@@ -95,7 +100,7 @@ def test_the_first_call_that_a_rank_of_another_node_made_otherwise_is_found(pair
         ranks.append(Calls(board, "world", (0, 1), (0, 1), World(), False))
     for number in range(100):
         for rank, calls in enumerate(ranks):
-            calls.end(calls.begin(8 if (rank, number) == (1, 70) else 7))
+            note(calls, 8 if (rank, number) == (1, 70) else 7)
     assert ranks[0].differs() is None  # it has not asked
     assert not ranks[0].came(99, ranks[0].far)
     pair[0].refresh()

@@ -147,8 +147,8 @@ CASES += [
         p = Tensor.from_global(np.ones((32, 16), np.float32), R, w, requires_grad=True)
         xs = Tensor.from_global(a, ROWS, w)
         def train():
-            loss = matmul(xs, p).sum()  # @here
-            loss.backward()
+            loss = matmul(xs, p).sum()
+            loss.backward()  # @here
             return p.grad.full()
         for _ in range(40): train()
         begins()

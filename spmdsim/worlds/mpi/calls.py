@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
@@ -33,7 +33,7 @@ from spmdsim.worlds.mpi.board import (
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record, differences
-from spmdsim.worlds.mpi.lines import name, user_frame
+from spmdsim.worlds.mpi.lines import name, threads_in_calls, user_frame
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.check import Checker
@@ -234,6 +234,8 @@ class Calls:
             lines = dict.fromkeys(made[rank][1] for rank in ranks)
             told.append(f"{name_ranks(ranks)}: {record}{of}, at {' and '.join(lines)}")
         late = f"; {name_ranks(absent)} did not come there" if absent else ""
+        if len(threads := threads_in_calls()) > 1:
+            late += f"; the threads {' and '.join(threads)} call at once, each rank's in an order of its own"
         return f"ranks disagree about {self.title(number)} in its {', '.join(names)}; {'; '.join(told)}{late}{self._before(number)}"
 
     def parted(self) -> str:
@@ -274,17 +276,17 @@ def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int
     ends, begun, here = column(start, END, 0), start + BEGUN, board.inside(start)
     rows, row = column(start, 0, 0) * numbers.itemsize, COLUMNS * numbers.itemsize
     write = struct.Struct("qqqq").pack_into  # what agrees, the tensor, the line and the begin
-    code, first, depth = user_frame(None)[1]
+    below: CodeType | None = None
+    code, first = None, 0
 
     def begin(digest: int) -> int:
-        nonlocal code, first, depth
-        try:  # most often from the same function as before: the frames between need not be looked at
-            frame: FrameType | None = this_frame(depth)
-        except ValueError:
-            frame = None
-        if frame is None or frame.f_code is not code:
-            frame, (code, first, depth) = user_frame(this_frame(1))
-            depth += 1
+        nonlocal below, code, first
+        frame: FrameType | None = this_frame(2)  # who called us is not the user
+        if frame is not None and frame.f_code is below and frame.f_back is not None:  # as the last time
+            frame = frame.f_back
+        if frame is not None and frame.f_code is not code:
+            frame, code, first = user_frame(under := this_frame(2))
+            below = under.f_code if frame is under.f_back else None
         tensor, line = world.about, 0
         if frame is not None:
             line = told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from itertools import count
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import spmdsim
 from spmdsim.bounded import Bounded
 from spmdsim.sides import number_of
 from spmdsim.trace.recorder import source_line, users
@@ -14,6 +17,8 @@ from spmdsim.trace.recorder import source_line, users
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.board import Board
 
+#: Where the package is.
+_PACKAGE = os.path.dirname(spmdsim.__file__) + os.sep
 #: Functions and lines that are remembered.
 KEPT = 8192
 
@@ -24,31 +29,30 @@ _codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: instructions.pop(id(
 _numbers = count(1)
 
 
-class UserFrame(NamedTuple):
-    """Where on the stack the user's program is.
-
-    Attributes:
-        code: the code of the function; None if no function is the user's.
-        first: where the numbers of its instructions begin.
-        depth: how many frames below are not the user's.
-    """
-
-    code: CodeType | None
-    first: int
-    depth: int
-
-
-def user_frame(frame: FrameType | None) -> tuple[FrameType | None, UserFrame]:
-    """The first frame of the user's from this one on."""
-    depth = 0
+def user_frame(frame: FrameType | None) -> tuple[FrameType | None, CodeType | None, int]:
+    """The first frame of the user's from this one on, its code, and where the numbers of its instructions begin."""
     while frame is not None:
         first = instructions.get(id(frame.f_code))
         if first is None:
             first = remember(frame)
         if first:
-            return frame, UserFrame(frame.f_code, first, depth)
-        frame, depth = frame.f_back, depth + 1
-    return None, UserFrame(None, 0, depth)
+            return frame, frame.f_code, first
+        frame = frame.f_back
+    return None, None, 0
+
+
+def threads_in_calls() -> list[str]:
+    """The user's threads that are in a call of the package now, by name."""
+    here = []
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame: FrameType | None = frames.get(thread.ident or 0)
+        while frame is not None and not users(frame.f_code.co_filename):
+            if frame.f_code.co_filename.startswith(_PACKAGE) and not thread.name.startswith("spmdsim "):
+                here.append(thread.name)
+                break
+            frame = frame.f_back
+    return here
 
 
 def this_line(board: Board, depth: int = 1) -> int:
@@ -58,10 +62,10 @@ def this_line(board: Board, depth: int = 1) -> int:
         board: where the line is told in words, the first time.
         depth: frames to leave out.
     """
-    frame, user = user_frame(sys._getframe(depth))
+    frame, _, first = user_frame(sys._getframe(depth))
     if frame is None:
         return 0
-    return board.lines.get(user.first + frame.f_lasti) or name(frame, user.first + frame.f_lasti, board)
+    return board.lines.get(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
 
 
 def remember(frame: FrameType) -> int:
