@@ -371,3 +371,26 @@ def test_equal_layouts_accept_equal_shapes_whoever_came_first():
         Tensor.from_global(x, plain, world)
     other = mindspore.Layout((2, 4), ("x", "y"))("x", "y")
     assert other == mesh("x", "y") == other and hash(other) == hash(mesh("x", "y"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_layouts_that_are_equal_behave_alike_whoever_was_asked_first(order):
+    """One tuple of axes fits tensors of as many dims; a plain layout, or one of other tuples, does not: none of them
+    is equal, so that what a cache keeps of one is never said of another."""
+    mesh = Mesh((2, 4), ("x", "y"))
+    written = [mindspore.Layout((2, 4), ("x", "y"))(entry) for entry in (("x", "y"), ("x", "None", "y"))]
+    layouts = [mesh(("x", "y")), *written]
+    assert len({hash(one) for one in layouts}) == 1
+    assert not any(a == b for a in layouts for b in layouts if a is not b)
+    again = mindspore.Layout((2, 4), ("x", "y"))(("x", "y"))
+    assert again == written[0] and again.bounds((2, 4), 5) == written[0].bounds((2, 4), 5)
+    world = LockStep(8)
+    fits = {}
+    for k in range(3)[::order]:
+        for shape in ((8,), (2, 4), (2, 1, 4)):
+            try:
+                tensor = Tensor.from_global(np.ones(shape), layouts[k], world)
+                fits[k, len(shape)] = tensor.local(5).shape
+            except LayoutError:
+                pass
+    assert fits == {(0, 1): (1,), (1, 1): (1,), (1, 2): (1, 1), (2, 1): (1,), (2, 3): (1, 1, 1)}

@@ -62,7 +62,7 @@ def main() -> None:
             told = done * 20 // total
             gc.collect()
             each = (time.perf_counter() - start) / done * 1e6
-            print(f"{done:>10,}{min(number, shapes):>10,}{resident():>14.0f}{len(world.recipes):>9,}{interned.cache_info().currsize:>9,}{each:>9.0f}",
+            print(f"{done:>10,}{min(number, shapes):>10,}{resident():>14.0f}{len(world.cache):>9,}{interned.cache_info().currsize:>9,}{each:>9.0f}",
                   flush=True)  # fmt: skip
     for name, entries in list(cached().items())[:12]:
         print(f"{entries:>10,}  {name}")

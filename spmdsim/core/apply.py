@@ -197,7 +197,8 @@ def apply(
         return _watched(watchers[-1], op, operands_of[-1](op, tensors), params, sharding)
     try:
         world = tensors[0].world
-        key = (op, sharding, *map(_meta, tensors), *params.items())
+        known = params.items() if not op.varying else [p for p in params.items() if p[0] not in op.varying]
+        key = (op, sharding, *map(_meta, tensors), *known)
     except AttributeError:  # a parameter, an array or a number among them
         return apply(op, operands_of[-1](op, tensors), params, sharding, seen)
     for tensor in tensors:
@@ -206,9 +207,9 @@ def apply(
                 f"operands of {op.name} live in different worlds, {world} and {tensor.world}: make both with the same "
                 "world=, or without one after asking spmdsim.world(N) for enough ranks"
             )
-    recipe = world.recipes.get(key)
+    recipe = world.cache.get(key)
     if recipe is None:
-        recipe = world.recipes[key] = _derive(op, tensors, params, sharding)
+        recipe = world.cache[key] = _derive(op, tensors, params, sharding)
     if recordings:
         return world.recorded(recipe, lambda: _run(recipe, tensors, params))
     return _run_plain(recipe, tensors, params) if recipe.plain else _run(recipe, tensors, params)

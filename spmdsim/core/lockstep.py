@@ -215,13 +215,12 @@ class LockStep(World):
 
     def __init__(self, size: int = 1) -> None:
         super().__init__(size, range(size) if isinstance(size, int) else ())
-        self._programs: dict[tuple[Step, np.dtype], _Compiled] = {}
 
     def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:
         dtype = shards[0].dtype if shards else np.dtype(float)
-        program = self._programs.get((step, dtype))
+        program: _Compiled | None = self.cache.get((step, dtype))
         if program is None:
-            program = self._programs[step, dtype] = self._compile(step, dtype)
+            program = self.cache[step, dtype] = self._compile(step, dtype)
         program.check(shards)
         if algorithm is not None and program.groups:
             return self._emulate(step, shards, algorithm)

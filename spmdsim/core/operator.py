@@ -6,7 +6,7 @@ Next: :mod:`spmdsim.core.apply`, how one is applied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,6 +90,7 @@ class Op:
         finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
             promises a result that is not partial).
         saves_result: whether ``vjp`` looks at the result.
+        varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
         moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
             not become float32 for it.
     """
@@ -102,7 +103,7 @@ class Op:
     contextual: bool = False
     finish: bool = False
     saves_result: bool = False
-    params: tuple[str, ...] = field(default=())
+    varying: tuple[str, ...] = ()
     moves: bool = False
 
     def __call__(self, *tensors: T, **params: object) -> T:

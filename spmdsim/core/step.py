@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from spmdsim.core.blocks import split_block
@@ -103,6 +104,11 @@ class Step:
     shape: tuple[int, ...]
     op: str | None = None
     to_shape: tuple[int, ...] | None = None
+
+    @cached_property
+    def number(self) -> int:
+        """Its hash, derived once: caches look steps up by it, and compare."""
+        return hash(self)
 
     @property
     def shape_after(self) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class World(ABC):
         ranks: the ranks this process owns, in the order in which shards are passed.
         has_data: whether shards are arrays; False where only shapes are followed.
         compares: whether ranks compare what they call, by the tensors' origins.
-        recipes: what operators derived for this world, by their operands' metas (a cache).
+        cache: what was derived for this world: operators' recipes, steps' programs.
         about: the number of the tensor that the next steps move (``Tensor.origin``).
     """
 
@@ -58,7 +58,7 @@ class World(ABC):
             raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
         self.size = size
         self.ranks = ranks
-        self.recipes: dict[Any, Any] = {}
+        self.cache: dict[Any, Any] = {}
         self.about = 0
 
     def __repr__(self) -> str:

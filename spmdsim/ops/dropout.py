@@ -33,7 +33,14 @@ def _dropout_vjp(
     return (dy * _mask(context, operands[0], rate, seed),)
 
 
-_dropout_op = Op("dropout", Rule.parse("... -> ...", linear="each"), _dropout, _dropout_vjp, contextual=True)
+_dropout_op = Op(
+    "dropout",
+    Rule.parse("... -> ...", linear="each"),
+    _dropout,
+    _dropout_vjp,
+    contextual=True,
+    varying=("seed",),
+)
 
 
 @operator(_dropout_op)

@@ -38,7 +38,7 @@ def getitem(x: Tensor, index: Index) -> Tensor:
         RuleError: anything else, or an index out of range.
         InputError: a tensor of integers with one out of range.
     """
-    parts = _per_dim([_part(p) for p in (index if isinstance(index, tuple) else (index,))], x.ndim)
+    parts = _per_dim([_part(p) for p in (index if isinstance(index, tuple) else (index,))], len(x.meta.shape))
     cut, shape, looked, place = _basic(x, parts)
     found = cut if cut.shape == shape else reshape(cut, shape)
     if looked is None:

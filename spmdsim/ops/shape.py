@@ -148,7 +148,7 @@ def reshape(x: Tensor, shape: int | Sequence[int], layout: Layout | None = None)
     """
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
-    new = full_shape(x.shape, shape if isinstance(shape, Iterable) else (shape,))
+    new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
     if layout is not None:
         return move(x, layout, new)
     return _reshape_op(x, shape=new)

@@ -7,17 +7,14 @@ from typing import Any, TypeVar
 
 from spmdsim.core import Layout
 from spmdsim.core.apply import watchers
-from spmdsim.core.step import Step
 from spmdsim.core.tape import MoveNode, Pending, settle
 from spmdsim.core.tensor import Tensor, follow
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import planner
-from spmdsim.worlds.base import Ready
+from spmdsim.redistribution.planner import Plan
+from spmdsim.worlds.base import FastPath
 
 T = TypeVar("T", bound=Tensor)
-
-#: Redistributions whose shortest form a world keeps.
-KEPT = 1024
 
 
 class ReshapeNode(MoveNode):
@@ -47,19 +44,18 @@ def move(tensor: T, layout: Layout, shape: Sequence[int] | None = None) -> T:
     world.check_mesh(layout.mesh)
     to_shape = None if shape is None else tuple(shape)
     plan = planner.plan(meta.layout, layout, meta.shape, meta.dtype, world.machine, to_shape=to_shape)
-    result = follow(tensor, plan, None if plan.to_shape is None else ReshapeNode)
-    if watchers:
-        watchers[-1].moved(tensor, result)
-    if shape is None and len(plan.steps) == 1:
-        _keep(tensor, layout, plan.steps[0], result)
+    result = along(tensor, plan)
+    if shape is None:
+        whole = tensor.meta.held is tensor.meta.dtype and result.meta.held is result.meta.dtype
+        one = len(plan.steps) == 1 and whole
+        program = world.program(plan.steps[0], meta.dtype) if one else None
+        world.cache[meta, hash(layout), world.variant] = FastPath(layout, plan, result.meta, program)
     return result
 
 
-def _keep(tensor: Tensor, layout: Layout, step: Step, result: Tensor) -> None:
-    """Remember what was done in its shortest form, which :meth:`Tensor.to` takes the next time."""
-    world = tensor.world
-    run = world.shortest(step, tensor.meta.dtype)
-    if run is not None and tensor.meta.held is tensor.meta.dtype and result.meta.held is result.meta.dtype:
-        if len(world.ready) >= KEPT:
-            world.ready.clear()
-        world.ready[tensor.meta, id(layout)] = Ready(run, result.meta, layout)
+def along(tensor: T, plan: Plan) -> T:
+    """Run a plan, and tell who watches."""
+    result = follow(tensor, plan, None if plan.to_shape is None else ReshapeNode)
+    if watchers:
+        watchers[-1].moved(tensor, result)
+    return result

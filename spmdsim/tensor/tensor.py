@@ -12,7 +12,7 @@ from spmdsim.core import Layout, tensor
 from spmdsim.core.apply import watchers
 from spmdsim.core.world import recordings
 from spmdsim.errors import UsageTypeError
-from spmdsim.tensor.move import move
+from spmdsim.tensor.move import along, move
 from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
 from spmdsim.tensor.values import ReadableTensor
 from spmdsim.worlds.base import ORIGINS
@@ -152,12 +152,15 @@ class Tensor(ReadableTensor):
         Raises:
             PlanError: the layout is partial or for another number of dims.
         """
-        ready = self.world.ready.get((self.meta, id(layout)))
-        if ready is None or self.requires_grad or recordings or watchers:
-            return move(self, layout)
         world, origin = self.world, self.origin
+        known = world.cache.get((self.meta, getattr(layout, "_hash", None), world.variant))
+        if known is None or (known.layout is not layout and known.layout != layout):
+            return move(self, layout)
+        run = None if known.program is None else known.program.run
+        if run is None or self.requires_grad or recordings or watchers:
+            return along(self, known.route)
         world.about = origin
-        made = Tensor(world, ready.meta, [ready.run(self.held[0])], origin=origin)
+        made = Tensor(world, known.meta, [run(self.held[0])], origin=origin)
         world.about = 0
         return made
 

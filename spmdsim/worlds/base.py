@@ -12,6 +12,8 @@ from zlib import crc32
 
 from spmdsim.bounded import Bounded
 from spmdsim.core import world
+from spmdsim.core.meta import Meta
+from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from spmdsim.core.apply import Recipe
     from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
+    from spmdsim.redistribution.planner import Plan
     from spmdsim.redistribution.sparse_lookup import RowStep
     from spmdsim.worlds.local_lookup import Peers
 
@@ -38,18 +41,34 @@ RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
 
 
-class Ready(NamedTuple):
-    """A redistribution of one step in its shortest form.
+class StepProgram:
+    """A step as a process with one rank runs it.
 
-    Args:
-        run: from this process's only shard before to the one after.
-        meta: of the tensor after.
-        layout: the layout that was asked for; kept, so that its identity stays its own.
+    Attributes:
+        run: from its shard before to the one after; None until that was derived, and when it is forgotten.
     """
 
-    run: Callable[[Any], Any]
-    meta: Any
+    run: Callable[[Any], Any] | None = None
+
+    def free(self) -> None:
+        """Give back what it holds; whoever still has it finds nothing to run."""
+        self.run = None
+
+
+class FastPath(NamedTuple):
+    """A redistribution that was done before.
+
+    Args:
+        layout: the layout that was asked for.
+        route: its plan.
+        meta: of the tensor after.
+        program: its only step as this process runs it, if there is nothing more to do.
+    """
+
     layout: Layout
+    route: Plan
+    meta: Meta
+    program: StepProgram | None
 
 
 class Moved(NamedTuple):
@@ -74,8 +93,9 @@ class World(world.World):
     Attributes:
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
-        ready: redistributions in their shortest form, by the meta before and the identity of the layout after; empty
-            again as soon as another way might be chosen.
+        variant: what :meth:`use` says, as a value: fast paths are looked up by it.
+        cache: everything that was derived for this world, the latest entries of all: recipes of operators by operator
+            and metas, fast paths by meta and layout, programs by step. Equal layouts find the same.
     """
 
     #: Whether ranks compare what they make tensors of, and the copies that operators read.
@@ -86,8 +106,8 @@ class World(world.World):
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
         self._machine: CostModel | None = None
-        self.recipes = Bounded()
-        self.ready: Bounded[tuple[Any, int], Ready] = Bounded()
+        self.variant: tuple[object, ...] = ()
+        self.cache: Bounded[Any, Any] = Bounded(free=forget)
 
     @property
     def machine(self) -> CostModel | None:
@@ -97,7 +117,7 @@ class World(world.World):
     @machine.setter
     def machine(self, model: CostModel | None) -> None:
         self._machine = model
-        self.choose_anew()
+        self.invalidate()
         # All of its numbers choose: a name alone would hide that ranks measured different ones.
         numbers = f" {crc32(repr(model).encode()):08x}" if is_dataclass(model) else ""
         name = getattr(model, "name", type(model).__name__)
@@ -132,9 +152,10 @@ class World(world.World):
         name = () if recipe is None else (crc32(recipe.op.name.encode()), what)
         return hash((*name, *[tensor.origin for tensor in tensors])) & ORIGINS
 
-    def choose_anew(self) -> None:
-        """Forget the shortest forms of what ran before: another way might be chosen now."""
-        self.ready.clear()
+    def invalidate(self) -> None:
+        """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""
+        for key in [key for key in self.cache if isinstance(key[0], (Op, Meta))]:
+            del self.cache[key]
 
     # -- running ------------------------------------------------------------------------------------
 
@@ -167,11 +188,8 @@ class World(world.World):
         self._emit(step, shards[0].dtype, algorithm, start, time.perf_counter() - start)
         return results
 
-    def shortest(self, step: Step, dtype: np.dtype) -> Callable[[Any], Any] | None:
-        """What runs a step on the only owned rank's shard just as :meth:`run` did last, if there is something shorter.
-
-        It is good until :meth:`choose_anew`, and while nobody records.
-        """
+    def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
+        """What runs a step on the only owned rank's shard just as :meth:`run` did last, while nobody records."""
         return None
 
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
@@ -315,10 +333,13 @@ class World(world.World):
                 self.algorithms.pop(collective, None)
             else:
                 self.algorithms[collective] = name
-        self.replicated = replicated or self.replicated
-        self.choose_anew()
+        self._use(self.algorithms, replicated or self.replicated)
         self._chosen("world.use")
         return Restore(self, before)
+
+    def _use(self, algorithms: dict[str, str], replicated: str) -> None:
+        self.algorithms, self.replicated = algorithms, replicated
+        self.variant = (*sorted(algorithms.items()), replicated)
 
     def _chosen(self, what: str) -> None:
         """All ranks have chosen other ways: what they did, beside what ``algorithms`` and ``replicated`` say."""
@@ -377,6 +398,12 @@ def _check_names(everywhere: str | None, chosen: Mapping[str, str | None]) -> No
             check_name(str(name), collectives)
 
 
+def forget(entry: Any) -> None:
+    """Give back what a program holds."""
+    if isinstance(entry, StepProgram):
+        entry.free()
+
+
 class Restore:
     """What :meth:`World.use` returns: leaving its ``with`` block brings the earlier choice back."""
 
@@ -387,8 +414,7 @@ class Restore:
         return self._owner
 
     def __exit__(self, *exc: object) -> None:
-        self._owner.algorithms, self._owner.replicated = self._before
-        self._owner.choose_anew()
+        self._owner._use(*self._before)
         self._owner._chosen("the end of world.use")
 
 

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from spmdsim.bounded import Bounded
 from spmdsim.core import lockstep
 from spmdsim.core.lockstep import Program, Shards, contiguous
 from spmdsim.core.reductions import add_on, add_up, check_reduce
@@ -18,9 +17,6 @@ from spmdsim.worlds.local_lookup import Peers, return_all_rows, run_all_rows
 from spmdsim.worlds.local_steps import filling
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.reshaping import reshaping
-
-#: Steps whose derived form is kept.
-KEPT = 512
 
 
 def _fills(step: Step, dtype: np.dtype) -> Program:
@@ -137,7 +133,6 @@ class LockStep(World, lockstep.LockStep):
 
     def __init__(self, size: int = 1) -> None:
         super().__init__(size)
-        self._programs = Bounded(KEPT)
         self.watches_values = check_mode(None) == "values"
 
     def _how(self, size: int) -> str:
@@ -153,7 +148,7 @@ class LockStep(World, lockstep.LockStep):
         from spmdsim.collectives.lockstep_run import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
-        results, dtype = list(self._programs[step, shards[0].dtype].outside), shards[0].dtype
+        results, dtype = list(self.cache[step, shards[0].dtype].outside), shards[0].dtype
         for members in step.src.mesh.groups(*step.axes):
             parts = {rank: emulation(step, algorithm, rank, dtype) for rank in members}
             inputs = [parts[rank].pack(contiguous(shards[rank])) for rank in members]

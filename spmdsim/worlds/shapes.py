@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.bounded import Bounded
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.sparse_lookup import RowStep
@@ -64,12 +63,12 @@ class ShapeOnly(World):
 
     def __init__(self, size: int) -> None:
         super().__init__(size, range(1))
-        self._shapes: Bounded[tuple[Step, object], list[Any]] = Bounded(1 << 16)
+        self.cache.most = 1 << 16
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        found = self._shapes.get((step, shards[0]))
-        if found is not None:
-            return found
+        known: list[Any] | None = self.cache.get((step, shards[0]))
+        if known is not None:
+            return known
         self.check_step(step)
         shard = shards[0]
         expected = step.src.local_shape(step.shape, 0)
@@ -77,9 +76,10 @@ class ShapeOnly(World):
             raise WorldError(
                 f"rank 0 holds a shard of shape {shard.shape}, but {step.src} gives it {expected}"
             )
-        found = [ShapeArray(step.dst.local_shape(step.shape_after, 0), shard.dtype)]
-        self._shapes[step, shard] = found
-        return found
+        results = self.cache[step, shard] = [
+            ShapeArray(step.dst.local_shape(step.shape_after, 0), shard.dtype)
+        ]
+        return results
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)

@@ -53,7 +53,8 @@ class MindSporeLayout(CoreLayout):
         return self.ndim == 1 and isinstance(self.tensor_map[0], tuple) and len(self.tensor_map[0]) > 1
 
     def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and self._open == (isinstance(other, MindSporeLayout) and other._open)
+        theirs = other.tensor_map if isinstance(other, MindSporeLayout) and other._open else None
+        return super().__eq__(other) and (self.tensor_map if self._open else None) == theirs
 
     __hash__ = CoreLayout.__hash__
 

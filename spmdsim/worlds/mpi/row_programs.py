@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.bounded import Bounded
 from spmdsim.core.lockstep import contiguous
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
+from spmdsim.worlds.base import StepProgram
 from spmdsim.worlds.local_lookup import Peers, check_shards
 from spmdsim.worlds.mpi.check import Call, Check, Checker
 from spmdsim.worlds.mpi.comms import Comms
@@ -20,8 +21,18 @@ from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.lookup_messages import RowExchange
 from spmdsim.worlds.mpi.shared import Shared
 
-#: Steps whose derived form is kept.
-KEPT = 256
+
+class RowProgram(StepProgram):
+    """A step of rows as this rank runs it: what compares its calls, and what sends its rows."""
+
+    check: Check | None = None
+    exchange: RowExchange | None = None
+
+    def free(self) -> None:
+        """Free MPI's types."""
+        if self.exchange is not None:
+            self.exchange.free()
+            self.exchange = None
 
 
 class RowPrograms:
@@ -32,12 +43,14 @@ class RowPrograms:
         comms: where the groups' communicators come from.
         shared: the shared memory of the groups.
         checker: compares the ranks' calls, if they are to be compared.
+        cache: where the world keeps what was derived.
     """
 
-    def __init__(self, rank: int, comms: Comms, shared: Shared, checker: Checker | None) -> None:
+    def __init__(
+        self, rank: int, comms: Comms, shared: Shared, checker: Checker | None, cache: dict[Any, Any]
+    ) -> None:
         self.rank, self.comms, self.shared, self.checker = rank, comms, shared, checker
-        self._made: Bounded[tuple[RowStep, np.dtype, bool], RowExchange] = Bounded(KEPT, RowExchange.free)
-        self._checks: Bounded[tuple[RowStep, np.dtype, bool], Check] = Bounded(KEPT)
+        self._cache = cache
 
     def run(
         self, step: RowStep, ids: np.ndarray, values: np.ndarray, shared: bool
@@ -47,29 +60,27 @@ class RowPrograms:
         if self.rank not in step.src.mesh:
             return np.zeros((0,) * (2 if back else len(step.shape)), values.dtype), ()
         check_shards(step, self.rank, ids, values)
-        key = (step, values.dtype, shared)
+        program: RowProgram | None = self._cache.get((step, values.dtype, shared))
+        if program is None:
+            program = self._cache[step, values.dtype, shared] = RowProgram()
         compared: AbstractContextManager[None] = nullcontext()
         if self.checker is not None and step.src.mesh.axis_size(*step.axes) > 1:
-            compared = self._compare(self.checker, key, ids)
+            if program.check is None:
+                program.check = self._check(self.checker, step, values.dtype, shared)
+            compared = program.check.inside(
+                f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}"
+            )
         with compared:
-            found = self._made.get(key)
-            if found is None:
-                found = self._made[key] = self._derive(*key)
-            return (found.give_back if back else found.look_up)(contiguous(ids), contiguous(values))
+            exchange = program.exchange
+            if exchange is None:
+                exchange = program.exchange = self._derive(step, values.dtype, shared)
+            return (exchange.give_back if back else exchange.look_up)(contiguous(ids), contiguous(values))
 
-    def _compare(
-        self, checker: Checker, key: tuple[RowStep, np.dtype, bool], ids: np.ndarray
-    ) -> AbstractContextManager[None]:
-        check = self._checks.get(key)
-        if check is None:
-            step, dtype, shared = key
-            members = tuple(sorted(step.group(self.rank)))
-            way = "shared" if shared else None
-            call = Call(Record.of(step, dtype.name, way), members, digest(step, dtype.name, way))
-            check = self._checks[key] = checker.of(call)
-        return check.inside(
-            f"{ids.size} {ids.dtype.name} ids with checksum {crc32(contiguous(ids).data):08x}"
-        )
+    def _check(self, checker: Checker, step: RowStep, dtype: np.dtype, shared: bool) -> Check:
+        members = tuple(sorted(step.group(self.rank)))
+        way = "shared" if shared else None
+        call = Call(Record.of(step, dtype.name, way), members, digest(step, dtype.name, way))
+        return checker.of(call)
 
     def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:
         members = tuple(sorted(step.group(self.rank)))
@@ -81,10 +92,3 @@ class RowPrograms:
         if shared and near and 0 not in target:
             windows = self.shared.windows(members, comm, math.prod(target) * dtype.itemsize)
         return RowExchange(step, self.rank, comm, dtype, near, windows)
-
-    def clear(self) -> None:
-        """Free MPI's types."""
-        for made in self._made.values():
-            made.free()
-        self._made.clear()
-        self._checks.clear()

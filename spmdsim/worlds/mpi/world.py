@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.bounded import Bounded
 from spmdsim.core.lockstep import contiguous, slicing
 from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import LOCAL_STEPS, Step
@@ -26,7 +25,7 @@ from spmdsim.redistribution.ways.tuning import threshold, tuning
 from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
-from spmdsim.worlds.base import Moved, World
+from spmdsim.worlds.base import Moved, StepProgram, World, forget
 from spmdsim.worlds.local_lookup import Peers
 from spmdsim.worlds.local_steps import filling, in_order
 from spmdsim.worlds.mpi import datatypes
@@ -53,21 +52,20 @@ Run = Callable[[np.ndarray], np.ndarray]
 SHARED = "shared"
 SHAREABLE = ("all_gather", "all_reduce")
 
-#: Steps whose derived form is kept.
-KEPT = 1024
-
 
 @dataclass
-class StepProgram:
+class RankProgram(StepProgram):
     """A step as this rank runs it.
 
     Args:
+        step: the step.
         shape: what the rank's shard must look like.
         check: compares the call with the other ranks', if it communicates and they compare.
         run: from the shard before to the shard after, the comparison included; None until it was derived.
         types: MPI types to free when the program is forgotten.
     """
 
+    step: Step
     shape: tuple[int, ...]
     check: Check | None = None
     run: Run | None = None
@@ -75,17 +73,9 @@ class StepProgram:
 
     def free(self) -> None:
         """Free its types."""
-        for datatype in self.types:
-            datatype.Free()
-
-
-class Short(NamedTuple):
-    """A program as :meth:`MPIWorld.run` finds it by the identity of its step, which it keeps."""
-
-    run: Run
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    step: Step
+        self.run = None
+        while self.types:
+            self.types.pop().Free()
 
 
 class MPIWorld(World):
@@ -129,8 +119,6 @@ class MPIWorld(World):
             )
             self.tuning, seconds = settings["tuning"], settings["deadline"]
             self._comms, self._shared = Comms(self._everyone, seconds), Shared()
-        self._programs: Bounded[tuple[Step, np.dtype, str | None], StepProgram] = Bounded(KEPT, self._forget)
-        self._short: Bounded[int, Short] = Bounded(KEPT)
         mode = settings["check"] if self.size > 1 else False
         self._deadline, self.compares_sources, self.watches_values = seconds, bool(mode), mode == "values"
         mode = "auto" if self.watches_values else mode
@@ -143,7 +131,7 @@ class MPIWorld(World):
             self.compares = True
         if self._comms.departures is not None and self.size == MPI.COMM_WORLD.Get_size():
             at_end(self._comms.departures, self._comms.counts, self.comm, seconds, self._checker)
-        self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker)
+        self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker, self.cache)
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
@@ -167,28 +155,23 @@ class MPIWorld(World):
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step on this rank's shard; see :meth:`World.run`. Known calls take the short way."""
-        known = self._short.get(id(step))
-        if known is not None and algorithm is None and not recorder.open_traces and len(shards) == 1:
+        if algorithm is None and not self.algorithms and not recorder.open_traces and len(shards) == 1:
             array = shards[0]
-            if array.dtype is known.dtype and array.shape == known.shape:
+            way = SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
+            known = self.cache.get((step.number, array.dtype, way))
+            if known is None or known.run is None or array.shape != known.shape:
+                return super().run(step, shards)
+            if known.step is step or known.step == step:
                 return [known.run(array)]
         return super().run(step, shards, algorithm)
 
-    def shortest(self, step: Step, dtype: np.dtype) -> Run | None:
+    def program(self, step: Step, dtype: np.dtype) -> RankProgram | None:
         """The derived form of a step that runs natively."""
-        if self.algorithms:
-            return None
-        program = self._programs.get((step, dtype, self._way(step)))
-        return None if program is None else program.run
+        return None if self.algorithms else self._known(step, dtype, self._way(step))
 
-    def choose_anew(self) -> None:
-        """Forget the shortest forms of what ran before."""
-        super().choose_anew()
-        self._short.clear()
-
-    def _forget(self, program: StepProgram) -> None:
-        self.choose_anew()
-        program.free()
+    def _known(self, step: Step, dtype: np.dtype, algorithm: str | None) -> RankProgram | None:
+        program: RankProgram | None = self.cache.get((step.number, dtype, algorithm))
+        return program if program is not None and program.step == step else None
 
     def _way(self, step: Step) -> str | None:
         return SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
@@ -199,7 +182,7 @@ class MPIWorld(World):
         algorithm = self._way(step) if algorithm is None else algorithm
         array = shards[0]
         self._tally.begin()
-        program = self._programs.get((step, array.dtype, algorithm))
+        program = self._known(step, array.dtype, algorithm)
         if program is None:
             program = self._begin(step, array.dtype, algorithm)
         if array.shape != program.shape:
@@ -207,8 +190,6 @@ class MPIWorld(World):
                 f"rank {self.rank} holds a shard of shape {array.shape}, but {step.src} gives it {program.shape}"
             )
         if program.run is not None:
-            if not self.algorithms and algorithm == self._way(step):
-                self._shorten(step, program.run, array)
             return [program.run(array)]
         # Compared before it is derived: making a communicator is a collective, too, that ranks must agree about.
         check = program.check
@@ -223,21 +204,17 @@ class MPIWorld(World):
         result, peers = self._rows.run(step, ids[0], values[0], self.replicated == SHARED)
         return [result], [peers]
 
-    def _shorten(self, step: Step, run: Run, array: np.ndarray) -> None:
-        """Find what runs this very step by its identity from now on."""
-        self._short[id(step)] = Short(run, array.shape, array.dtype, step)
-
-    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> StepProgram:
+    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> RankProgram:
         self.check_step(step)
-        program = StepProgram(step.src.local_shape(step.shape, self.rank))
+        program = RankProgram(step, step.src.local_shape(step.shape, self.rank))
         if self._checker is not None and step.collective not in LOCAL_STEPS:
             call = Call.of(step, dtype, algorithm)
             if self.rank in call.members and len(call.members) > 1:
                 program.check = self._checker.of(call)
-        self._programs[step, dtype, algorithm] = program
+        self.cache[step.number, dtype, algorithm] = program
         return program
 
-    def _derive(self, program: StepProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
+    def _derive(self, program: RankProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
         if algorithm is None or algorithm == SHARED:
             run, program.types = self._program(step, dtype)
             return self._shared_way(step, dtype, run) if algorithm == SHARED else run
@@ -377,16 +354,15 @@ class MPIWorld(World):
         told = self._checker is not None and self._checker.told
         try:
             with self._together("close"):
-                self.choose_anew()
+                self.invalidate()
         except WorldError:
             if not told:  # else all ranks know, and somebody decided to go on
                 raise
         if self._checker is not None:
             self._checker.close()
-        for program in self._programs.values():
-            program.free()
-        self._programs.clear()
-        self._rows.clear()
+        for entry in self.cache.values():
+            forget(entry)
+        self.cache.clear()
         self._shared.close()
         self._comms.free()
 
