@@ -17,6 +17,7 @@ def killed(number: int, word: str) -> tuple[str, ...]:
     return (KILLED.replace("{n}", str(number)).replace("{word}", word),)
 
 
+#: MPICH's launcher reports the first of the processes that have ended, which may be one that it has ended itself.
 WAYS_TO_DIE: dict[str, tuple[str, tuple[str, ...], tuple[str, ...] | None, float]] = {
     "raise": ("raise ValueError('broken on purpose')  # @here", ("{here}", "ValueError: broken on purpose"), None, SECONDS),
     "sys.exit(3)": ("sys.exit(3)", (r"sys\.exit\(3\)",), None, SECONDS),
@@ -28,7 +29,7 @@ WAYS_TO_DIE: dict[str, tuple[str, tuple[str, ...], tuple[str, ...] | None, float
     "os._exit(0)": ("os._exit(0)", (), None, LATE),
     "kill -9": ("os.kill(os.getpid(), 9)", killed(9, "SIGKILL|killed"), killed(9, "killed"), SECONDS),
     "segmentation fault": ("ctypes.string_at(0)", killed(11, "SIGSEGV|segmentation"), killed(11, "segmentation"), SECONDS),
-    "abort": ("os.abort()", killed(6, "SIGABRT|aborted"), killed(6, "aborted"), SECONDS),
+    "abort": ("os.abort()", killed(6, "SIGABRT|aborted"), killed(6, "aborted|BAD TERMINATION"), SECONDS),
     "kill -15": ("os.kill(os.getpid(), 15); time.sleep(60)", killed(15, "SIGTERM|terminated"), killed(15, "terminated"), SECONDS),
     "kill -2": ("os.kill(os.getpid(), 2); time.sleep(60)", (r"(?i)KeyboardInterrupt|interrupted|SIGINT|signal 2\b|130",), None, SECONDS),
     "SIGSTOP": ("os.kill(os.getpid(), signal.SIGSTOP)", ("{step}",), None, LATE),

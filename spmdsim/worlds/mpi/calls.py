@@ -152,6 +152,16 @@ class Calls:
             numbers[mine + COMPARED] = min(self._compared.values())
         return first
 
+    def unlike(self, number: int) -> bool:
+        """Whether a member that has begun this call, too, made it otherwise; of those that were found before."""
+        row, begun, key = column(0, AGREED, number), BEGUN, self.key
+        mine = self.board.numbers[self.start + row]
+        for place, at in tuple(self._found.items()):
+            theirs = self.board.areas[place]
+            if theirs[at + begun] > number and theirs[at + row] != mine and theirs[at + KEY] == key:
+                return True
+        return False
+
     def arrived(self, number: int) -> list[int]:
         """The members that have begun this call, by their ranks."""
         return [rank for rank, place in zip(self.members, self.places) if self._begun(place) > number]

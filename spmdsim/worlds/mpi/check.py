@@ -21,6 +21,7 @@ from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.mpi.board import COLUMNS, DONE, END, FAILED, RING, Board, column
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
+from spmdsim.worlds.mpi.counted import VENDOR
 from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.lines import this_line
 from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
@@ -35,6 +36,8 @@ AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
 GRACE, SHORT = 1.0, 0.05
 #: Bytes of a call from which on each one is compared as soon as it is done.
 LARGE = 1 << 16
+#: Bytes from which on MPICH ends the job where messages have other lengths than expected, whatever its error handler is.
+FATAL = 1 << 10
 #: Nanoseconds after which calls are compared at the latest, or so many times what it took the last time.
 LATEST, SHARE = 2_000_000, 50
 
@@ -71,20 +74,20 @@ class Call:
         record: it in words.
         members: the ranks that all make it at the same time, sorted.
         digest: the number that stands for it.
-        large: whether it moves so much that comparing it costs nothing.
+        nbytes: of the tensor.
     """
 
     record: Record
     members: tuple[int, ...]
     digest: int
-    large: bool = False
+    nbytes: int = 0
 
     @staticmethod
     def of(step: Step, dtype: np.dtype, algorithm: str | None) -> Call:
         """The call for a step."""
         record = Record.of(step, dtype.name, algorithm)
         found = digest(step, dtype.name, algorithm)
-        return Call(record, members_of(step), found, math.prod(step.shape) * dtype.itemsize >= LARGE)
+        return Call(record, members_of(step), found, math.prod(step.shape) * dtype.itemsize)
 
     @staticmethod
     def named(words: str, members: Sequence[int]) -> Call:
@@ -315,11 +318,14 @@ class Check:
             return lambda array: self.run(run, contiguous(array))
         calls, digest, begin, clock = self.calls, self.call.digest, self.calls.begin, time.monotonic_ns
         numbers, ends, last = self.checker.board.numbers, column(calls.start, END, 0), RING - 1
-        compare, every = self._compare, 1 if self.call.large else EVERY
+        compare, every = self._compare, 1 if self.call.nbytes >= LARGE else EVERY
+        fatal = VENDOR != "Open MPI" and self.call.nbytes >= FATAL
 
         def checked(array: np.ndarray) -> np.ndarray:
             number = begin(digest)
             try:
+                if fatal and calls.unlike(number):
+                    self.checker.compare(calls)
                 result = run(array if array.flags.c_contiguous else contiguous(array))
             except BaseException as error:
                 calls.end(number)
