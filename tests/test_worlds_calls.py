@@ -8,9 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from processes import run_python
 
 from spmdsim import LockStep, Mesh, Tensor, check
 from spmdsim.errors import WorldError
+from spmdsim.nn import SGD
+from spmdsim.nn.module import Parameter
+from spmdsim.ops.dropout import dropout
 from spmdsim.tensor.checkpoint import save
 
 pytest.importorskip("mpi4py")
@@ -89,6 +93,17 @@ def test_another_tensor_is_another_call(ranks):
     assert [calls.differs() for calls in ranks] == [1] * 3
     text = ranks[0].disagreement(1)
     assert "in its tensor" in text and "tensor number 100" in text and "tensor number 101" in text
+
+
+def test_what_an_operator_is_given_beside_tensors_is_the_same_number_in_all_processes():
+    text = """
+import numpy as np
+from spmdsim.core.apply import _alike
+print(_alike((1, 2.5, -1j, "x", slice(1, None), None, np.float64(2), [np.int32(3)], np.dtype("f4"), print, {"a"})))
+"""
+    found = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in "12"}
+    words = "[1, 2.5, (-0-1j), 'x', slice(1, None, None), None, 2.0, [3], dtype('float32'), 'builtin_function_or_method', 'set']"
+    assert found == {words + "\n"}
 
 
 def test_a_rank_that_is_far_ahead_must_wait_until_the_others_have_compared(ranks):
@@ -209,8 +224,38 @@ def computed(world, mesh):
     return [lambda: y.to(mesh(None)), lambda: z.to(mesh(None))]
 
 
+def with_another(change):
+    """A tensor that was computed with a number, and with another one."""
+
+    def kind(world, mesh):
+        x = Tensor.from_global(np.arange(1.0, 7.0), mesh("x"), world)
+        y, z = change(x, 2), change(x, 3)
+        return [lambda: y.to(mesh(None)), lambda: z.to(mesh(None))]
+
+    return kind
+
+
+def trained(x, rate):
+    weight = Parameter((6,), x.layout, dtype=x.dtype)
+    weight.assign(x)
+    weight.tensor.grad = x
+    SGD([weight], rate).step()
+    return weight.value
+
+
+TENSORS = [
+    tensor,
+    computed,
+    with_another(lambda x, number: x * float(number)),
+    with_another(lambda x, number: x + (number - 4)),  # -2 and -1 have one hash
+    with_another(lambda x, number: x * complex(0, number)),
+    with_another(lambda x, number: dropout(x, 0.5, seed=number)),
+    with_another(trained),
+]
+
+
 @pytest.mark.parametrize("before", [0, 550])
-@pytest.mark.parametrize("kind", [layout, element_type, reduction, tensor, computed])
+@pytest.mark.parametrize("kind", [layout, element_type, reduction, *TENSORS])
 @pytest.mark.ranks(3)
 @pytest.mark.mpi
 def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_leaves(mpi_comm, kind, before):
@@ -230,7 +275,7 @@ def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_l
     assert (
         "ranks 0, 2: all_" in text and "; rank 1: all_" in text and text.count("test_worlds_calls.py:") >= 2
     )
-    assert ("tensor" in text) == (kind in (tensor, computed))
+    assert ("tensor" in text) == (kind in TENSORS)
 
 
 @pytest.mark.ranks(3)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -51,6 +52,7 @@ class Recipe:
 
     Attributes:
         op: the operator.
+        number: of the operator and its parameters, the same in all processes.
         bound: its rule with sizes.
         strategy: the chosen strategy.
         plans: per operand the redistribution it needs, or None.
@@ -65,6 +67,7 @@ class Recipe:
     """
 
     op: Op
+    number: int
     bound: BoundRule
     strategy: Strategy
     plans: tuple[Route | None, ...]
@@ -130,7 +133,20 @@ def make_recipe(
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
-    return Recipe(op, bound, strategy, plans, inputs, outputs, finals, active, plain, forward, vjp, instead)
+    number = crc32(repr((op.name, [(name, _alike(value)) for name, value in params.items()])).encode())
+    return Recipe(
+        op, number, bound, strategy, plans, inputs, outputs, finals, active, plain, forward, vjp, instead
+    )
+
+
+def _alike(value: Any) -> Any:
+    """A parameter as all processes print it; of what they may print otherwise, such as functions, the type."""
+    if isinstance(value, (tuple, list)):
+        return [_alike(part) for part in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))
+    return value if isinstance(value, kinds) else type(value).__name__
 
 
 def _strategy(sharding: ShardedOp | None, bound: BoundRule, metas: Sequence[Meta], world: World) -> Strategy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -115,8 +116,15 @@ class Optimiser:
         shards = [made[key][0] for key in keys]
         if wide:
             shards = in_type(shards, value.dtype)
-        origin = hash((value.origin, slope.origin)) & ORIGINS
+        origin = hash((value.origin, slope.origin, *self._numbers())) & ORIGINS if world.compares else 0
         return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
+
+    def _numbers(self) -> list[Real]:
+        """What an update depends on beside tensors, such as the rate: the same on all ranks."""
+        given = [
+            part for value in vars(self).values() for part in (value if type(value) is tuple else (value,))
+        ]
+        return [number for number in given if isinstance(number, Real) and number == number]
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """The updated shard.

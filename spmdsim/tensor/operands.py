@@ -14,6 +14,7 @@ from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.tensor.element_types import as_array
 from spmdsim.tensor.tensor import Tensor
+from spmdsim.worlds.base import ORIGINS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -80,7 +81,9 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
             ) from None
         held = number if world.has_data else world.empty((), dtype)
         meta = Meta.of(Layout.replicated(like.layout.mesh, 0), (), dtype)
-        return type(like)(world, meta, [held] * len(world.ranks))
+        # -1 and -2 have one hash, each nan has another.
+        origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
+        return type(like)(world, meta, [held] * len(world.ranks), origin=origin)
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")

@@ -148,8 +148,8 @@ class World(world.World):
         return results
 
     def derived_origin(self, recipe: Recipe | None, tensors: Sequence[Any], what: int = 0) -> int:
-        """Where values come from: the operator, by its name, applied to these tensors; or these added up."""
-        name = () if recipe is None else (crc32(recipe.op.name.encode()), what)
+        """Where values come from: the operator with its parameters, applied to these tensors; or these added up."""
+        name = () if recipe is None else (recipe.number, what)
         return hash((*name, *[tensor.origin for tensor in tensors])) & ORIGINS
 
     def invalidate(self) -> None:

@@ -22,10 +22,32 @@ for k in range(30):
     p = Tensor.from_local(new, R, w, requires_grad=True)
 """
 
+TRAINED = """
+from spmdsim import nn
+m = nn.Linear(32, 16, mesh(None, None))
+m.materialise(w, seed=1)
+best = nn.SGD(m.parameters(), 0.2 if bad else 0.1)
+xs = Tensor.from_global(a / 2048, ROWS, w)
+begins()
+for k in range(10):
+    y = m(xs)
+    loss = (y * y).sum()
+    loss.backward()
+    best.step()
+    best.zero_grad()
+    print(loss.item())  # @here
+"""
+
 
 def value(name: str, body: str, *says: str, **more: object) -> Case:
     """A disagreement in values."""
     return Case(name, "values", body, (WHO, *says), **more)  # type: ignore[arg-type]
+
+
+def numbers(name: str, text: str) -> Case:
+    """A number differs that an operator is given."""
+    body = f"from spmdsim.ops.dropout import dropout\nt = Tensor.from_global(a, R, w)\nbegins()\nt = {text}\nt.to(mesh('dp', None)).full()  # @here\n"
+    return value(f"{name}, a number", body, "{here}", "numbers")
 
 
 CASES = [
@@ -52,7 +74,11 @@ CASES = [
     value("local pieces of other types", "begins()\nt = Tensor.from_local(np.zeros((16, 32), 'f8' if bad else 'f4'), BOTH, w)  # @here\nt.to(R)\n", "float32", "float64"),
     value("local pieces of another shape", "begins()\nt = Tensor.from_local(np.zeros((17 if bad else 16, 32), 'f4'), BOTH, w)  # @here\nt.to(R)\n", "17"),
     value("ids of owned rows", "table = Tensor.from_global(np.ones((64, 8), np.float32), mesh('tp', None), w)\nbegins()\ni = Tensor.from_global(np.arange(16) + 3 * bad, mesh(None), w)  # @here\nembedding(i, table, rows='owned').full()\n", "{here}"),
-    value("a factor that is a number", "begins()\nt = Tensor.from_global(a, R, w) * (3.0 if bad else 2.0)  # @here\nt.to(ROWS).full()\n", "{here}", variables=SEEN),
+    numbers("a factor", "t * (3.0 if bad else 2.0)"),
+    numbers("a seed of dropout", "dropout(t, 0.5, seed=rank)"),
+    numbers("the dim of a sum", "t.reshape((8, 8, 32)).sum(0 if bad else 1)"),
+    value("another learning rate", TRAINED, "{here}", "numbers"),
+    value("a factor that is a number, values watched", "begins()\nt = Tensor.from_global(a, R, w) * (3.0 if bad else 2.0)  # @here\nt.to(ROWS).full()\n", "{here}", variables=SEEN),
 ]  # fmt: skip
 
 LOADS = """

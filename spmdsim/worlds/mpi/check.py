@@ -164,9 +164,10 @@ class Checker:
         return f"tensor {kind}, number {counted} of its kind, made at {self.board.words(self.board.me, line)}"
 
     def event(self, words: str) -> None:
-        """Note something that all ranks of the world do, and that moves nothing."""
+        """Note something that all ranks of the world do, and that moves nothing, so that nothing else holds them back."""
         check = self.of(Call.named(words, self.everyone))
         check.calls.end(check.calls.begin(check.call.digest))
+        check.compare()
 
     @contextmanager
     def together(self, words: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
@@ -318,7 +319,7 @@ class Check:
             return lambda array: self.run(run, contiguous(array))
         calls, digest, begin, clock = self.calls, self.call.digest, self.calls.begin, time.monotonic_ns
         numbers, ends, last = self.checker.board.numbers, column(calls.start, END, 0), RING - 1
-        compare, every = self._compare, 1 if self.call.nbytes >= LARGE else EVERY
+        compare, every = self.compare, 1 if self.call.nbytes >= LARGE else EVERY
         fatal = VENDOR != "Open MPI" and self.call.nbytes >= FATAL
 
         def checked(array: np.ndarray) -> np.ndarray:
@@ -368,9 +369,9 @@ class Check:
             raise
         finally:
             calls.end(number)
-        self._compare()
+        self.compare()
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
         """Compare what was called so far; go on as soon as there is room to note more."""
         calls, begin = self.calls, time.monotonic_ns()
         self.checker.compare(calls)
