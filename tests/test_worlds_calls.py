@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -267,15 +268,43 @@ def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_l
         other()
     world.settle()
     number = world._checker._calls[0, 1, 2].number
-    result = (other if odd else one)()
     with pytest.raises(WorldError) as error:
-        _ = result.shards
+        _ = (other if odd else one)().shards
     text = str(error.value)
     assert text.startswith(f"ranks disagree about call {number} of ranks 0, 1, 2 in its ")
     assert (
         "ranks 0, 2: all_" in text and "; rank 1: all_" in text and text.count("test_worlds_calls.py:") >= 2
     )
     assert ("tensor" in text) == (kind in TENSORS)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_choosing_algorithms_holds_back_who_is_far_ahead(mpi_comm):
+    world = MPIWorld(mpi_comm, deadline=60)
+    x = Tensor.from_global(np.ones(6), Mesh((3,), ("x",))("x"), world)
+    if world.rank == 1:
+        time.sleep(1.5)
+    for _ in range(RING):
+        for ways in ({"all_gather": "ring"}, {"all_reduce": "ring"}, {}):
+            world.use(**ways)
+    assert x.to(Mesh((3,), ("x",))(None)).shards[0].sum() == 6
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_ranks_of_a_world_of_some_are_called_by_their_numbers_in_the_job(mpi_comm):
+    part = mpi_comm.Split(int(mpi_comm.rank > 0), -mpi_comm.rank)
+    world = MPIWorld(part, deadline=30)
+    if world.size == 1:
+        return
+    one, other = tensor(world, Mesh((2,), ("x",)))
+    one(), other()
+    world.settle()
+    with pytest.raises(WorldError) as error:
+        _ = (other if mpi_comm.rank == 1 else one)().shards
+    assert "of ranks 1, 2 in its tensor; rank 1: all_gather" in str(error.value)
+    assert "; rank 2: all_gather" in str(error.value)
 
 
 @pytest.mark.ranks(3)

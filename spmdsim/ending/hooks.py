@@ -27,6 +27,7 @@ from spmdsim.ending.stop import (
     end_job,
     exit_code,
     exit_words,
+    is_forked,
     leave_together,
     stop,
 )
@@ -50,7 +51,16 @@ def protect(name: str | None = None) -> None:
     hook_exceptions(name)
     hook_exit()
     process = os.getpid()
-    atexit.register(lambda: end_before_mpi(left_with()[0]) if os.getpid() == process else None)
+
+    def leave() -> None:
+        if is_forked():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(left_with()[0])  # else MPI would end here, which the child has no part in
+        if os.getpid() == process:
+            end_before_mpi(left_with()[0])
+
+    atexit.register(leave)
 
 
 def hook_exit() -> None:

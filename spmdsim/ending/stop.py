@@ -73,10 +73,28 @@ def agree(code: int) -> None:
     _agreed[:] = [code]
 
 
+_forked: list[int] = []
+"""Not empty in a process that a rank has forked: MPI runs in the rank alone, and the child has no say in the job."""
+
+
+def _note_fork() -> None:
+    if active_world() is not None:
+        _forked.append(os.getpid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def is_forked() -> bool:
+    """Whether this process is a child of a rank, that MPI runs in."""
+    return bool(_forked)
+
+
 def active_world() -> MPI.Comm | None:
     """All ranks, if MPI is running in this process already; it is never started here."""
     module = sys.modules.get("mpi4py.MPI")
-    if module is None or not module.Is_initialized() or module.Is_finalized():
+    if _forked or module is None or not module.Is_initialized() or module.Is_finalized():
         return None
     world: MPI.Comm = module.COMM_WORLD
     return world

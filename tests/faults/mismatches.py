@@ -286,6 +286,37 @@ CASES += [
     ),
 ]  # fmt: skip
 
+#: The world of all ranks was closed: the next one, or those of some of the ranks, are looked after as well.
+LATER = {
+    "in a second world": "v, M = MPIWorld(), line\n",
+    "in worlds of two ranks": "v, M = MPIWorld(MPI.COMM_WORLD.Split(rank // 2, rank)), Mesh((2,), ('all',))\n",
+}
+for _name, _make in LATER.items():
+    _setup = f"""
+w.close()
+from spmdsim import MPIWorld
+{_make}y = Tensor.from_global(a, M("all", None), v)
+def later(n):
+    for _ in range(n): y.to(M(None, None))  # @later
+later(40)
+begins()
+"""
+    for _what, _text, _says in (
+        ("leaves early", "if bad: sys.exit(0)\n", ("left the program", WHO, "{later}")),
+        ("sys.exit(3)", "if bad: sys.exit(3)\n", (WHO, r"sys\.exit\(3\)")),
+        ("raises", "if bad: raise ValueError('here')\n", (WHO, "ValueError: here")),
+        ("a call more at the end", "later(2)\nif bad: y.to(M(None, None))  # @here\n", (WHO, "{here}", "left the program")),
+    ):  # fmt: skip
+        CASES.append(
+            Case(
+                f"{_what}, {_name}",
+                KIND,
+                f"{_setup}{_text}later(4)\ndef step(n): time.sleep(1)\n",
+                _says,
+                bad=3,
+            )
+        )
+
 #: Two ranks are a node, or each rank is one: what is seen of a rank goes through the network.
 NODES = {"on two nodes": "2", "on four nodes": "1"}
 for _name, _each in NODES.items():

@@ -42,6 +42,39 @@ PROGRAMS = {
     """,
     "nan and signed zeros in copies": "b = a.copy(); b[0, 0] = np.nan; b[1, 1] = -0.0\nt = Tensor.from_global(b, R, w)\nt.to(ROWS).to(R)\n",
     "a handler of signals": "signal.signal(signal.SIGALRM, lambda *_: None)\nif bad: signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)\nstep(300)\nsignal.setitimer(signal.ITIMER_REAL, 0)\n",
+    "children that are forked": """
+        import multiprocessing
+        ways = ("sys.exit(3)", "raise ValueError('in a child')", "pass", "threading.Thread(target=lambda: 1 / 0).start()")
+        if bad:
+            with multiprocessing.get_context("fork").Pool(2) as pool: assert pool.map(abs, range(4)) == [0, 1, 2, 3]
+            codes = []
+            for way in ways:
+                if (child := os.fork()) == 0:
+                    exec(way)
+                    sys.exit()
+                codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            assert codes == [3, 1, 0, 0], codes
+        step(50)
+    """,
+    "algorithms are chosen often, one rank is late": """
+        step(3)
+        if bad: time.sleep(2)
+        for _ in range(301):
+            w.use(all_gather="ring"); w.use(all_reduce="ring"); w.use()
+        step(3)
+    """,
+    "worlds of parts of the ranks": """
+        from spmdsim import MPIWorld
+        for k in range(2):
+            v = MPIWorld(MPI.COMM_WORLD.Split(rank // 2 if k else rank % 2, -rank))
+            t = Tensor.from_global(a + rank // 2 if k else a, Mesh((2,), ("q",))("q", None), v)
+            for _ in range(80): t.to(Mesh((2,), ("q",))(None, None))
+            if k and rank > 1: v.close()
+        w.close()
+        if bad: time.sleep(3)
+        w = MPIWorld()
+        x = Tensor.from_global(a, BOTH, w)
+    """,
     "a child that ends": "import subprocess\nif bad: subprocess.run([sys.executable, '-c', 'pass'], check=True)\nstep(50)\n",
     "a thread that computes": "t = threading.Thread(target=lambda: [np.dot(a, a.T) for _ in range(50)])\nif bad: t.start()\nstep(100)\nif bad: t.join()\n",
     "many shapes": "for k in range(1, 120):\n    Tensor.from_global(np.ones((4 * k, 3), np.float32), BOTH, w).to(R)\n",

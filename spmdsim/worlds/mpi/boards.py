@@ -29,7 +29,7 @@ _boards: list[Board] = []
 
 def known_board(comm: MPI.Comm) -> tuple[Board, list[int]] | None:
     """The board that an earlier world of these ranks uses, and their places there."""
-    ranks = _world_ranks(comm)
+    ranks = world_ranks(comm)
     for board in _boards:
         if {*ranks} <= {*board.members}:
             return board, [board.members.index(rank) for rank in ranks]
@@ -47,7 +47,7 @@ def board_of(comm: Counted) -> tuple[Board, list[int]]:
     found = known_board(comm)
     if found is not None:
         return found
-    ranks = _world_ranks(comm)
+    ranks = world_ranks(comm)
     if MPI.UNDEFINED in ranks:  # some were started later
         ranks = list(range(len(ranks)))
     members = sorted(ranks)
@@ -98,7 +98,7 @@ def _with_courier(
     return board
 
 
-def _world_ranks(comm: MPI.Comm) -> list[int]:
+def world_ranks(comm: MPI.Comm) -> list[int]:
     """The ranks of a communicator in ``MPI.COMM_WORLD``."""
     here, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     found = here.Translate_ranks(list(range(comm.Get_size())), everyone)

@@ -267,10 +267,7 @@ class Calls:
 
     def _tensor(self, tensor: int) -> str:
         words = next(filter(None, (self.board.words(place, tensor) for place in self.board.places())), None)
-        return (
-            words
-            or f"a tensor computed by other operators or with other numbers (number {tensor % 0xFFFF:04x})"
-        )
+        return words or f"a tensor computed otherwise (number {tensor % 0xFFFF:04x})"
 
     def _before(self, number: int) -> str:
         some = range(max(0, number - BEFORE), number)

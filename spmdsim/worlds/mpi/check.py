@@ -18,7 +18,7 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import COLUMNS, DONE, END, FAILED, RING, Board, column
+from spmdsim.worlds.mpi.board import COLUMNS, END, RING, Board, column
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
 from spmdsim.worlds.mpi.counted import VENDOR
@@ -135,9 +135,11 @@ class Checker:
         if found is None:
             if self.closed:
                 raise WorldError("this world was closed; make another MPIWorld")
-            places = tuple(self.places[rank] for rank in members)
+            # By their ranks in the job: there may be worlds of parts of it.
+            there = sorted((self.board.members[self.places[rank]], self.places[rank]) for rank in members)
+            ranks, places = (tuple(numbers) for numbers in zip(*there))
             strict = self.mode is True
-            found = self._calls[members] = Calls(self.board, self.name, members, places, self, strict)
+            found = self._calls[members] = Calls(self.board, self.name, ranks, places, self, strict)
             self.watch.follow(found, self.deadline)
         return found
 
@@ -249,26 +251,6 @@ class Checker:
         calls.told = True
         self.board.speak()
         raise DisagreementError(absence(self.board, calls, number, how))
-
-    def leave(self, code: int, last: bool) -> None:
-        """Say that this rank makes no more calls, and end the job if those that were made are not the same.
-
-        Args:
-            code: the exit code that the rank leaves with; only if it is 0 is there anything to compare.
-            last: whether all ranks have left.
-        """
-        self.board.leave(FAILED if code else DONE)
-        if code:
-            return
-        self.board.refresh()
-        for calls in (one for one in self.watch.followed() if not one.told):
-            number = calls.differs()
-            if number is not None:
-                self.watch.end(calls.disagreement(number))
-            final = calls.number - 1
-            if last and calls.number and len(calls.arrived(final)) < len(calls.members):
-                self.watch.end(absence(self.board, calls, final))
-        return None
 
     def process(self, rank: int) -> int:
         """Whether a rank's process runs."""

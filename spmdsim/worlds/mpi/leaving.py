@@ -19,8 +19,10 @@ from mpi4py import MPI
 from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job, write
 from spmdsim.sides import name_ranks, number_of
+from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
 from spmdsim.worlds.mpi.processes import RUNS, SILENT, STOPPED, Processes, unlink_segments
+from spmdsim.worlds.mpi.waiting import Watch
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.check import Checker
@@ -66,8 +68,16 @@ class Departures:
     """
 
     def __init__(self, comm: Counted) -> None:
-        self.comm = comm
+        self.comm, self._ranks = comm, world_ranks(comm)
         self._left: dict[int, Counts] = {}
+
+    @property
+    def of_all(self) -> bool:
+        """Whether all ranks of the job are in the world."""
+        return self.comm.size == MPI.COMM_WORLD.size
+
+    def _names(self, ranks: Iterable[int]) -> str:
+        return name_ranks(sorted(self._ranks[rank] for rank in ranks))
 
     def missing(self, ranks: Iterable[int], kind: int, number: int) -> list[int]:
         """The ranks that have left without making call ``number`` (from 0 on) of this kind."""
@@ -113,9 +123,12 @@ class Departures:
                 told = True
             turn = waited - 0.1 * comm.rank  # so that one speaks for all
             if hurry is not None and turn > HURRIED:
-                end_job(f"rank {comm.rank} of {comm.size} stopped, the job ends:\n{hurry.by}", hurry.code)
+                end_job(
+                    f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size} stopped, the job ends:\n{hurry.by}",
+                    hurry.code,
+                )
             if turn > deadline:
-                _require_running({rank: state(rank) for rank in awaited}, deadline)
+                _require_running({self._ranks[rank]: state(rank) for rank in awaited}, deadline)
             if awaited and waited > next_word:
                 next_word *= 2
                 self._sign(sorted(awaited), waited)
@@ -136,7 +149,7 @@ class Departures:
         self.listen()
         if self.comm.rank == min([self.comm.rank, *self._left]):
             write(
-                f"rank {self.comm.rank} has ended the program, and waits for {name_ranks(awaited)} since {waited:.0f} s"
+                f"{self._names([self.comm.rank])} has ended the program, and waits for {self._names(awaited)} since {waited:.0f} s"
             )
 
 
@@ -153,7 +166,17 @@ def _require_running(states: Mapping[int, int], deadline: float) -> None:
             )
 
 
-_first: list[Departures] = []
+class _Open(NamedTuple):
+    """A world that this process waits in at its end."""
+
+    departures: Departures
+    counts: Callable[[], Counts | None]
+    state: Callable[[int], int]
+    deadline: float
+    far: bool
+
+
+_worlds: list[_Open] = []
 
 
 def at_end(
@@ -163,39 +186,47 @@ def at_end(
     deadline: float,
     checker: Checker | None = None,
 ) -> None:
-    """Have this process leave properly at its end; only its first world of all ranks is waited for.
+    """Have this process wait, at its end, for the ranks of the worlds that are open then, and find out who never comes.
 
     Args:
         departures: of the world.
         counts: the groups made, or None if the world was closed.
-        comm: all ranks; collective the first time.
+        comm: its ranks; collective.
         deadline: seconds that a stopped rank is waited for.
         checker: compares what was called, before this rank says that it leaves and when all have left.
     """
-    if _first:
-        return
-    _first.append(departures)
+    first = not _worlds
+    _worlds[:] = [one for one in _worlds if one.counts() is not None]
     state = Processes(comm).state if checker is None else checker.process
-    unlink_segments()
-    process = os.getpid()
+    far = checker is not None and bool(checker.board.far)
+    _worlds.append(_Open(departures, counts, state, deadline, far))
+    if departures.of_all:
+        unlink_segments()
+    if first:
+        process = os.getpid()
 
-    def leave(hurry: Hurry | None = None) -> None:
-        if os.getpid() != process or MPI.Is_finalized():
-            return
-        if (made := counts()) is not None:
-            code, why = left_with()
-            if code:
-                hurry = Hurry(why, code, silent=True)
-            if checker is not None:
-                checker.leave(code, False)
-            departures.leave(made, hurry, state, deadline)
-            if checker is not None:
-                checker.leave(code, True)
-                if checker.board.far:
-                    departures.meet(deadline)  # whoever ends answers no more
+        def leave(hurry: Hurry | None = None) -> None:
+            if os.getpid() == process and not MPI.Is_finalized():
+                _leave(hurry)
 
-    atexit.register(leave)
-    hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))
+        atexit.register(leave)
+        hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))
+
+
+def _leave(hurry: Hurry | None) -> None:
+    code, why = left_with()
+    if code:
+        hurry = Hurry(why, code, silent=True)
+    still = [one for one in _worlds if one.counts() is not None]
+    Watch.leave_all(code, last=False)
+    # Who waits for all ranks need not wait for some. Else the worlds come in the order in which all have made them.
+    for one in [one for one in still if one.departures.of_all][:1] or still:
+        if (made := one.counts()) is not None:
+            one.departures.leave(made, hurry, one.state, one.deadline)
+    Watch.leave_all(code, last=bool(still))
+    for one in still:
+        if one.far and not code:
+            one.departures.meet(one.deadline)  # whoever ends answers no more
 
 
 def who_left(ranks: list[int]) -> str:

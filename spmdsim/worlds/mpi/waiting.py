@@ -187,6 +187,28 @@ class Watch:
         """No longer."""
         self._calls.pop(calls.key, None)
 
+    @staticmethod
+    def leave_all(code: int, last: bool) -> None:
+        """Say that this rank makes no more calls, and end the job if those that were made are not the same.
+
+        Args:
+            code: the exit code that the rank leaves with; only if it is 0 is there anything to compare.
+            last: whether all ranks that this one works with have left.
+        """
+        for watch in list(Watch._all.values()):
+            watch._board.leave(FAILED if code else DONE)
+            watch._board.refresh()
+            for calls in watch.followed() if code == 0 else ():
+                if not calls.told:
+                    watch._leave(calls, last)
+
+    def _leave(self, calls: Calls, last: bool) -> None:
+        number, final = calls.differs(), calls.number - 1
+        if number is not None:
+            self.end(calls.disagreement(number))
+        if last and calls.number and len(calls.arrived(final)) < len(calls.members):
+            self.end(absence(self._board, calls, final))
+
     def _look(self) -> None:
         board, signs = self._board, 0
         before: tuple[int, int] | None = None

@@ -129,7 +129,7 @@ class MPIWorld(World):
                 Recording.of(board, settings["record"])
             self._checker = Checker(self, self._comms, board, places, mode, seconds)
             self.compares = True
-        if self._comms.departures is not None and self.size == MPI.COMM_WORLD.Get_size():
+        if self._comms.departures is not None:
             at_end(self._comms.departures, self._comms.counts, self.comm, seconds, self._checker)
         self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker, self.cache)
 
