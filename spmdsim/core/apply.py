@@ -133,10 +133,20 @@ def make_recipe(
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
-    number = crc32(repr((op.name, [(name, _alike(value)) for name, value in params.items()])).encode())
+    number = _number(op.name, *[(name, value) for name, value in params.items() if name not in op.varying])
     return Recipe(
         op, number, bound, strategy, plans, inputs, outputs, finals, active, plain, forward, vjp, instead
     )
+
+
+def _number(*facts: Any) -> int:
+    """The number of some facts, the same in all processes."""
+    return crc32(repr(_alike(facts)).encode())
+
+
+def _varied(op: Op, params: dict[str, Any]) -> int:
+    """A number for the parameters that no recipe knows."""
+    return _number(*[params.get(name) for name in op.varying]) if op.varying else 0
 
 
 def _alike(value: Any) -> Any:
@@ -258,7 +268,7 @@ def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]
         shards = [array if array.dtype is meta.held else recipe.op.typed(array, meta.held)]
     else:
         shards = _distinct(recipe, [t.held for t in tensors], params)
-    origin = world.derived_origin(recipe, tensors) if world.compares else 0
+    origin = world.derived_origin(recipe, tensors, _varied(recipe.op, params)) if world.compares else 0
     result = type(tensors[0])(world, meta, shards, origin=origin)
     for tensor in tensors:
         if tensor.requires_grad:
@@ -274,8 +284,9 @@ def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> A
         computed = _compute(recipe, world, moved, params)
     else:
         computed = [recipe.instead.run(recipe, moved)]
+    varied, origin = _varied(recipe.op, params), world.derived_origin
     results = [
-        kind(world, meta, shards, origin=world.derived_origin(recipe, moved, k) if world.compares else 0)
+        kind(world, meta, shards, origin=origin(recipe, moved, k + varied) if world.compares else 0)
         for k, (meta, shards) in enumerate(zip(recipe.computed, computed))
     ]
     if any(tensor.requires_grad for tensor in moved):
