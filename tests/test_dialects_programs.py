@@ -18,7 +18,13 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "documents"
 def examples_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     yield
-    for name in ("operator_parallel", "advanced_operator_parallel", "two_dimensional_sbp", "paddle_split"):
+    for name in (
+        "operator_parallel",
+        "advanced_operator_parallel",
+        "two_dimensional_sbp",
+        "paddle_split",
+        "paddle_training",
+    ):
         sys.modules.pop(name, None)
 
 
@@ -191,6 +197,19 @@ def test_paddle_document_and_its_checks(world):
         assert out.shape == (10, 4, 8) and data.shape == (10, 4)
         with pytest.raises(AssertionError, match="divisible by num_partitions"):
             paddle.distributed.split(data, (7, 8), "embedding", num_partitions=2)
+
+
+@pytest.mark.ranks(2, 8)
+def test_paddle_training(world, capsys):
+    """The document's layers learn what the single card's learn, step by step."""
+    import paddle_training
+
+    with use_world(world):
+        losses, single = paddle_training.main(steps=12)
+    np.testing.assert_allclose(losses, single, rtol=1e-5)
+    assert losses[-1] < losses[0] / 2
+    if 0 in world.ranks:
+        assert f"step 10  split {losses[10]:.4f}  single card {single[10]:.4f}" in capsys.readouterr().out
 
 
 @pytest.mark.ranks(8)

@@ -110,6 +110,18 @@ def test_gpt_on_text_on_ranks(launcher, ranks, mesh):
     assert float(difference) < 1e-5
 
 
+@pytest.mark.parametrize("launch", [None, 2])
+def test_paddle_training(request, launch):
+    if launch:
+        request.getfixturevalue("launcher")
+    told = run("documents/paddle_training.py", *([] if launch else ["--lockstep"]), launch=launch)
+    steps = re.findall(r"step +(\d+)  split (\S+)  single card (\S+)", told)
+    assert [int(step) for step, *_ in steps] == [0, 5, 10, 15]
+    assert all(abs(float(split) - float(single)) <= 1e-4 for _, split, single in steps)
+    (difference,) = re.findall(r"largest difference (\S+)", told)
+    assert float(difference) < 1e-5 and len(told.splitlines()) == 5  # one rank speaks
+
+
 @pytest.mark.parametrize("launch", [None, 4])
 def test_chained_products(request, launch):
     if launch:

@@ -16,8 +16,10 @@ from spmdsim.dialects import exported, lazy, listed
 EXPORTS = exported(
     process_mesh="Partial ProcessMesh Replicate Shard ceil_split check_even dims_mapping from_dims_mapping layout",
     splitting="SplitLayout split_layout",
-    static="arange disable_static enable_static full get_device in_dynamic_mode ones rand randint randn seed set_device "
-    "to_tensor zeros",
+    creation="arange full get_device ones rand randint randn set_device to_tensor zeros",
+    static="disable_static enable_static in_dynamic_mode no_grad seed",
+    tensors="Tensor",
+    parameters="create_parameter",
     attributes="ParamAttr",
     layers="ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding",
 )
@@ -27,12 +29,16 @@ NEAREST = {
     "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
     "Model": "a loop over loss.backward() and optimizer.step()",
     "jit": "calling the function: programs run eagerly",
-    "static": "calling the function: programs run eagerly",
     **dict.fromkeys(("save", "load"), "spmdsim.tensor.checkpoint"),
-    "no_grad": "Tensor.detach",
+    "utils": "ParamAttr(name=...)",
+    **dict.fromkeys(("DataLoader", "io"), "to_tensor of each batch"),
+    **dict.fromkeys(("CUDAPlace", "CPUPlace", "CUDAPinnedPlace"), "set_device, which changes nothing"),
+    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "dtype= of each call"),
+    "grad": "Tensor.backward",
+    "amp": "float32 everywhere",
     "incubate": "VocabParallelEmbedding and its neighbours",
 }
-SUBMODULES = ("distributed", "nn", "optimizer")
+SUBMODULES = ("distributed", "nn", "optimizer", "regularizer", "static")
 
 __all__ = list(EXPORTS)
 

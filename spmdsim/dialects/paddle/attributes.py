@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,51 @@ class Initializer:
 
 @dataclass(frozen=True)
 class ParamAttr:
-    """``ParamAttr(name=..., initializer=...)``; the learning rate and the rest must be left out."""
+    """What a parameter is asked to be; ``weight_attr=`` and ``bias_attr=`` take one.
+
+    Attributes:
+        name: its name; where a parameter has that name already, it is used again.
+        initializer: its first values.
+        learning_rate: a factor of the optimiser's rate.
+        regularizer: instead of the optimiser's weight decay.
+        trainable: whether it has a gradient.
+        do_model_average: accepted and ignored.
+        need_clip: whether the optimiser's ``grad_clip`` concerns it.
+
+    Raises:
+        InputError: a learning rate that is none, or something that is no regularizer.
+    """
 
     name: str | None = None
     initializer: Any = None
+    learning_rate: float = 1.0
+    regularizer: Any = None
     trainable: bool = True
+    do_model_average: bool = True
+    need_clip: bool = True
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        if not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
+            raise InputError(f"learning_rate of ParamAttr is a number from 0 on, not {rate!r}")
+        if self.regularizer is not None and not hasattr(self.regularizer, "slope"):
+            raise InputError(
+                f"regularizer is a paddle.regularizer.L2Decay or L1Decay, not a {type(self.regularizer).__name__}"
+            )
+        for word in ("trainable", "need_clip"):
+            if not isinstance(getattr(self, word), (bool, int)):
+                raise InputError(f"{word} of ParamAttr is True or False, not {getattr(self, word)!r}")
+        if not isinstance(self.name, (str, type(None))):
+            raise InputError(f"name of ParamAttr is a str, not {self.name!r}")
+
+    @staticmethod
+    def _of(attribute: Any, name: str | None = None) -> Any:
+        """An attribute, with a name where it has none."""
+        if name is None or attribute is False:
+            return attribute
+        if isinstance(attribute, ParamAttr):
+            return attribute if attribute.name else replace(attribute, name=name)
+        return ParamAttr(name, attribute)
 
 
 def Constant(value: float = 0.0) -> Initializer:
@@ -38,27 +78,28 @@ def Constant(value: float = 0.0) -> Initializer:
     )
 
 
-def Normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
-    """Normal numbers.
+def _shifted(values: Initialiser, shift: float) -> Initialiser:
+    return lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
 
-    Raises:
-        InputError: another mean than 0.
-    """
-    if mean:
-        raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Assign(array)")
-    return Initializer(lambda _: _Normal(std))
+
+def Normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
+    """Normal numbers."""
+    return Initializer(lambda _: _shifted(_Normal(std), mean))
 
 
 def Uniform(low: float = -1.0, high: float = 1.0) -> Initializer:
-    """Numbers uniform in ``[low, high)``, which must lie about 0."""
-    if low != -high:
-        raise InputError(f"Uniform lies about 0 here, not in [{low}, {high}); nearest: Assign(array)")
-    return Initializer(lambda _: _Uniform(high))
+    """Numbers uniform in ``[low, high)``."""
+    return Initializer(lambda _: _shifted(_Uniform((high - low) / 2), (low + high) / 2))
 
 
 def XavierUniform() -> Initializer:
     """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
     return Initializer(lambda shape: _Uniform(math.sqrt(6 / sum(shape[:2]))))
+
+
+def XavierNormal() -> Initializer:
+    """Normal numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
+    return Initializer(lambda shape: _Normal(math.sqrt(2 / sum(shape[:2]))))
 
 
 def Assign(value: Any) -> Initializer:
@@ -75,24 +116,23 @@ def Assign(value: Any) -> Initializer:
 
 def initial(
     attribute: Any, shape: tuple[int, ...], default: Initialiser
-) -> tuple[Initialiser, Any, str | None]:
-    """First values, element type (None: float32) and name that a ``weight_attr`` or ``bias_attr`` asks for.
+) -> tuple[ParamAttr, Initialiser, Any]:
+    """What a ``weight_attr`` or ``bias_attr`` asks for, with first values and element type (None: float32).
 
     Raises:
         InputError: values of another shape, or something that is no attribute.
     """
-    name = None
-    if isinstance(attribute, ParamAttr):
-        name, attribute = attribute.name, attribute.initializer
-    if attribute is None or attribute is True:
-        return default, None, name
-    if isinstance(attribute, Initializer):
-        return attribute.of(shape), None, name
-    if callable(attribute):
-        return attribute, None, name
+    attr = attribute if isinstance(attribute, ParamAttr) else ParamAttr()
     if isinstance(attribute, str):
-        return default, None, attribute
-    array = np.asarray(attribute)
-    if array.dtype == object:
-        raise InputError(f"an attribute is a ParamAttr, an initializer, an array or False, not {attribute!r}")
-    return Assign(array).of(shape), array.dtype, name
+        return ParamAttr(attribute), default, None
+    values = attr.initializer if isinstance(attribute, ParamAttr) else attribute
+    if values is None or values is True:
+        return attr, default, None
+    if isinstance(values, Initializer):
+        return attr, values.of(shape), None
+    if callable(values):
+        return attr, values, None
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufcV":
+        raise InputError(f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}")
+    return attr, Assign(array).of(shape), array.dtype

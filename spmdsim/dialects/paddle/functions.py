@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
 import spmdsim.ops as core
-from spmdsim.dialects.paddle.static import everywhere
+from spmdsim import nn
+from spmdsim.dialects.paddle.static.program import recorded
+from spmdsim.dialects.paddle.static.variables import Variable
+from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import Row, same
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Tensor as CoreTensor
 
 
-def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Our function, with arrays among its operands taken as whole ones."""
+def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
+    """Our function, with arrays among its operands taken as whole ones; recorded where a program is, under a name."""
+
+    @wraps(function)
+    def run(*operands: Any, **options: Any) -> Any:
+        values = together(
+            [x.value if hasattr(x, "as_operand") else x for x in (*operands, *options.values())]
+        )
+        if not any(isinstance(x, CoreTensor) for x in values):
+            values[:1] = [everywhere(x) for x in values[:1]]
+        return function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
+
+    run.__name__ = called or function.__name__
 
     @wraps(function)
     def call(*operands: Any, name: str | None = None, **options: Any) -> Any:
-        mesh = next((x.layout.mesh for x in operands if isinstance(x, Tensor)), None)
-        return function(
-            *(everywhere(x, mesh) if isinstance(x, np.ndarray) else x for x in operands), **options
-        )
+        return recorded(run, *operands, **options)
 
     return call
 
@@ -41,6 +52,17 @@ def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False
     return core.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)
 
 
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    y = core.matmul(x, weight)
+    return y if bias is None else core.add(y.to(y.layout.reduced), bias)
+
+
+def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool = False) -> Any:
+    padding = None if padding_idx is None else padding_idx % weight.shape[0]
+    y = core.embedding(x, weight, padding=padding)
+    return y.to(y.layout.reduced)
+
+
 def _cross_entropy(input: Any, label: Any, reduction: str = "mean") -> Any:
     labels = core.reshape(label, label.shape[:-1]) if label.ndim == input.ndim else label
     return core.cross_entropy(input, labels, reduction)
@@ -50,10 +72,12 @@ def _cross_entropy(input: Any, label: Any, reduction: str = "mean") -> Any:
 TABLE: dict[str, Row] = {
     **same(
         core,
-        "abs=absolute add cast divide exp gelu:GELU log maximum minimum multiply pow=power relu:ReLU rsqrt "
+        "abs=absolute add divide exp gelu:GELU log maximum minimum multiply pow=power relu:ReLU rsqrt "
         "sigmoid:Sigmoid silu:Silu sqrt square subtract tanh:Tanh where",
     ),
+    "assign": Row(lambda x: x),
     "argmax": Row(lambda x, axis=None: core.argmax(x, axis)),
+    "cast": Row(lambda x, dtype: core.cast(x, np.dtype(dtype))),
     "flatten": Row(_flatten),
     "log_softmax": Row(lambda x, axis=-1: core.log_softmax(x, axis)),
     "matmul": Row(_matmul),
@@ -66,13 +90,29 @@ TABLE: dict[str, Row] = {
     "transpose": Row(lambda x, perm: core.transpose(x, perm)),
 }
 #: Those that networks use only.
-NETWORK_TABLE = {"cross_entropy": Row(_cross_entropy, "CrossEntropyLoss")}
+NETWORK_TABLE = {
+    "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
+    "embedding": Row(_embedding),
+    "l1_loss": Row(lambda input, label, reduction="mean": nn.l1_loss(input, label, reduction), "L1Loss"),
+    "linear": Row(_linear),
+    "mse_loss": Row(lambda input, label, reduction="mean": nn.mse_loss(input, label, reduction), "MSELoss"),
+}
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
+FUNCTIONS["concat"] = concat = lifted(
+    lambda x, axis=0: core.concat([everywhere(one) for one in x], axis), "concat"
+)
+concat.__doc__ = "Tensors one after the other."
 
-def concat(x: Sequence[Any], axis: int = 0, name: str | None = None) -> Any:
-    """Tensors one after the other."""
-    return lifted(lambda *values: core.concat(values, axis))(*x)
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call) for name, row in TABLE.items()}
-FUNCTIONS["concat"] = concat
+#: Symbols of tensors and of a program's variables.
+SYMBOLS = (
+    "add radd sub rsub mul rmul truediv rtruediv pow rpow floordiv rfloordiv mod rmod matmul rmatmul neg abs gt lt ge le "
+    "getitem eq ne"
+)
+_METHODS = {f"__{name}__": lifted(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()}
+for _name, _method in {**_METHODS, **FUNCTIONS, "astype": FUNCTIONS["cast"]}.items():
+    if _name not in ("where", "concat"):
+        setattr(Tensor, _name, _method)
+        setattr(Variable, _name, _method)
+for _kind in (Tensor, Variable):  # == is element by element; they hash by identity
+    setattr(_kind, "__hash__", object.__hash__)  # noqa: B010

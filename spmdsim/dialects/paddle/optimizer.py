@@ -1,19 +1,153 @@
-"""``paddle.optimizer``: optimisers with ``step()`` and ``clear_grad()``."""
+"""``paddle.optimizer``: optimisers with ``minimize()``, ``step()`` and ``clear_grad()``."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from spmdsim import nn
+from spmdsim.core.tape import OpNode
 from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.paddle.attributes import ParamAttr
+from spmdsim.dialects.paddle.nn.clip import Clip
+from spmdsim.dialects.paddle.regularizer import L2Decay
+from spmdsim.dialects.paddle.static import in_dynamic_mode, in_static_mode
+from spmdsim.dialects.paddle.static.executor import pulled, selected
+from spmdsim.dialects.paddle.static.program import (
+    default_main_program,
+    default_startup_program,
+)
+from spmdsim.dialects.paddle.static.variables import Variable
+from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import renamed
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.ops import add
+from spmdsim.ops.reduce import wide
+from spmdsim.tensor import Tensor
+
+_PLAIN = ParamAttr()
 
 
-class _Words(nn.Optimiser):
+class Optimizer(nn.Optimiser):
+    """What Paddle's optimisers have in common.
+
+    Args:
+        parameters: what is trained; left out, the parameters of the default program.
+        rate: learning rate.
+        weight_decay: a regularizer, or a number for ``L2Decay``, for parameters without one of their own.
+        grad_clip: changes the gradients before each step.
+        **options: what else our optimiser takes.
+    """
+
+    def __init__(
+        self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any
+    ) -> None:
+        if not isinstance(rate, (int, float)):
+            raise InputError(
+                f"learning_rate is a number here, not a {type(rate).__name__}; nearest: set_lr before each step"
+            )
+        if isinstance(parameters, (nn.Parameter, Tensor, str)):
+            raise UsageTypeError(
+                f"parameters is a list or tuple of parameters, not a {type(parameters).__name__}"
+            )
+        if parameters is None and in_dynamic_mode():
+            raise InputError(
+                "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: "
+                "parameters=model.parameters()"
+            )
+        if (
+            weight_decay is not None
+            and not isinstance(weight_decay, (int, float))
+            and not hasattr(weight_decay, "slope")
+        ):
+            raise InputError(
+                f"weight_decay is a number, L2Decay or L1Decay, not a {type(weight_decay).__name__}; nearest: 0.0"
+            )
+        if grad_clip is not None and not isinstance(grad_clip, Clip):
+            raise InputError(
+                f"grad_clip is none of paddle.nn's, but a {type(grad_clip).__name__}; nearest: ClipGradByGlobalNorm(1.0)"
+            )
+        self.regularization = (
+            L2Decay(weight_decay) if isinstance(weight_decay, (int, float)) else weight_decay
+        )
+        self.grad_clip = grad_clip
+        self._given = None if parameters is None else list(parameters)
+        super().__init__(self._given or [], rate, **options)
+
+    def minimize(
+        self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
+    ) -> tuple[list[Any], list[tuple[Any, Any]]]:
+        """One step down a loss; in a program, one in each run.
+
+        Args:
+            loss: its gradients are computed first, unless ``loss.backward()`` did that.
+            startup_program: the one that lets the optimiser begin anew; the default one if left out.
+            parameters: what is trained, themselves or by name.
+            no_grad_set: what is not.
+
+        Returns:
+            An empty list, and pairs of a parameter and its gradient (in a program, the gradient's name).
+
+        Raises:
+            UsageTypeError: a loss that nothing trainable goes into.
+        """
+        passed = isinstance(getattr(loss, "node", None), OpNode) and loss.node.spent
+        if not passed:
+            check_needs_gradient(loss, "minimize(loss)")
+        if math.prod(loss.shape) != 1:
+            raise InputError(
+                f"minimize(loss) starts from one number, but the loss has shape {list(loss.shape)}; nearest: paddle.mean(loss)"
+            )
+        program = loss.program if isinstance(loss, Variable) else default_main_program()
+        known = program.all_parameters() if self._given is None else self._given
+        chosen = selected(known, parameters, no_grad_set, program)
+        if not chosen:
+            raise InputError("minimize(loss) finds no parameter to train; give parameters=model.parameters()")
+        if isinstance(loss, Variable) or in_static_mode():
+            (startup_program or default_startup_program()).optimizers.append(self)
+            program.call(self._train, (loss, chosen, passed), {}, trains=True)
+        else:
+            self._train(loss, chosen, passed)
+        symbolic = isinstance(loss, Variable)
+        return [], [
+            (x, f"{x.name}@GRAD" if symbolic else x.grad) for x in chosen if symbolic or x.grad is not None
+        ]
+
+    def _train(self, loss: Any, chosen: list[Any], passed: bool) -> None:
+        if not passed:
+            pulled(loss, chosen)
+        self._step(chosen)
+
+    def step(self) -> None:
+        """One update of all parameters that have a gradient."""
+        self._step(default_main_program().all_parameters() if self._given is None else self._given)
+
+    def _step(self, chosen: list[Any]) -> None:
+        if not chosen:
+            raise InputError("an optimiser needs parameters=model.parameters(): the default program has none")
+        self.parameters = chosen
+        if self.grad_clip is not None:
+            self.grad_clip([x for x in chosen if x.grad is not None and _attribute(x).need_clip])
+        super().step()
+
+    def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+        attribute = _attribute(parameter)
+        regularizer, rate = attribute.regularizer or self.regularization, self.rate
+        if regularizer is not None:
+            gradient = add(wide(gradient), regularizer.slope(parameter.value.detach()))
+        self.rate = rate * attribute.learning_rate
+        try:
+            return super()._updated(parameter, gradient)
+        finally:
+            self.rate = rate
+
     def clear_grad(self, set_to_zero: bool = True) -> None:
         """Forget all gradients."""
+        if self._given is None:
+            self.parameters = default_main_program().all_parameters()
         self.zero_grad()
+
+    clear_gradients = clear_grad
 
     def get_lr(self) -> float:
         """The learning rate."""
@@ -24,28 +158,56 @@ class _Words(nn.Optimiser):
         self.rate = float(value)
 
 
-def _arguments(parameters: Any, rate: float, decay: float | None, **options: Any) -> dict[str, Any]:
-    if parameters is None:
-        raise InputError("an optimiser needs parameters=model.parameters()")
-    return {"parameters": list(parameters), "rate": rate, "weight_decay": decay or 0.0, **options}
+def _attribute(parameter: Any) -> ParamAttr:
+    found: ParamAttr = getattr(parameter, "attribute", _PLAIN)
+    return found
 
 
-SGD = renamed("SGD", nn.SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None: _arguments(
-    parameters, learning_rate, weight_decay), _Words)  # fmt: skip
-Momentum = renamed("Momentum", nn.SGD, lambda learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False,
-    weight_decay=None: _arguments(parameters, learning_rate, weight_decay, momentum=momentum,
-    nesterov=use_nesterov), _Words)  # fmt: skip
+class _SGD(Optimizer, nn.SGD):
+    """Gradient descent with momentum."""
 
 
-def _adam(name: str, default_decay: float, decoupled: bool, *bases: Any) -> Any:
-    return renamed(name, nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
-        weight_decay=None: _arguments(parameters, learning_rate, default_decay if weight_decay is None else weight_decay,
-        betas=(beta1, beta2), epsilon=epsilon, decoupled=decoupled), *bases, _Words)  # fmt: skip
+class _Adam(Optimizer, nn.Adam):
+    """Adam; a number as weight decay is added to the gradient."""
 
 
-#: Weight decay is added to the gradient, or acts on the value itself.
-Adam = _adam("Adam", 0.0, False)
-AdamW = _adam("AdamW", 0.01, True, Adam)
+SGD = renamed("SGD", _SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None, grad_clip=None, name=None: dict(
+    parameters=parameters, rate=learning_rate, weight_decay=weight_decay, grad_clip=grad_clip))  # fmt: skip
+Momentum = renamed("Momentum", _SGD, lambda learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False,
+    weight_decay=None, grad_clip=None, name=None: dict(parameters=parameters, rate=learning_rate,
+    weight_decay=weight_decay, grad_clip=grad_clip, momentum=momentum, nesterov=use_nesterov))  # fmt: skip
+Adam = renamed("Adam", _Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
+    weight_decay=None, grad_clip=None, name=None: dict(parameters=parameters, rate=learning_rate,
+    weight_decay=weight_decay, grad_clip=grad_clip, betas=(beta1, beta2), epsilon=epsilon))  # fmt: skip
 
-__all__ = ["SGD", "Adam", "AdamW", "Momentum"]
-__getattr__ = refusal(__name__, __all__, {"lr": "set_lr before each step"})
+
+class AdamW(Adam):  # type: ignore[misc,valid-type]
+    """Adam whose weight decay acts on the value itself."""
+
+    def __init__(
+        self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        parameters: Any = None, weight_decay: float = 0.01, lr_ratio: Any = None, apply_decay_param_fun: Any = None,
+        grad_clip: Any = None, name: str | None = None,
+    ) -> None:  # fmt: skip
+        if lr_ratio is not None:
+            raise InputError("AdamW has no lr_ratio here; nearest: ParamAttr(learning_rate=...)")
+        super().__init__(learning_rate, beta1, beta2, epsilon, parameters, None, grad_clip)
+        self._decay, self._decays = weight_decay, apply_decay_param_fun
+        self.weight_decay, self.decoupled = weight_decay, True
+
+    def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+        self.weight_decay = self._decay if self._decays is None or self._decays(parameter.name) else 0.0
+        updated: Tensor = super()._updated(parameter, gradient)
+        return updated
+
+
+__all__ = ["SGD", "Adam", "AdamW", "Momentum", "Optimizer"]
+__getattr__ = refusal(
+    __name__,
+    __all__,
+    {
+        "lr": "set_lr before each step",
+        "Lamb": "AdamW",
+        **dict.fromkeys(("RMSProp", "Adagrad", "Adadelta", "Adamax"), "Adam"),
+    },
+)

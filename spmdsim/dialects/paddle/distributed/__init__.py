@@ -71,29 +71,42 @@ __all__ = [
     "get_world_size", "init_parallel_env", "reshard", "shard_tensor", "split", "with_padding_rows",
 ]  # fmt: skip
 
-_COLLECTIVES = [
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "alltoall",
-    "broadcast",
-    "scatter",
-    "reduce",
-    "send",
-    "recv",
-]
+_COLLECTIVES = (
+    "all_gather all_reduce alltoall alltoall_single barrier broadcast gather irecv isend recv reduce reduce_scatter scatter "
+    "send stream wait unshard_dtensor dtensor_to_local"
+)
 #: What to use instead of a name that resembles none here.
 NEAREST = {
-    **dict.fromkeys(_COLLECTIVES, "reshard(tensor, mesh, placements), which inserts the collectives"),
-    "launch": "spmdsim launch",
-    "new_group": "ProcessMesh",
-    "shard_layer": "shard_tensor per parameter",
+    **dict.fromkeys(_COLLECTIVES.split(), "reshard(tensor, mesh, placements), which inserts the collectives"),
+    **dict.fromkeys(("launch", "spawn", "rpc"), "spmdsim launch"),
+    **dict.fromkeys(("new_group", "get_group", "destroy_process_group"), "ProcessMesh"),
+    **dict.fromkeys(
+        (
+            "shard_layer",
+            "shard_optimizer",
+            "parallelize",
+            "to_static",
+            "Strategy",
+            "DistAttr",
+            "dtensor_from_fn",
+        ),
+        "shard_tensor per parameter",
+    ),
+    "shard_dataloader": "shard_tensor of each batch",
+    **dict.fromkeys(
+        ("all_gather_object", "broadcast_object_list", "scatter_object_list"),
+        "spmdsim's world.gather_objects",
+    ),
+    "ReduceOp": "Partial(op)",
+    **dict.fromkeys(("save_state_dict", "load_state_dict"), "spmdsim.tensor.checkpoint"),
+    "sharding": "spmdsim.nn.sharded_over",
+    **dict.fromkeys(("is_initialized", "is_available", "get_backend"), "get_world_size"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in ("split", "with_padding_rows"):  # which need layers, which need fleet
-        return getattr(import_module("spmdsim.dialects.paddle.layers"), name)
+        return getattr(import_module("spmdsim.dialects.paddle.split"), name)
     raise not_covered(__name__, name, __all__, NEAREST)
 
 

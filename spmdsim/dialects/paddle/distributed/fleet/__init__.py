@@ -110,8 +110,19 @@ __all__ = [
     "get_hybrid_communicate_group", "init", "is_first_worker", "meta_parallel", "worker_index", "worker_num",
 ]  # fmt: skip
 
+#: What to use instead of a name that resembles none here.
+NEAREST = {
+    "utils": "layouts: Shard(0) over mp along the sequence",
+    **dict.fromkeys(
+        (
+            "UserDefinedRoleMaker", "PaddleCloudRoleMaker", "UtilBase", "barrier_worker", "init_worker", "stop_worker",
+        ),
+        "init, after which ranks are kept together by their collectives",
+    ),
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
     if name in ("layers", "meta_parallel"):
         return import_module(f"{__name__}.{name}")
-    raise not_covered(__name__, name, __all__, {"utils": "layouts: Shard(0) over mp along the sequence"})
+    raise not_covered(__name__, name, __all__, NEAREST)

@@ -1,0 +1,101 @@
+"""Whole arrays as tensors: constants and random numbers, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.dialects.host import host
+from spmdsim.dialects.paddle.static import next_seed
+from spmdsim.dialects.paddle.static.program import recorded
+from spmdsim.dialects.paddle.tensors import Tensor, everywhere
+from spmdsim.errors import UsageTypeError
+from spmdsim.layout.element_type import has_gradient
+
+
+def set_device(device: str) -> str:
+    """Accepted and ignored: every rank computes on its CPU."""
+    return device
+
+
+def get_device() -> str:
+    """``cpu``."""
+    return "cpu"
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+
+
+def _made(kind: str, numbers: Callable[[], Any]) -> Tensor:
+    """A recorded call that gives numbers: in a program, new ones in each run."""
+
+    def call() -> Any:
+        return everywhere(numbers())
+
+    call.__name__ = kind
+    made: Tensor = recorded(call)
+    return made
+
+
+def randint(
+    low: int = 0, high: int | None = None, shape: Sequence[int] = (1,), dtype: Any = "int64", name: Any = None
+) -> Tensor:
+    """Whole numbers in ``[low, high)``, or ``[0, low)``, the same on every rank."""
+    bounds, dtype = (0, low) if high is None else (low, high), dtype or "int64"
+    return _made("randint", lambda: _generator().integers(*bounds, size=_shape(shape)).astype(dtype))
+
+
+def _generator() -> np.random.Generator:
+    return np.random.default_rng(next_seed())
+
+
+def _random(about: str, kind: str, method: str) -> Callable[..., Tensor]:
+    def draw(shape: Sequence[int], dtype: Any = "float32", name: Any = None) -> Tensor:
+        return _made(
+            kind, lambda: getattr(_generator(), method)(size=_shape(shape)).astype(dtype or "float32")
+        )
+
+    draw.__doc__, draw.__name__ = about, kind
+    return draw
+
+
+randn = _random("Normal numbers, the same on every rank.", "randn", "normal")
+rand = _random("Numbers uniform in [0, 1), the same on every rank.", "rand", "random")
+
+
+def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Tensor:
+    """Data as a whole array on every rank; a leaf that gathers a gradient without ``stop_gradient``.
+
+    Raises:
+        UsageTypeError: no numbers; whole numbers, and a gradient of them.
+    """
+    array = host(data, dtype)
+    if not stop_gradient and not has_gradient(array.dtype):
+        raise UsageTypeError(
+            f"a tensor of {array.dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
+        )
+    made: Tensor = everywhere(array, requires_grad=not stop_gradient)
+    return made
+
+
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, name: Any = None) -> Tensor:
+    """One value everywhere."""
+    return _made("full", lambda: np.full(_shape(shape), fill_value, dtype or "float32"))
+
+
+def ones(shape: Sequence[int], dtype: Any = None, name: Any = None) -> Tensor:
+    """Ones."""
+    return full(shape, 1, dtype)
+
+
+def zeros(shape: Sequence[int], dtype: Any = None, name: Any = None) -> Tensor:
+    """Zeros."""
+    return full(shape, 0, dtype)
+
+
+def arange(*bounds: Any, dtype: Any = None, name: Any = None) -> Tensor:
+    """Numbers at equal distances."""
+    return _made("arange", lambda: host(np.arange(*bounds, dtype=dtype)))

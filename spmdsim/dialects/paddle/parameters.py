@@ -1,0 +1,187 @@
+"""Parameters: where attributes have their effect, and names are reused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spmdsim import nn
+from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.host import host
+from spmdsim.dialects.paddle.attributes import ParamAttr, initial
+from spmdsim.dialects.paddle.static import (
+    first_seed,
+    in_dynamic_mode,
+    in_static_mode,
+    next_number,
+)
+from spmdsim.dialects.paddle.static.program import default_main_program, default_startup_program, scope
+from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import InputError
+from spmdsim.nn.module import Initialiser
+from spmdsim.worlds.base import World
+
+
+class Parameter(nn.Parameter):
+    """A trainable tensor with Paddle's words.
+
+    Attributes:
+        attribute: learning rate, regularizer and the rest that it was made with.
+        trainable: whether it has a gradient.
+    """
+
+    def __init__(
+        self, shape: Any, layout: Layout, initialiser: Initialiser, dtype: Any, attribute: ParamAttr
+    ) -> None:
+        super().__init__(tuple(shape), layout, initialiser, dtype)
+        self.attribute, self._trainable = attribute, attribute.trainable
+        self.key_name, self.first_seed = "", first_seed()
+
+    def materialise(self, world: World, seed: int = 0) -> None:
+        """Fill this rank's shard with its first values."""
+        name, self.name = self.name, self.key_name
+        super().materialise(world, seed)
+        self.name = name
+        self._dress()
+
+    def assign(self, tensor: Any) -> None:
+        """Take new values; the gradient is kept until it is cleared."""
+        gradient = self.value.grad
+        super().assign(tensor)
+        self._dress()
+        self.value.grad = gradient
+
+    def _dress(self) -> None:
+        self.tensor = made = dressed(self.tensor, fresh=True)
+        made.name, made.owner, made.requires_grad = self.name, self, self._trainable
+
+    @property
+    def value(self) -> Any:
+        """The tensor; in a world without data its shape alone."""
+        held, here = super().value, current_world()
+        return held if here.has_data or not held.world.has_data else shape_only(held, here)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it has a gradient; the opposite of ``stop_gradient``."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self._trainable = bool(value)
+        if self.tensor is not None:
+            self.tensor.requires_grad = self._trainable
+
+    stop_gradient = property(
+        lambda self: not self.trainable,
+        lambda self, value: setattr(self, "trainable", not value),
+        doc="Whether it has no gradient.",
+    )
+    optimize_attr = property(
+        lambda self: {"learning_rate": self.attribute.learning_rate}, doc="Its own rate."
+    )
+    regularizer = property(lambda self: self.attribute.regularizer, doc="Its own regularizer.")
+    persistable = property(lambda self: True, doc="It outlives a run.")
+
+    def numpy(self) -> np.ndarray:
+        """The whole parameter, on every rank; all ranks must ask."""
+        return np.asarray(self.value.full())
+
+    def set_value(self, value: Any) -> None:
+        """Take the values of an array or tensor.
+
+        Raises:
+            InputError: another shape.
+        """
+        array = np.asarray(host(value))
+        if array.shape != self.shape:
+            raise InputError(
+                f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}"
+            )
+        self.assign(Tensor.from_global(array.astype(self.dtype), self.layout, current_world()))
+
+    def gradient(self) -> np.ndarray | None:
+        """The gradient as an array, if there is one."""
+        return None if self.grad is None else self.grad.full()
+
+    def clear_gradient(self, set_to_zero: bool = True) -> None:
+        """Forget the gradient."""
+        if self.tensor is not None:
+            self.tensor.grad = None
+
+    clear_grad = clear_gradient
+
+    def __repr__(self) -> str:
+        return f"Parameter {self.name} : shape{self.shape}.dtype({self.dtype}).trainable({self.trainable})"
+
+
+def layer_names(kind: str, name: str | None) -> tuple[str, str]:
+    """What the names of a layer's parameters begin with, and what decides their first values.
+
+    A name that is given decides them, whatever else there is; else it is how many of a kind there were since the seed.
+    """
+    return (name, name) if name else (scope().unique(kind), f"{kind}_{next_number(kind)}")
+
+
+def create(
+    shape: tuple[int, ...], layout: Layout, attribute: Any, default: Initialiser, names: tuple[str, str], suffix: str,
+    *, keep: bool = False, dtype: Any = None,
+) -> Parameter:  # fmt: skip
+    """A parameter as its attribute asks for, or the one that has the attribute's name already.
+
+    Args:
+        shape: global shape.
+        layout: where it lives.
+        attribute: a ``ParamAttr``, an initializer, an array, a name, or None.
+        default: first values where the attribute says none.
+        names: the layer's, of :func:`layer_names`.
+        suffix: ``w`` or ``b``.
+        keep: whether the program keeps it, which nobody else does.
+        dtype: element type where the attribute's values say none; float32.
+
+    Raises:
+        InputError: a name that a parameter of another shape has, or what :func:`initial` refuses.
+    """
+    attr, initialiser, kind = initial(attribute, shape, default)
+    here = scope()
+    other: Parameter | None = here.known.get(attr.name) if attr.name and not in_dynamic_mode() else None
+    if other is not None:
+        if other.shape != tuple(shape):
+            raise InputError(
+                f"parameter {attr.name} has shape {list(other.shape)}, but is used with shape {list(shape)}; give one of "
+                "them another ParamAttr(name=...)"
+            )
+        default_main_program().own(other, keep)
+        return other
+    made = Parameter(shape, layout, initialiser, kind or dtype or np.float32, attr)
+    made.name = attr.name or here.unique(f"{names[0]}.{suffix}")
+    made.key_name = attr.name or f"{names[1]}.{suffix}"
+    made.materialise(current_world(), made.first_seed)
+    if not in_dynamic_mode():
+        here.known[made.name] = made
+        for program in (default_main_program(), default_startup_program()):
+            program.own(made, keep or in_static_mode())
+    return made
+
+
+def whole_layout(ndim: int) -> Layout:
+    """Where parameters are that every rank has whole."""
+    return Layout.replicated(Mesh((current_world().size,), ("rank",)), ndim)
+
+
+def create_parameter(
+    shape: Any, dtype: Any = "float32", name: str | None = None, attr: Any = None, is_bias: bool = False,
+    default_initializer: Any = None,
+) -> Parameter:  # fmt: skip
+    """A parameter that every rank has whole."""
+    sizes = tuple(int(size) for size in shape)
+    attr = ParamAttr._of(attr, name)
+    default = nn.zeros if is_bias else nn.Uniform()
+    if default_initializer is not None:
+        default = default_initializer.of(sizes)
+    names = layer_names("create_parameter", None)
+    return create(
+        sizes, whole_layout(len(sizes)), attr, default, names, "b" if is_bias else "w", dtype=np.dtype(dtype)
+    )

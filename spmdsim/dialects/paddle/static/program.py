@@ -1,0 +1,281 @@
+"""Programs: calls that are recorded once and run with every feed, and who owns the parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import Meta
+from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.paddle.static import in_dynamic_mode, in_static_mode, tracking
+from spmdsim.dialects.paddle.static.variables import (
+    UNKNOWN,
+    Missing,
+    Ref,
+    Variable,
+    mapped,
+    not_fed,
+    shapes_alone,
+    variables_in,
+    without_data,
+)
+from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.tensor import Tensor as CoreTensor
+from spmdsim.worlds.base import World
+from spmdsim.worlds.shapes import ShapeOnly
+
+_keys = count(1)
+_running = [0]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A recorded call; one that ``trains`` changes parameters."""
+
+    function: Callable[..., Any]
+    args: Any
+    options: Any
+    outputs: tuple[int, ...] = ()
+    trains: bool = False
+
+
+@dataclass(eq=False)
+class Program:
+    """Recorded calls, the variables that are fed, and the parameters."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    feeds: dict[str, Variable] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
+    stops: dict[int, bool] = field(default_factory=dict)
+    kept: list[Any] = field(default_factory=list)
+    known: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
+    optimizers: list[Any] = field(default_factory=list)
+    random_seed: int = 0
+
+    def all_parameters(self) -> list[Any]:
+        """The parameters, in the order in which they were made."""
+        return list(self.known.values())
+
+    parameters = all_parameters
+
+    def list_vars(self) -> list[Any]:
+        """Parameters and variables."""
+        return [*self.all_parameters(), *self.variables.values()]
+
+    def global_block(self) -> Program:
+        """The program itself: there are no other blocks."""
+        return self
+
+    def var(self, name: str) -> Any:
+        """A parameter or variable by its name.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = self.known.get(name, self.variables.get(name))
+        if found is None:
+            error = not_covered("program", name, [*self.known, *self.variables])
+            hint = str(error).partition("; nearest: ")[2]
+            raise InputError(
+                f"var {name} not in this block; "
+                + (f"nearest: {hint}" if hint else "list_vars() lists what there is")
+            )
+        return found
+
+    def clone(self, for_test: bool = False) -> Program:
+        """A copy with the same parameters; ``for_test`` without what trains them."""
+        calls = [i for i in self.instructions if not (for_test and i.trains)]
+        return Program(
+            calls, dict(self.feeds), dict(self.variables), dict(self.stops), list(self.kept), self.known,
+            list(self.optimizers), self.random_seed,
+        )  # fmt: skip
+
+    def own(self, parameter: Any, keep: bool) -> None:
+        """Note a parameter; one that is kept lives as long as the program."""
+        self.known[parameter.name] = parameter
+        if keep:
+            self.kept.append(parameter)
+
+    def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
+        """Record a call; what is known of its result is computed at once: values, or shapes."""
+        variables = variables_in(args, options)
+        names = ", ".join(f"{x.name}: shape{x.shape}" for x in variables)
+        if not variables:
+            result = _now(function, args, options)
+        elif trains:
+            result = None
+        else:
+            world = scope().shapes
+            known = mapped((args, options), lambda x: without_data(x, world))
+            with shapes_alone(world, names):
+                result = _now(function, *known)
+        noted = mapped((args, options), self._noted)
+        outputs: list[int] = []
+        result = mapped(result, lambda x: self._output(x, function, bool(variables), outputs))
+        self.instructions.append(Instruction(function, noted[0], noted[1], tuple(outputs), trains))
+        return result
+
+    def _noted(self, x: Any) -> Any:
+        if isinstance(x, Tensor) and x.owner is not None:
+            return x.owner
+        return Ref(x.key) if isinstance(x, (Variable, Tensor)) and x.key is not None else x
+
+    def _output(self, x: Any, function: Any, symbolic: bool, outputs: list[int]) -> Any:
+        if not isinstance(x, CoreTensor):
+            return x
+        made = dressed(x)
+        outputs.append(key := next(_keys))
+        if not symbolic:
+            made.key = key
+            return made
+        owner = getattr(function, "__self__", None)
+        kind = (function.__name__ if owner is None else type(owner).__name__.lower()).strip("_")
+        name = f"{scope().unique(kind)}.tmp_0"
+        self.variables[name] = variable = Variable(self, key, made, name)
+        return variable
+
+    def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
+        """All values of a run, by key."""
+        values: dict[int, Any] = {}
+        for name, variable in self.feeds.items():
+            values[variable.key] = self._stopped(variable.key, fed[name]) if name in fed else Missing(name)
+        for call in self.instructions:
+            missing: list[Missing] = []
+
+            def value(x: Any, missing: list[Missing] = missing) -> Any:
+                known = values.get(x.key, x) if isinstance(x, Ref) else x
+                if isinstance(known, Missing):
+                    missing.append(known)
+                return known
+
+            args, options = mapped((call.args, call.options), value)
+            if missing and call.trains:
+                raise not_fed(missing[0].feed)
+            if missing:
+                values.update(dict.fromkeys(call.outputs, missing[0]))
+                continue
+            found: list[Any] = []
+            mapped(_now(call.function, args, options), partial(_collect, found))
+            values.update({key: self._stopped(key, dressed(x)) for key, x in zip(call.outputs, found)})
+        return values
+
+    def _stopped(self, key: int, x: Tensor) -> Tensor:
+        if key in self.stops:
+            x = x if x.node is not None and not self.stops[key] else x.detach()
+            x.stop_gradient = self.stops[key]
+        return x
+
+
+def _collect(found: list[Any], x: Any) -> None:
+    if isinstance(x, CoreTensor):
+        found.append(x)
+
+
+def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
+    _running[0] += 1
+    try:
+        result = function(*args, **options)
+    finally:
+        _running[0] -= 1
+    return result if tracking() else mapped(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
+
+
+def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function; in static mode, and with variables of a program, the call is recorded, too."""
+    if not _running[0]:
+        variables = variables_in(args, options)
+        if variables or in_static_mode():
+            program = variables[0].program if variables else default_main_program()
+            return program.call(function, args, options)
+    return mapped(_now(function, args, options), lambda x: dressed(x) if isinstance(x, CoreTensor) else x)
+
+
+class Scope:
+    """What belongs to a world: its default programs, and how names are numbered."""
+
+    def __init__(self, world: World) -> None:
+        self.programs = [(Program(), Program())]
+        self.names: Counter[str] = Counter()
+        self.known: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.started: set[str] = set()
+        self.shapes = ShapeOnly(world.size) if world.has_data else world
+
+    def unique(self, kind: str) -> str:
+        """A name that no other has."""
+        self.names[kind] += 1
+        return f"{kind}_{self.names[kind] - 1}"
+
+
+def scope() -> Scope:
+    """That of the current world, which holds it: programs hold tensors of the world."""
+    world = current_world()
+    if "paddle" not in vars(world):
+        vars(world)["paddle"] = Scope(world)
+    found: Scope = vars(world)["paddle"]
+    return found
+
+
+def default_main_program() -> Program:
+    """The program that calls are recorded in."""
+    return scope().programs[-1][0]
+
+
+def default_startup_program() -> Program:
+    """The program that gives parameters their first values."""
+    return scope().programs[-1][1]
+
+
+@contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """In the ``with`` block, calls are recorded in another program.
+
+    Raises:
+        InputError: something that is no program.
+    """
+    here = scope()
+    for program in (main_program, startup_program or main_program):
+        if not isinstance(program, Program):
+            raise InputError(
+                f"program_guard takes a paddle.static.Program, but got a {type(program).__name__}"
+            )
+    here.programs.append((main_program, startup_program or here.programs[-1][1]))
+    try:
+        yield
+    finally:
+        here.programs.pop()
+
+
+def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
+    """A variable that each run is fed with; sizes that are None or -1 come with the feed.
+
+    Raises:
+        UsageTypeError: in dynamic mode.
+        InputError: a name that another variable has.
+    """
+    if in_dynamic_mode():
+        raise UsageTypeError(
+            "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
+        )
+    program = default_main_program()
+    sizes = [UNKNOWN if size in (None, -1) else int(size) for size in shape]
+    layout = Layout.replicated(Mesh((current_world().size,), ("rank",)), len(sizes))
+    tensor = Tensor(scope().shapes, Meta.of(layout, tuple(sizes), np.dtype(dtype or "float32")), [])
+    tensor = shape_only(tensor, scope().shapes)
+    made = Variable(program, next(_keys), tensor, name)
+    other = program.variables.get(name)
+    if other is not None and (other.shape, other.dtype) != (made.shape, made.dtype):
+        raise InputError(f"variable {name} is {other!r} already; give static.data another name than {name!r}")
+    if other is None:
+        program.feeds[name] = program.variables[name] = made
+    return program.feeds.get(name, made)

@@ -1,0 +1,187 @@
+"""Tensors as Paddle's programs have them: whole on every rank until an operator takes its piece, with ``stop_gradient``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import spmdsim.tensor as ours
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import Meta
+from spmdsim.core.tape import MoveNode
+from spmdsim.dialects.host import host, whole
+from spmdsim.dialects.missing import NotCovered, not_covered
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import UsageTypeError
+from spmdsim.layout.element_type import has_gradient
+from spmdsim.worlds.base import World
+
+#: What to use instead of a method that resembles none here.
+NEAREST = {
+    **dict.fromkeys(("register_hook", "_grad_ivar"), "grad after backward()"),
+    **dict.fromkeys(("cuda", "cpu", "pin_memory", "place"), "numpy(): every rank computes on its CPU"),
+    **dict.fromkeys(
+        ("set_value", "copy_", "fill_"), "paddle.assign: tensors are values, parameters have set_value"
+    ),
+    **dict.fromkeys(("squeeze", "unsqueeze"), "reshape"),
+    **dict.fromkeys(("add_", "subtract_", "scale_", "zero_"), "add: tensors are values"),
+}
+
+
+class Tensor(ours.Tensor):
+    """A tensor with Paddle's words.
+
+    Attributes:
+        key: which of a recorded program's values it is, if any.
+        owner: the parameter that it is the value of, if any.
+    """
+
+    __slots__ = ("key", "owner")
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.key: int | None = None
+        self.owner: Any = None
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether no gradient is computed for it, nor through it. Setting it cuts the tensor from what computed it."""
+        return not self.requires_grad
+
+    @stop_gradient.setter
+    def stop_gradient(self, value: bool) -> None:
+        if value:
+            self.node = None
+        self.requires_grad = not value
+        if self.owner is not None:
+            self.owner.trainable = not value
+
+    def backward(self, grad_tensor: Any = None, retain_graph: bool = False) -> None:
+        """Gradients of all that this was computed from, into ``grad``; every element counts with 1 unless given.
+
+        Raises:
+            UsageTypeError: nothing of that needs a gradient.
+        """
+        check_needs_gradient(self, "backward()")
+        if grad_tensor is None and self.size != 1:
+            grad_tensor = np.ones(self.shape, self.dtype)
+        given = None if grad_tensor is None else everywhere(grad_tensor, self.layout.mesh)
+        super().backward(given, retain_graph=retain_graph)
+
+    def gradient(self) -> np.ndarray | None:
+        """The gradient as an array; None before ``backward()``."""
+        return None if self.grad is None else self.grad.full()
+
+    def clear_gradient(self, set_to_zero: bool = True) -> None:
+        """Forget the gradient."""
+        self.grad = None
+
+    clear_grad = clear_gradient
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no operator with a gradient computed it."""
+        return self.node is None
+
+    def tolist(self) -> Any:
+        """The values as nested lists, on every rank."""
+        return self.full().tolist()
+
+    def dim(self) -> int:
+        """Number of dims."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.size
+
+    def detach(self) -> Tensor:
+        """The same values without a history."""
+        return dressed(super().detach(), fresh=True)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """An array, where every rank holds all of it: nothing is communicated.
+
+        Raises:
+            UsageTypeError: ranks hold parts of it.
+        """
+        if self.layout.partial or any(parts > 1 for parts in self.layout.parts):
+            raise UsageTypeError(
+                "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
+            )
+        return np.array(self.full(), dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"a tensor has no attribute {name!r}")
+        raise _refused(name, dir(type(self)))
+
+
+def _refused(name: str, there: list[str]) -> Exception:
+    error = not_covered(f"{__name__.rpartition('.')[0]}.Tensor", name, there, NEAREST)
+    return NotCovered(str(error))
+
+
+def check_needs_gradient(x: Any, what: str) -> None:
+    """Refuse to go back from a tensor that has no way back.
+
+    Raises:
+        UsageTypeError: it has ``stop_gradient=True``.
+    """
+    if not x.requires_grad:
+        raise UsageTypeError(
+            f"{what} starts from a tensor with stop_gradient=True: nothing that it was computed from needs a gradient; "
+            "nearest: a parameter, or to_tensor(..., stop_gradient=False)"
+        )
+
+
+def dressed(x: Any, *, fresh: bool = False) -> Tensor:
+    """A tensor of ours with Paddle's words; a ``fresh`` one is a leaf that nobody else has."""
+    if type(x) is Tensor and not fresh:
+        return x
+    made = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
+    made.node, made.output = x.node, x.output
+    if x.requires_grad and x.node is None and not fresh:
+        made.node = MoveNode(x)
+    return made
+
+
+def shape_only(x: ours.Tensor, world: World) -> Tensor:
+    """The same tensor without its data."""
+    shards = [world.empty(x.layout.local_shape(x.shape, rank), x.meta.held) for rank in world.ranks]
+    return Tensor(world, x.meta, shards, x.requires_grad, x.name)
+
+
+def _is_whole(x: ours.Tensor) -> bool:
+    return not x.layout.partial and x.layout.mesh.size == x.world.size and set(x.layout.parts) <= {1}
+
+
+def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
+    """An array as a tensor that every rank has whole; a tensor as it is, on ``mesh`` if every rank has it whole."""
+    x = x.value if hasattr(x, "as_operand") else x
+    world = current_world()
+    if not isinstance(x, ours.Tensor):
+        array = whole(host(x) if isinstance(x, (list, tuple, bool, int, float, complex)) else x, world)
+        layout = Layout.replicated(mesh or Mesh((world.size,), ("rank",)), array.ndim)
+        tracked = requires_grad and has_gradient(array.dtype)
+        return Tensor.from_global(array, layout, world, requires_grad=tracked)
+    if not _is_whole(x):
+        return dressed(x)
+    if x.world is not world and x.world.has_data and world.has_data and not x.requires_grad:
+        return everywhere(np.asarray(x.held[0]), mesh)  # made before the world was entered
+    if mesh is None or x.layout.mesh == mesh or mesh.size != x.world.size:
+        return dressed(x)
+    meta = Meta.of(Layout.replicated(mesh, x.ndim), x.shape, x.dtype)
+    moved = Tensor(x.world, meta, x.held, x.requires_grad, x.name, x.origin)
+    moved.node = MoveNode(x) if x.requires_grad else None
+    return moved
+
+
+def together(values: list[Any]) -> list[Any]:
+    """Operands of one operator: those that every rank has whole come to the mesh of those that are split."""
+    tensors = [x for x in values if isinstance(x, ours.Tensor)]
+    mesh = next(
+        (x.layout.mesh for x in tensors if not _is_whole(x)), tensors[0].layout.mesh if tensors else None
+    )
+    return [everywhere(x, mesh) if isinstance(x, (ours.Tensor, np.ndarray)) else x for x in values]
