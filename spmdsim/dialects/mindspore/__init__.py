@@ -40,7 +40,7 @@ EXPORTS: dict[str, str] = {
     **dict.fromkeys(
         (
             "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context", "jit",
-            "reset_auto_parallel_context", "runtime", "set_auto_parallel_context", "set_context", "set_device",
+            "reset_auto_parallel_context", "set_auto_parallel_context", "set_context", "set_device",
         ),
         "context",
     ),
@@ -51,7 +51,6 @@ EXPORTS: dict[str, str] = {
 NEAREST = {
     **dict.fromkeys(("Momentum", "SGD", "Adam", "Cell", "Dense"), "mindspore.nn has it"),
     **dict.fromkeys(("MatMul", "ReLU", "Primitive"), "mindspore.ops has it"),
-    "mint": "mindspore.ops",
     "numpy": "mindspore.ops",
     "ms_function": "jit",
     "bfloat16": "float32",
@@ -61,10 +60,36 @@ NEAREST = {
     "Profiler": "spmdsim.record, which counts every collective",
     "shard": "ops.MatMul().shard(...)",
     "export": "save_checkpoint",
+    **dict.fromkeys(("set_dump", "set_profiler", "profiler", "dump"), "spmdsim.record"),
+    **dict.fromkeys(("save_mindir", "load_mindir", "onnx"), "save_checkpoint"),
+    **dict.fromkeys(
+        ("set_ps_context", "set_offload_context", "set_algo_parameters"), "set_auto_parallel_context"
+    ),
+    **dict.fromkeys(
+        ("rank_list_for_transform", "transform_checkpoints", "merge_sliced_parameter"), "load_checkpoint"
+    ),
+    **dict.fromkeys(("hal", "device_context", "multiprocessing"), "runtime"),
+    "rewrite": "nn.Cell",
+    "boost": "nn.SGD",
+    "experimental": "parallel",
+    "scipy": "ops",
+    "recompute": "nothing is needed: a run keeps its activations",
 }
 
 #: Submodules that programs reach as attributes.
-SUBMODULES = ("common", "communication", "context", "dataset", "dtype", "nn", "ops", "parallel", "train")
+SUBMODULES = (
+    "common",
+    "communication",
+    "context",
+    "dataset",
+    "dtype",
+    "mint",
+    "nn",
+    "ops",
+    "parallel",
+    "runtime",
+    "train",
+)
 
 __all__ = list(EXPORTS)
 

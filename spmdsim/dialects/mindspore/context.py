@@ -120,16 +120,6 @@ def _check(name: str, value: Any) -> None:
         checked_strategy(value)
 
 
-class _Runtime:
-    """``ms.runtime``."""
-
-    def set_memory(self, **limits: Any) -> None:
-        """Accepted and ignored: memory is the machine's."""
-
-
-runtime = _Runtime()
-
-
 def jit(function: Any = None, **options: Any) -> Any:
     """Functions run as they are; with or without options, which change speed only."""
     return partial(jit, **options) if function is None else wraps(function)(partial(outermost, function))
@@ -137,5 +127,5 @@ def jit(function: Any = None, **options: Any) -> Any:
 
 __all__ = [
     "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context", "jit",
-    "reset_auto_parallel_context", "runtime", "set_auto_parallel_context", "set_context", "set_device",
+    "reset_auto_parallel_context", "set_auto_parallel_context", "set_context", "set_device",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.runtime import held
 from spmdsim.dialects.mindspore.settings import outermost, parallel
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
@@ -63,7 +64,7 @@ def value_and_grad(
         of_weights = tuple(
             None
             if p.tensor is None
-            else _times(p.tensor.grad, times if settings is None else times / settings.divisor(p.layout))
+            else _times(p.tensor.grad, times if settings is None else times / settings.divisor(p.used))
             for p in wanted
         )
         return result, _shaped(of_inputs, of_weights, grad_position, weights)
@@ -72,7 +73,7 @@ def value_and_grad(
 
 
 def _times(gradient: Tensor | None, times: float) -> Tensor | None:
-    return gradient if gradient is None or times == 1 else ops.multiply(gradient, times)
+    return held(gradient if gradient is None or times == 1 else ops.multiply(gradient, times))
 
 
 def grad(

@@ -12,6 +12,8 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.mindspore.runtime import held
+from spmdsim.dialects.mindspore.settings import parallel
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import has_gradient
@@ -168,21 +170,32 @@ class Parameter(CoreParameter):
             if array.dtype == np.float64 and not isinstance(default_input, (np.ndarray, Tensor)):
                 array = array.astype(np.float32)
             default_input = initializer(array, array.shape, array.dtype)
-        self._placed = False
+        self._placed, self.parallel_optimizer = False, parallel_optimizer
         nowhere = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
         super().__init__(default_input.shape, nowhere, default_input.init, default_input.dtype)
         Parameter._count += 1
+        self.used = nowhere
         self.name = name or f"Parameter{Parameter._count - 1}"
         self.requires_grad = requires_grad
         self._seed = _seed[0]
 
     def place(self, layout: Layout) -> Tensor:
-        """The value; filled in this layout if it has none yet."""
+        """The value; filled in this layout if it has none yet. Where it is kept in smaller pieces they are gathered."""
+        settings = parallel()
+        if settings is not None:
+            settings.parameters[self.name] = self
         if not self._placed:
-            self.layout, self._placed = layout, True
+            self.used = self.layout = layout
+            if settings is not None and self.name in settings.slices:
+                self.used = self.layout = settings.slices[self.name]
+                self.layout.check_shape(self.shape)
+            if settings is not None and settings.sharing is not None and self.parallel_optimizer:
+                self.layout = settings.sharing.stored(self.used, self.shape, self.dtype.itemsize)
+            self._placed = True
             self.materialise(current_world(), self._seed)
+            held(self.value)
         self.value.requires_grad = self.requires_grad and has_gradient(self.value.dtype)
-        return self.value
+        return self.value if self.layout is self.used else held(self.value.to(self.used))
 
     def as_operand(self, like: Tensor) -> Tensor:
         """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""

@@ -15,6 +15,7 @@ from spmdsim.dialects.host import host, whole
 from spmdsim.dialects.mindspore.arguments import arguments
 from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.runtime import held
 from spmdsim.dialects.mindspore.table import TABLE, Row, no_params, our_operator
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
@@ -116,11 +117,11 @@ class Primitive:
         rules.check_result(self.row, bound, sharding, strategy)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
         if sharding is None and watchers:  # a search must not take data parallel for configured
-            return self.op(*tensors, **params)
+            return _counted(self.op(*tensors, **params))
         if sharding is None or self.row.of_result:
             sharding = self.op.shard(strategy)
         try:
-            return sharding(*tensors, **params)
+            return _counted(sharding(*tensors, **params))
         except RuleError as error:  # an out_strategy that the result cannot have
             raise ShardError(error.message, **error.facts) from None
 
@@ -197,22 +198,30 @@ def primitive(name: str) -> type[Primitive]:
 
 
 @lru_cache(maxsize=4096)
-def function(row: Row, written: str) -> Callable[..., Any]:
-    """A function of ``ops``, from its name and arguments: the row's primitive without a strategy, hence data parallel."""
+def function(row: Row, written: str, strategies: tuple[Any, Any] = (None, None)) -> Callable[..., Any]:
+    """A function of ``ops``, from its name and arguments: the row's primitive, data parallel without a strategy."""
     name, bracket, rest = written.partition("(")
     takes, called = arguments(bracket + rest or row.called), len(row.takes.signature.parameters)
     make = primitive(row.primitives[0])
 
     def call(*given: Any, **named: Any) -> Any:
         if not bracket:
-            return make()(*given, **named)
+            return make().shard(*strategies)(*given, **named)
         values = list(takes.bind(name, given, named).values())
-        return make(*values[called:])(*values[:called])
+        return make(*values[called:]).shard(*strategies)(*values[:called])
 
+    call.sharded = lambda *found: function(row, written, found)  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"``{row.primitives[0]}`` without a strategy."
+    call.__doc__ = f"``{row.primitives[0]}`` as a function."
     call.__signature__ = takes.signature  # type: ignore[attr-defined]
     return call
+
+
+def _counted(result: Any) -> Any:
+    """What a rank holds of it from now on, counted."""
+    for tensor in result if isinstance(result, tuple) else (result,):
+        held(tensor)
+    return result
 
 
 def shape_of(operand: Any) -> Shape:

@@ -8,21 +8,63 @@ that hold the same slice of it, and divided by their number only with ``gradient
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from spmdsim.core import Layout
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts
+from spmdsim.dialects.mindspore.runtime import held
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor
 
 STRATEGIES = ("full_batch", "data_parallel")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """A parameter's slice, its gradient and the optimiser's state, split again along dim 0 over the ranks that need it.
+
+    Attributes:
+        size: so many ranks share; all that need the slice if -1.
+        threshold: smaller parameters stay whole, in KB.
+    """
+
+    size: int = -1
+    threshold: int = 64
+
+    def stored(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
+        """Where a parameter of this layout is kept: as it is, if it is too small or its dim 0 does not divide.
+
+        The operator's split is the major one. Fewer ranks than need the slice are those next to one another.
+        """
+        mesh, split = layout.mesh, {axis for axes in layout.dims for axis in axes}
+        left = copies(layout) if self.size == -1 else self.size
+        if not shape or left == 1 or math.prod(shape) * itemsize < self.threshold * 1024:
+            return layout
+        if copies(layout) % left:
+            raise InputError(
+                f"hsdp: shard_size {left} does not divide the {copies(layout)} ranks that need the same slice"
+            )
+        sizes: list[int] = []
+        names: list[str] = []
+        shared: list[str] = []
+        for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
+            part = 1 if axis in split else math.gcd(left, size)
+            left //= part
+            parts = [(axis, size // part), (f"{axis}'", part)] if 1 < part < size else [(axis, size)]
+            names[:0], sizes[:0] = [name for name, _ in parts], [count for _, count in parts]
+            shared[:0] = [parts[-1][0]] if part > 1 else []
+        rows = (*layout.dims[0], *shared)
+        if left > 1 or shape[0] % math.prod(sizes[names.index(axis)] for axis in rows):
+            return layout
+        return Layout(Mesh(sizes, names, mesh.ranks), [rows, *layout.dims[1:]])
 
 
 @dataclass(frozen=True)
@@ -34,11 +76,17 @@ class Parallel:
             is given the whole batch; cuts or a layout per input: what a rank is given is its slice.
         gradients_mean: a parameter's gradient is the mean over the ranks that hold the same slice, instead of the sum.
         loss_repeated_mean: a loss that all ranks compute whole counts once, not once per rank.
+        sharing: how parameters are shared out among the ranks that need the same slice (``hsdp``).
+        slices: where parameters lie, by name, whatever their operators want (``load_param_strategy_file``).
+        parameters: those that were used, by name.
     """
 
     dataset_strategy: Any = "data_parallel"
     gradients_mean: bool = False
     loss_repeated_mean: bool = True
+    sharing: Sharing | None = None
+    slices: Mapping[str, Layout] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def factor(self, loss: Tensor) -> int:
         """How often the global loss counts in what is differentiated."""
@@ -99,7 +147,7 @@ def parallel() -> Parallel | None:
         return entered[-1]
     if chosen["parallel_mode"] == "stand_alone":
         return None
-    return Parallel(**{name: chosen[name] for name in Parallel.__dataclass_fields__})
+    return Parallel(**{name: chosen[name] for name in Parallel.__dataclass_fields__ if name in chosen})
 
 
 @contextmanager
@@ -160,7 +208,7 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
     shape = tuple(n * parts for n, parts in zip(array.shape, layout.parts))
     told, checksum = f"{array.dtype.name} {array.shape}", zlib.crc32(np.ascontiguousarray(array).tobytes())
     _same([(told, layout.shard_number(rank), checksum) for rank in world.ranks])
-    return Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape)
+    return held(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
 
 
 def _same(mine: list[tuple[str, int, int]]) -> None:
@@ -181,4 +229,4 @@ def _same(mine: list[tuple[str, int, int]]) -> None:
             )
 
 
-__all__ = ["Parallel", "checked_strategy", "outermost", "parallel", "within"]
+__all__ = ["Parallel", "Sharing", "checked_strategy", "outermost", "parallel", "within"]

@@ -55,7 +55,8 @@ class Optimizer(nn.Optimiser):
         self.zero_grad()
         for parameter, gradient in zip(self.parameters, given):
             if gradient is not None:
-                parameter.everywhere().grad = gradient  # type: ignore[attr-defined]
+                parameter.everywhere()  # type: ignore[attr-defined]
+                parameter.value.grad = gradient
         self.rate = self.get_lr()
         self.step()
         self.global_step += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from spmdsim.dialects.mindspore.collectives import ReduceOp
@@ -22,13 +24,16 @@ NEAREST = {
 }
 
 
-def _functions() -> dict[str, tuple[Row, str]]:
+@cache
+def written_functions() -> dict[str, tuple[Row, str]]:
     """The functions of the table by name, each with its row and as it is written there."""
     return {name: (row, text) for row in TABLE.values() for name, text in row.written_functions.items()}
 
 
 def __getattr__(name: str) -> Any:
-    functions = _functions()
+    functions = written_functions()
+    if name == "operations":
+        return import_module(f"{__name__}.operations")
     if name == "ReduceOp":
         found: Any = ReduceOp
     elif name in functional.__all__:
@@ -48,7 +53,7 @@ def __getattr__(name: str) -> Any:
 def names() -> list[str]:
     """Everything that is there."""
     primitives = (name for row in TABLE.values() for name in row.primitives)
-    return sorted({*primitives, *_functions(), *functional.__all__, "ReduceOp"})
+    return sorted({*primitives, *written_functions(), *functional.__all__, "ReduceOp", "operations"})
 
 
 def __dir__() -> list[str]:

@@ -8,30 +8,28 @@ from typing import Any
 
 from spmdsim.auto_parallel.execute import Parallelised
 from spmdsim.dialects.host import host
-from spmdsim.dialects.mindspore.settings import Parallel, checked_strategy, within
+from spmdsim.dialects.mindspore.parallel import strategy_file
+from spmdsim.dialects.mindspore.settings import Parallel, Sharing, checked_strategy, within
+from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
 #: How strategies are decided.
+LEVELS = ("level1", "level2", "level3")
 MODES = ("semi_auto", "sharding_propagation", "recursive_programming")
 
-#: Methods that change speed, files or logs only.
+#: Methods that change speed only.
 _IGNORED = (
-    "comm_fusion", "disable_gradient_fp32_sync", "disable_strategy_file_only_for_trainable_params",
-    "enable_fp32_communication", "transformer_opt",
+    "comm_fusion", "disable_gradient_fp32_sync", "enable_fp32_communication", "no_init_parameters_in_compile",
+    "transformer_opt",
 )  # fmt: skip
 _NEAREST = {
     **dict.fromkeys(
         ("dump_local_norm", "enable_device_local_norm", "print_local_norm"), "spmdsim.nn.global_norm"
     ),
     "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
-    "hsdp": "spmdsim.nn.sharded_over(axis), the optimiser state split by layout",
-    "pipeline": "one stage",
-    "load_param_strategy_file": ".shard on the primitives",
-    "save_param_strategy_file": "spmdsim search --save",
-    "load_operator_strategy_file": ".shard on the primitives",
+    "load_operator_strategy_file": "spmdsim search --load",
     "save_operator_strategy_file": "spmdsim search --save",
-    "no_init_parameters_in_compile": "no_init_parameters",
 }
 
 
@@ -58,6 +56,7 @@ class AutoParallel:
         self.network = network
         self.parallel_mode = parallel_mode
         self.settings = Parallel()
+        self._file, self._written, self._only_trainable = "", 0, True
 
     def dataset_strategy(self, config: Any) -> None:
         """How data is given to each rank.
@@ -81,10 +80,63 @@ class AutoParallel:
         """A loss that all ranks compute whole counts once per rank."""
         self._set(loss_repeated_mean=False)
 
+    def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
+        """Share parameters out among the ranks that need the same slice, with their gradients and the optimiser's state.
+
+        They are gathered where they are used, and their gradients are reduced and scattered. All levels do this: ``level1``
+        keeps whole gradients in MindSpore, ``level3`` gathers again for the backward pass.
+
+        Args:
+            shard_size: so many ranks share; all that need the slice if -1.
+            threshold: parameters of fewer KB stay whole.
+            optimizer_level: ``"level1"``, ``"level2"`` or ``"level3"``.
+
+        Raises:
+            ValueError: another value.
+        """
+        size = current_world().size
+        if not _is_int(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size):
+            raise InputError(f"shard_size is -1 or in 1..{size}, the number of ranks, not {shard_size!r}")
+        if not _is_int(threshold) or threshold < 0:
+            raise InputError(f"threshold is a number of KB of at least 0, not {threshold!r}")
+        if optimizer_level not in LEVELS:
+            raise InputError(f"optimizer_level is one of {', '.join(LEVELS)}, not {optimizer_level!r}")
+        self._set(sharing=Sharing(shard_size, threshold))
+
+    def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
+        """Accepted with one stage.
+
+        Raises:
+            ValueError: more.
+        """
+        if not _is_int(stages) or stages != 1:
+            raise InputError(f"a program runs as one stage here, not {stages!r}; nearest: pipeline(stages=1)")
+
+    def save_param_strategy_file(self, file_path: str) -> None:
+        """Write where each parameter lies, as JSON, at the end of every call that uses another one.
+
+        Raises:
+            TypeError: no str.
+        """
+        self._file, self._written = strategy_file.checked_path(file_path), 0
+
+    def load_param_strategy_file(self, file_path: str) -> None:
+        """Lay parameters out as a file says that :meth:`save_param_strategy_file` wrote, by their names.
+
+        Raises:
+            TypeError: no str.
+            ValueError: no such file, a damaged one, or one of another number of ranks.
+        """
+        self._set(slices=strategy_file.load(strategy_file.checked_path(file_path)))
+
+    def disable_strategy_file_only_for_trainable_params(self) -> None:
+        """Parameters that are not trained are written, too."""
+        self._only_trainable = False
+
     def around(self, network: Callable[..., Any]) -> AutoParallel:
         """Another network with the same settings."""
         other = AutoParallel(network, self.parallel_mode)
-        other.settings = self.settings
+        other.settings, other._file, other._only_trainable = self.settings, self._file, self._only_trainable
         return other
 
     def _set(self, **changes: Any) -> None:
@@ -95,7 +147,7 @@ class AutoParallel:
             raise AttributeError(name)
         if name in _IGNORED:
             return lambda *arguments, **options: None
-        inner = self.__dict__["network"]
+        inner = self.__dict__.get("network")
         if name not in _NEAREST and hasattr(inner, name):
             return getattr(inner, name)
         from spmdsim.dialects.missing import not_covered
@@ -110,7 +162,16 @@ class AutoParallel:
     def __call__(self, *inputs: Any) -> Any:
         """One call; results of one element come back as numbers, the same on every rank."""
         with within(self.settings):
-            return numbers(self.network(*self.settings.given(inputs)))
+            result = self.network(*self.settings.given(inputs))
+        used = [p for p in self.settings.parameters.values() if p.requires_grad or not self._only_trainable]
+        if self._file and len(used) != self._written:
+            strategy_file.save(self._file, used)
+            self._written = len(used)
+        return numbers(result)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def numbers(value: Any) -> Any:

@@ -1,0 +1,43 @@
+"""``mindspore.mint.nn.functional``: functions with torch's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spmdsim.dialects.mindspore import ops
+from spmdsim.dialects.mindspore.ops import written_functions
+from spmdsim.dialects.mindspore.primitive import function
+from spmdsim.dialects.missing import not_covered
+
+SAME = "cross_entropy dropout elu gelu layer_norm relu relu6 sigmoid silu tanh"
+_FORMS = {
+    "softmax": "softmax(input, dim=-1)",
+    "log_softmax": "log_softmax(input, dim=-1)",
+}
+
+__all__ = ["linear", "one_hot", *SAME.split(), *_FORMS]
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """``input @ weight.T + bias``."""
+    found = ops.MatMul(transpose_b=True)(input, weight)
+    return found if bias is None else ops.add(found, bias)
+
+
+def one_hot(tensor: Any, num_classes: int) -> Any:
+    """One where the number says, zero elsewhere; float32 here."""
+    return ops.one_hot(tensor, num_classes)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FORMS:
+        return function(written_functions()[name][0], _FORMS[name])
+    if name in SAME.split():
+        return getattr(ops, name)
+    raise not_covered(
+        __name__, name, __all__, {"mse_loss": "mindspore.nn.MSELoss", "nll_loss": "cross_entropy"}
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,226 @@
+"""hsdp, files of parameters' strategies, limits of memory, and mint: what stands around a MindSpore program."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+from spmdsim import record
+from spmdsim.dialects.mindspore import mint, nn, ops, runtime
+from spmdsim.dialects.mindspore.ops import operations as P
+from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError, SpmdError, UsageTypeError
+
+RNG = np.random.default_rng(0)
+X, Y, W, V = (RNG.normal(size=shape) for shape in ((8, 16), (8, 8), (16, 8), (8, 8)))
+
+
+def steps_of(configure=lambda net: None, cuts=((2, 1), (1, 2)), rate=0.1, count=3):
+    """Weights after steps on the squares of a product's errors; the network and its two parameters."""
+    w, v = ms.Parameter(W, name="w"), ms.Parameter(V, name="v")
+    first, second, loss = ops.MatMul().shard(cuts), ops.MatMul(), nn.MSELoss()
+    optimizer = nn.Momentum([w, v], rate, 0.9)
+    grad = ms.value_and_grad(lambda x, y: loss(second(first(x, w), v), y), None, optimizer.parameters)
+
+    def step(x, y):
+        value, gradients = grad(x, y)
+        optimizer(gradients)
+        return value
+
+    net = AutoParallel(step)
+    net.dataset_strategy("full_batch")
+    configure(net)
+    for _ in range(count):
+        net(ms.Tensor(X), ms.Tensor(Y))
+    return net, w, v
+
+
+def by_hand(rate=0.1, count=3):
+    w, v, moments = W.copy(), V.copy(), [0.0, 0.0]
+    for _ in range(count):
+        slope = 2 * (X @ w @ v - Y) / Y.size
+        moments = [0.9 * m + g for m, g in zip(moments, (X.T @ slope @ v.T, (X @ w).T @ slope))]
+        w, v = w - rate * moments[0], v - rate * moments[1]
+    return w, v
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "shard_size, parts", [(-1, {"w": (2, 2), "v": (4, 1)}), (2, {"w": (2, 2), "v": (2, 1)})]
+)
+def test_hsdp_keeps_pieces_and_trains_the_same(world, shard_size, parts):
+    """w has two slices of columns on two ranks each, v is whole on four: dim 0 is split again over those ranks."""
+
+    def share(net):
+        net.hsdp(shard_size, threshold=0, optimizer_level="level2")
+
+    with use_world(world):
+        _, w, v = steps_of(share)
+        for parameter, expected in zip((w, v), by_hand()):
+            assert parameter.layout.parts == parts[parameter.name]
+            np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-6)
+        with record() as plain:
+            steps_of(count=1)
+        with record() as shared:
+            steps_of(share, count=1)
+        assert "reduce_scatter" not in plain.counts() and shared.counts()["reduce_scatter"] == 2
+        assert shared.counts()["all_gather"] >= plain.counts().get("all_gather", 0) + 2
+        _, w, v = steps_of(lambda net: net.hsdp(threshold=1))  # both are of 1 KB at most
+        assert (w.layout.parts, v.layout.parts) == ((2, 2), (1, 1))
+        if shard_size == -1:
+            fixed = ms.Parameter(V, name="u", parallel_optimizer=False)
+            net = AutoParallel(lambda x: ops.MatMul()(x, fixed))
+            share(net)
+            net(ms.Tensor(Y))
+            assert fixed.layout.parts == (1, 1)
+
+
+@pytest.mark.ranks(2)
+def test_hsdp_refuses_what_cannot_be(world):
+    with use_world(world):
+        net = AutoParallel(lambda x: x)
+        for wrong, said in (
+            ((0,), r"shard_size is -1 or in 1\.\.2"), ((3,), "the number of ranks, not 3"), ((True,), "shard_size"),
+            ((-1, -1), "threshold is a number of KB"), ((-1, 64, "level4"), "one of level1, level2, level3"),
+        ):  # fmt: skip
+            with pytest.raises(InputError, match=said):
+                net.hsdp(*wrong)
+        with pytest.raises(InputError, match="one stage here, not 2"):
+            net.pipeline(stages=2)
+        for word in ("dump_local_norm", "print_local_norm"):
+            with pytest.raises(AttributeError, match=r"not covered.*nearest: spmdsim.nn.global_norm"):
+                getattr(net, word)
+
+
+@pytest.mark.ranks(4)
+def test_strategies_of_parameters_are_written_and_read(world, tmp_path):
+    file = world.gather_objects([str(tmp_path / "strategy.json")] * len(world.ranks))[0]
+    with use_world(world):
+        steps_of(lambda net: net.save_param_strategy_file(file), count=1)
+        world.barrier()
+        with open(file) as text:
+            told = json.load(text)
+        assert told["ranks"] == 4 and told["parameters"]["w"] == {
+            "shape": [16, 8], "device_matrix": [2, 1, 2], "tensor_map": [1, 0],
+        }  # fmt: skip
+        assert set(told["parameters"]) == {"w", "v"}
+
+        _, w, v = steps_of(lambda net: net.load_param_strategy_file(file), cuts=((1, 4), (4, 1)))
+        assert w.layout.parts == (1, 2)
+        for parameter, expected in zip((w, v), by_hand()):
+            np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-6)
+
+        net = AutoParallel(lambda x: x)
+        for text, said in (
+            ("", "strategies of parameters"), ("[]", "not a file of parameters' strategies"),
+            (json.dumps({**told, "ranks": 2}), "is of 2 ranks, but 4 are running"),
+            (json.dumps({**told, "parameters": {"w": {"device_matrix": [4], "tensor_map": [0]}}}), "strategy"),
+            (json.dumps({**told, "parameters": {"w": {"shape": [4], "device_matrix": [2], "tensor_map": [0]}}}), "has 2 devices"),
+        ):  # fmt: skip
+            world.barrier()
+            if 0 in world.ranks:
+                with open(file, "w") as out:
+                    out.write(text)
+            world.barrier()
+            with pytest.raises(SpmdError, match=said):
+                net.load_param_strategy_file(file)
+        with pytest.raises(UsageTypeError, match="file_path is a str, not 3"):
+            net.save_param_strategy_file(3)
+
+
+@pytest.fixture
+def unlimited():
+    yield
+    runtime.set_memory()
+
+
+@pytest.mark.ranks(4)
+def test_a_rank_holds_no_more_than_it_may(world, unlimited):
+    """64 KB are held in pieces of 16 KB; 2**-14 GB are 64 KB."""
+    big = np.ones((64, 128))
+    with use_world(world):
+        runtime.set_memory(max_size="0.00006103515625GB")
+        first = ops.ReLU().shard(((4, 1),))(big)
+        second = ops.ReLU().shard(((4, 1),))(first)
+        third = ops.ReLU().shard(((4, 1),))(first)
+        before = runtime.memory_allocated()
+        with pytest.raises(
+            RuntimeError, match=r"out of memory: max_size is 65,536 bytes per rank, of which .* are held"
+        ) as told:
+            for _ in range(3):
+                third = ops.add(third, ops.add(second, first))
+                second = [second, third][-1], first
+                second = second[0]
+                first = ops.concat([first, second])
+        assert "\n" not in str(told.value)
+        del first, second, third, told
+        assert runtime.memory_allocated() < before
+        runtime.set_memory()
+        ops.ReLU()(np.ones((256, 256)))
+
+
+def test_sizes_that_are_none_are_refused():
+    for wrong, kind in (
+        (dict(max_size="28"), InputError), (dict(max_size="28MB"), InputError), (dict(max_size="-1GB"), InputError),
+        (dict(max_size="0GB"), InputError), (dict(init_size="GB"), InputError), (dict(max_size=28), UsageTypeError),
+        (dict(optimize_level="O9"), InputError), (dict(huge_page_reserve_size="x"), InputError), (dict(size="1GB"), TypeError),
+        (dict(max_size="1 GB"), InputError), (dict(max_size="infGB"), InputError),
+    ):  # fmt: skip
+        with pytest.raises(kind):
+            runtime.set_memory(**wrong)
+    assert runtime._limit == [None]
+    ms.runtime.set_memory("2GB", "2GB", "28.5GB", "O1", "0GB")
+    assert runtime._limit == [int(28.5 * 2**30)]
+    runtime.set_memory()
+
+
+IMAGES = RNG.normal(size=(4, 2, 3))
+MINT = {
+    "matmul": (lambda: mint.matmul(X, W), X @ W),
+    "sum": (lambda: mint.sum(X, dim=1, keepdim=True), X.sum(1, keepdims=True)),
+    "sum of all": (lambda: mint.sum(X), X.sum()),
+    "mean": (lambda: mint.mean(X, 0), X.mean(0)),
+    "cat": (lambda: mint.cat([X, X], dim=1), np.concatenate([X, X], 1)),
+    "permute": (lambda: mint.permute(IMAGES, (2, 0, 1)), IMAGES.transpose(2, 0, 1)),
+    "transpose": (lambda: mint.transpose(IMAGES, 0, -1), IMAGES.swapaxes(0, 2)),
+    "flatten": (lambda: mint.flatten(IMAGES), IMAGES.ravel()),
+    "flatten some": (lambda: mint.flatten(IMAGES, start_dim=1, end_dim=2), IMAGES.reshape(4, 6)),
+    "unsqueeze": (lambda: mint.unsqueeze(X, 1), X[:, None]),
+    "argmax": (lambda: mint.argmax(X, dim=1, keepdim=True), X.argmax(1)[:, None]),
+    "stack": (lambda: mint.stack([X, X], dim=1), np.stack([X, X], 1)),
+    "split": (lambda: mint.split(X, 4, dim=0)[1], X[4:]),
+    "gt": (lambda: mint.gt(X, 0.0), X > 0),
+    "relu": (lambda: mint.nn.functional.relu(X), np.maximum(X, 0)),
+    "softmax": (lambda: mint.nn.functional.softmax(X, dim=0), np.exp(X) / np.exp(X).sum(0)),
+    "linear": (lambda: mint.nn.functional.linear(X, W.T.copy(), V[0]), X @ W + V[0]),
+    "one_hot": (lambda: mint.nn.functional.one_hot(np.array([2, 0]), 3), np.eye(3)[[2, 0]]),
+    "Linear": (lambda: mint.nn.Linear(16, 8, weight_init=W.T.copy(), dtype=np.float64)(X), X @ W),
+    "shard": (lambda: ms.parallel.shard(mint.matmul, in_strategy=((1, 2), (2, 1)))(X, W), X @ W),
+    "shard relu": (lambda: ms.parallel.shard(mint.nn.functional.relu, ((2, 1),))(X), np.maximum(X, 0)),
+    "P": (lambda: P.MatMul(transpose_b=True)(X, W.T.copy()), X @ W),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("case", MINT)
+def test_mint_against_numpy(world, case):
+    call, expected = MINT[case]
+    with use_world(world):
+        np.testing.assert_allclose(call().asnumpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.ranks(2)
+def test_a_function_with_a_strategy_runs_by_it(world):
+    with use_world(world):
+        product = ms.parallel.shard(mint.matmul, in_strategy=((1, 2), (2, 1)))
+        with record() as trace:
+            product(X, W).full()
+        assert trace.counts()["all_reduce"] == 1
+        with pytest.raises(InputError, match=r"a function of one operator, not flatten; nearest: \.shard on"):
+            ms.parallel.shard(mint.flatten, ((2, 1),))
+        with pytest.raises(RuntimeError, match="shard"):
+            ms.parallel.shard(mint.matmul, ((1, 3), (3, 1)))(X, W)
