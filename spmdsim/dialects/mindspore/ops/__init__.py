@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -24,7 +23,6 @@ NEAREST = {
 }
 
 
-@cache
 def written_functions() -> dict[str, tuple[Row, str]]:
     """The functions of the table by name, each with its row and as it is written there."""
     return {name: (row, text) for row in TABLE.values() for name, text in row.written_functions.items()}
