@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -274,3 +276,25 @@ def test_transforms_of_images_by_hand():
         ds.vision.Normalize(mean=[2, 10], std=[4, 5], is_hwc=False)(first), [[[[2, 7, 12]], [[2, 6, 10]]]]
     )
     assert normalised.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [
+        ("amp", "float32"),
+        ("profiler", "spmdsim.record"),
+        ("datasets", "dataset"),
+        ("nn.layer", "layers"),
+        ("hal", "runtime"),
+    ],
+)
+def test_a_module_that_is_not_here_says_so_where_it_is_imported(name, nearest):
+    """As a name does; who only asks whether there is one is told that there is none."""
+    module = f"spmdsim.dialects.mindspore.{name}"
+    for ask in (f"import {module}", f"from {module} import anything"):
+        with pytest.raises(
+            ImportError, match=rf"mindspore\.{name} is not covered by this dialect; nearest: {nearest}"
+        ) as said:
+            exec(ask)
+        assert "\n" not in str(said.value)
+    assert find_spec(module) is None

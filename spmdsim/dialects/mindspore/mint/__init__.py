@@ -14,7 +14,7 @@ from spmdsim.dialects.missing import not_covered
 SAME = (
     "abs add amax amin arange bmm broadcast_to ceil cos div divide equal exp expm1 floor greater greater_equal less "
     "less_equal log log1p logical_and logical_not logical_or matmul maximum minimum mul multiply neg negative not_equal ones "
-    "ones_like pow reciprocal reshape rsqrt select sigmoid sin softmax sqrt square sub tanh tile where zeros zeros_like"
+    "ones_like pow reshape rsqrt select sigmoid sin softmax sqrt square sub tanh tile where zeros zeros_like"
 )
 WRITTEN = (
     "greater: gt", "greater_equal: ge", "less: lt", "less_equal: le",
