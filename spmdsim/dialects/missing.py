@@ -96,4 +96,4 @@ class _Missing:
         raise error
 
 
-sys.meta_path.append(_Missing)  # type: ignore[arg-type]
+sys.meta_path.append(_Missing)

@@ -1,0 +1,98 @@
+"""What comes after MindSpore's documents: their programs trained on, with the words that users add next.
+
+spmdsim launch -n 8 examples/documents/operator_parallel_continued.py
+python examples/documents/operator_parallel_continued.py --lockstep
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+import chained_matmul
+import operator_parallel
+
+import spmdsim.dialects.mindspore as ms
+from spmdsim.dialects.mindspore import Layout, mint, nn, ops
+from spmdsim.dialects.mindspore.communication import get_group_size, get_rank, init
+from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
+
+
+def slices():
+    """The derivation of the slices: which slice each rank holds, and an operator that runs by the layout."""
+    layout = Layout((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
+    held = layout("b", "d", "e", "c", "a")
+    relu = ops.ReLU().shard((held,))
+    x = np.arange(-4, 4, dtype=np.float32).reshape(1, 2, 1, 2, 2)
+    return [held.shard_number(rank) for rank in range(8)], relu(x)
+
+
+def chain(steps=20):
+    """The two chained products, trained towards given results; the losses."""
+    ms.set_seed(1)
+    n = get_group_size()
+    net = chained_matmul.Chain(((n, 1), (1, 1)), ((1, n), (n, 1)))
+    optimizer, loss_fn = nn.Adam(net.trainable_params(), 1e-2), nn.MSELoss()
+    grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, optimizer.parameters)
+
+    def train_step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(grads)
+        return loss
+
+    parallel_net = AutoParallel(train_step)
+    parallel_net.dataset_strategy("full_batch")
+    x = np.arange(32 * 64, dtype=np.float32).reshape(32, 64) / 2048
+    y = x[:, :16] * 2
+    return [float(parallel_net(x, y)) for _ in range(steps)]
+
+
+def tutorial(steps=12):
+    """The tutorial's network with momentum, smoothed labels, mean gradients and shared parameters; losses and accuracy."""
+    ms.set_seed(1)
+    data_set = operator_parallel.create_dataset(32)
+    net = operator_parallel.Network()
+    optimizer = nn.Momentum(net.trainable_params(), 2e-2, 0.9)
+    loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)
+    grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, optimizer.parameters)
+
+    def train_step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(grads)
+        return loss
+
+    parallel_net = AutoParallel(train_step)
+    parallel_net.dataset_strategy("full_batch")
+    parallel_net.hsdp()
+    losses, right, seen = [], 0, 0
+    for image, label in data_set.take(steps):
+        losses.append(float(parallel_net(image, label)))
+    for image, label in data_set.take(4):
+        found = mint.argmax(net(image), dim=1).asnumpy()
+        right, seen = right + int((found == label).sum()), seen + len(label)
+    kept = {p.name: p.layout.parts for p in net.trainable_params()}
+    return losses, right / seen, kept
+
+
+def main():
+    init()
+    numbers, _ = slices()
+    chained = chain()
+    losses, accuracy, kept = tutorial()
+    if get_rank() == 0:
+        print("slices of the ranks:", numbers)
+        print("chained products: loss %.4f -> %.4f" % (chained[0], chained[-1]))  # noqa: UP031
+        print("tutorial: loss %.4f -> %.4f, right %.2f" % (losses[0], losses[-1], accuracy))  # noqa: UP031
+        print("kept in pieces:", kept)
+
+
+if __name__ == "__main__":
+    if "--lockstep" in sys.argv:
+        from spmdsim import LockStep
+        from spmdsim.dialects.session import use_world
+
+        with use_world(LockStep(8)):
+            main()
+    else:
+        main()
