@@ -23,6 +23,7 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "mindspore": ("cost_models", "MindSporeModel"),
         "oneflow": ("cost_models", "OneFlowModel"),
     },
+    "assumptions": {"alpa": ("alpa_settings", "alpa_settings")},
     "search": {"double_recursion": ("mindspore.double_recursion", "double_recursion")},
     "boxing": {"oneflow": ("oneflow.sbp_boxing", "")},
     "signatures": {"oneflow": ("oneflow.signatures", "")},

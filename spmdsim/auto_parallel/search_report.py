@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.auto_parallel.programs.graph import Operator
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution.price import largest
 
@@ -193,6 +194,9 @@ def _totals(answer: SearchResult) -> str:
     if together:
         gradients = sum(len(message.moves) for message in together)
         collectives += f" ({gradients} gradients of parameters share {len(together)} of them)"
+    elif answer.combined != answer.collectives:
+        combined = ", ".join(f"{count} {name}" for name, count in answer.combined.items())
+        collectives += f"; with those of parameters combined: {combined}"
     overlap = answer.settings.overlap
     assumed = "nothing overlaps" if not overlap else f"{overlap:.0%} of the gradients' reductions overlap"
     return "\n".join(
@@ -210,9 +214,11 @@ def _comparison(answer: SearchResult) -> str:
     unit, scale = _unit(answer)
     rows = []
     for name, other in {"found": answer, **answer.comparison}.items():
-        ratio = other.seconds / answer.seconds if answer.seconds else 1.0
+        ratio = f"{other.seconds / answer.seconds if answer.seconds else 1.0:.2f}"
         seconds = _number(other.seconds * scale)
-        rows.append([name, seconds, f"{ratio:.2f}", size_text(other.nbytes), size_text(other.memory.peak)])
+        if other.seconds >= IMPOSSIBLE:
+            seconds, ratio = "not allowed", "-"
+        rows.append([name, seconds, ratio, size_text(other.nbytes), size_text(other.memory.peak)])
     heads = ["layout", unit, "ratio", "bytes/rank", "peak memory"]
     return "comparison\n" + text_table(heads, rows, right=range(1, 5))
 

@@ -106,6 +106,27 @@ class SearchResult:
                     counts[step.collective] = counts.get(step.collective, 0) + 1
         return counts
 
+    @cached_property
+    def combined(self) -> dict[str, int]:
+        """How many collectives there are if parameters' go together where they can, as compilers combine them.
+
+        These are gathered, or their gradients are reduced, along the same axes and over the same dim.
+        """
+        counts: dict[str, int] = {}
+        seen: set[tuple[object, ...]] = set()
+        for move, _ in self.evaluation.moves:
+            partial, parameter = move.src.partial_axes, move.value.kind == "parameter"
+            moving = frozenset(partial or set(move.src.split_axes) - set(move.dst.split_axes))
+            dims = (move.dst if partial else move.src).dims
+            where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))
+            for name in self.collectives_of(move):
+                key = (name, moving, where)
+                if not parameter or key not in seen:
+                    counts[name] = counts.get(name, 0) + move.times
+                if parameter:
+                    seen.add(key)
+        return counts
+
     def strategy(self, operator: str) -> Strategy:
         """The strategy of an operator, by name."""
         return self.choice.strategies[self.graph.operator(operator).index]

@@ -13,6 +13,7 @@ from spmdsim.launch.limits import add_limits, limited
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
+    from spmdsim.auto_parallel.costs.settings import Settings
     from spmdsim.auto_parallel.matmul_grid import GridProduct
     from spmdsim.auto_parallel.proof import Proof
     from spmdsim.auto_parallel.search_result import SearchResult
@@ -30,6 +31,7 @@ examples:
   spmdsim search model.py -n 8                       a program of yours, see below
   spmdsim search model.py -n 8 --run                 run it, too, and compare its bytes with the prediction
   mpirun -n 8 spmdsim search model.py -n 8 --run     the same on real ranks
+  spmdsim search --program moe --heads 16 --mesh a=2,b=2 --machine alpa --assume nested=yes --assume gather=no
 
 A program file defines `program(...)`, a function of global tensors, and the dicts `inputs` and `parameters` with the
 shapes of its arguments, such as inputs = {"x": (32, 784)}. Nothing in it is annotated; operators with .shard keep
@@ -63,7 +65,18 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add("--version-of-recursion", default="2.x", choices=("2.x", "r1.0"), help="which published one")
     add("--no-polish", action="store_true", help="show what a heuristic found as it is")
-    add("--machine", default="laptop", help="laptop, cluster, accelerators or a machine file")
+    add(
+        "--machine",
+        default="laptop",
+        help="laptop, cluster, accelerators, a machine file, or alpa (its prices)",
+    )
+    add(
+        "--assume",
+        action="append",
+        default=[],
+        metavar="NAME=YES",
+        help="a setting of the search, such as nested=no or batch_axis=dp",
+    )
     add("--memory", help="bytes a rank may use, such as 512MiB")
     add("--recompute", action="store_true", help="compute activations again in the backward pass")
     add("--overlap", type=float, default=0.0, help="share of gradient reductions that is hidden")
@@ -111,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     graph = as_graph(*_program(args, where))
     if args.forward_only:
         graph = replace(graph, training=False)
-    settings = _settings(args)
+    settings = _settings(args, where)
     memory = None if args.memory is None else parse_bytes(args.memory)
     if args.pareto:
         return _pareto(args, graph, where, settings)
@@ -194,13 +207,47 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
     return program, where, {"inputs": inputs, "parameters": parameters}
 
 
-def _settings(args: argparse.Namespace) -> Any:
+def _settings(args: argparse.Namespace, where: Mesh | int) -> Settings:
+    """Ours, on a machine, or another system's, in its prices with all axes alike."""
     from spmdsim.auto_parallel.costs.settings import Settings
     from spmdsim.cost import load_machine
+    from spmdsim.imitated import IMITATIONS, imitation
 
-    return Settings(
-        machine=load_machine(args.machine), partial=True, recompute=args.recompute, overlap=args.overlap
-    )
+    options: dict[str, Any] = {"recompute": args.recompute, "overlap": args.overlap}
+    options |= dict(_assumption(text) for text in args.assume)
+    axis = options.get("batch_axis")
+    if axis is not None and (isinstance(where, int) or axis not in where.axes):
+        raise InputError(
+            f"--assume batch_axis={axis}: {axis!r} is no axis of the mesh; give one, such as --mesh a=2,b=2"
+        )
+    if args.machine not in IMITATIONS["assumptions"]:
+        return Settings(machine=load_machine(args.machine), **{"partial": True, **options})
+    if isinstance(where, int):
+        raise InputError(
+            f"--machine {args.machine} has prices for each axis of a mesh; give one, such as --mesh a=2,b=2"
+        )
+    alike = (1.0,) * len(where.axes)
+    model = imitation("cost model", args.machine)(where.axes, alike, alike)
+    settings: Settings = imitation("assumptions", args.machine)(model, **options)
+    return settings
+
+
+def _assumption(text: str) -> tuple[str, Any]:
+    """One of the search's settings that are yes or no, or the axis of the batch."""
+    from dataclasses import fields
+
+    from spmdsim.auto_parallel.costs.settings import Settings
+
+    switches = [f.name for f in fields(Settings) if str(f.type).startswith("bool")]
+    name, _, value = text.partition("=")
+    if name == "batch_axis" and value:
+        return name, None if value == "none" else value
+    if name not in switches or value not in ("yes", "no"):
+        raise InputError(
+            f"--assume is written like nested=yes, with yes or no for {', '.join(switches)}, or batch_axis=AXIS (none), "
+            f"but got {text!r}"
+        )
+    return name, value == "yes"
 
 
 def _mesh(text: str) -> Mesh:
