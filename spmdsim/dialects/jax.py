@@ -15,8 +15,26 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.even import first_uneven
+from spmdsim.dialects.missing import refusal
 from spmdsim.errors import LayoutError
 from spmdsim.reading import literal_call
+
+__all__ = ["Mesh", "P", "PartitionSpec", "check_even", "layout", "parse", "spec_of"]
+
+_MODES = "a layout per tensor, which operators carry on"
+#: What to use instead of other words of ``jax.sharding``: this dialect is its notation only.
+NEAREST = {
+    **dict.fromkeys(
+        ("NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding"), "layout"
+    ),
+    **dict.fromkeys(("AbstractMesh", "AbstractDevice", "use_abstract_mesh", "get_abstract_mesh"), "Mesh"),
+    **dict.fromkeys(("get_mesh", "set_mesh"), "Mesh"),
+    **dict.fromkeys(("AxisType", "ManualAxisType", "auto_axes", "explicit_axes"), _MODES),
+    "UnreducedKind": "PartitionSpec(unreduced=...)",
+    "reshard": "spmdsim.Tensor.to",
+    "no_collectives": "spmdsim.forbid_redistribution",
+}
+__getattr__ = refusal(__name__, __all__, NEAREST)
 
 
 class PartitionSpec(tuple[Any, ...]):
@@ -26,7 +44,7 @@ class PartitionSpec(tuple[Any, ...]):
 
     def __new__(cls, *entries: Any, unreduced: Sequence[str] | frozenset[str] = ()) -> PartitionSpec:
         """The spec of the given entries."""
-        made = super().__new__(cls, entries)
+        made = super().__new__(cls, (e[0] if isinstance(e, tuple) and len(e) == 1 else e for e in entries))
         made.unreduced = frozenset([unreduced] if isinstance(unreduced, str) else unreduced)
         return made
 

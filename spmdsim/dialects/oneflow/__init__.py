@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.dialects import exported, lazy, listed
+from spmdsim.dialects.oneflow.nearest import TOP
 
 #: Public name -> the submodule that has it.
 EXPORTS = exported(
@@ -26,20 +27,13 @@ EXPORTS = exported(
     dtypes="bool double dtype float float16 float32 float64 half int int8 int32 int64 long uint8",
 )
 
-#: What to use instead of a name that resembles none here.
-NEAREST = {
-    **dict.fromkeys(("save", "load"), "spmdsim.tensor.checkpoint"),
-    "autograd": "GlobalTensor.backward",
-    "no_grad": "GlobalTensor.detach",
-    "comm": "to_global, which inserts the collectives",
-}
 SUBMODULES = ("boxing", "distributed", "env", "nn", "optim")
 
 __all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
-    return lazy(__name__, EXPORTS, name, NEAREST, SUBMODULES, table="operators")
+    return lazy(__name__, EXPORTS, name, TOP, SUBMODULES, table="operators")
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of
 from spmdsim.dialects.oneflow.devices import device as Device
-from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
+from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor, no_word
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import check_sizes
@@ -134,12 +134,23 @@ def from_numpy(array: np.ndarray) -> LocalTensor:
 
 
 class _EitherKind(type):
+    def __getattr__(cls, name: str) -> Any:
+        """What global tensors have, as functions."""
+        from spmdsim.dialects.oneflow.operators import METHODS
+
+        if name in METHODS or hasattr(GlobalTensor, name):
+            return METHODS.get(name) or getattr(GlobalTensor, name)
+        raise no_word(name)
+
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, LocalTensor | GlobalTensor) or hasattr(value, "to_global")
 
 
 class Tensor(metaclass=_EitherKind):
     """Data as float32, or zeros of the sizes given; every tensor is an instance."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_word(name)
 
     def __new__(  # type: ignore[misc]
         cls, *data: Any, placement: Placement | None = None, sbp: Any = None, device: Any = None

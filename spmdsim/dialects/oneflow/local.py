@@ -23,6 +23,7 @@ from spmdsim.dialects.oneflow.agreement import check_placement, check_same, fact
 from spmdsim.dialects.oneflow.devices import device
 from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
 from spmdsim.dialects.oneflow.gradients import GradientMove
+from spmdsim.dialects.oneflow.nearest import TENSOR
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
@@ -230,6 +231,13 @@ class LocalTensor(_Symbols):
         return texts[0] if len(texts) == 1 else "\n".join(f"{d}: {text}" for d, text in zip(on, texts))
 
 
+def no_word(name: str) -> Exception:
+    """The error for a method of tensors that there is not."""
+    from spmdsim.dialects.oneflow.operators import METHODS
+
+    return not_covered("spmdsim.dialects.oneflow.Tensor", name, [*METHODS, *vars(GlobalTensor)], TENSOR)
+
+
 def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Every rank's component, taken from the first rank of its group along the broadcast axes.
 
@@ -266,7 +274,7 @@ class GlobalTensor(_Symbols):
 
         if name in METHODS:
             return partial(METHODS[name], self)
-        raise not_covered("spmdsim.dialects.oneflow.Tensor", name, METHODS)
+        raise no_word(name)
 
     def _apply(self, ufunc: np.ufunc, *operands: Any) -> GlobalTensor:
         import spmdsim.ops as core

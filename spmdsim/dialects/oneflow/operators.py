@@ -199,6 +199,9 @@ def _cast_to(kind: Any) -> Callable[..., GlobalTensor]:
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: lifted(row.call) for name, row in TABLE.items()},
     "chunk": chunk,
+    "clone": lifted(core.identity),
+    "cpu": lambda x: x.to("cpu"),
+    "cuda": lambda x: x.to("cuda"),
     "detach": lifted(lambda x: x.detach()),
     "item": lambda x: x.value.item(),
     "split": split,

@@ -6,6 +6,7 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.oneflow.nearest import OPTIM
 from spmdsim.dialects.table import renamed
 
 
@@ -52,4 +53,4 @@ def _adam(decoupled: bool, decay: float) -> Any:
 Adam, AdamW = _adam(False, 0.0), _adam(True, 0.01)
 
 __all__ = ["SGD", "Adam", "AdamW"]
-__getattr__ = refusal(__name__, __all__, {"lr_scheduler": "optimiser.rate, set before each step"})
+__getattr__ = refusal(__name__, __all__, OPTIM)

@@ -1,6 +1,7 @@
 """``oneflow.nn``: modules whose parameters become global by ``to_global``."""
 
 from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.oneflow.nearest import NN
 from spmdsim.dialects.oneflow.nn import functional
 from spmdsim.dialects.oneflow.nn.layers import LAYERS, Dropout, Embedding, LayerNorm, Linear
 from spmdsim.dialects.oneflow.nn.module import Module, ModuleList, Parameter, Sequential
@@ -12,12 +13,4 @@ __all__ = [
     *LAYERS,
 ]  # fmt: skip
 
-#: What to use instead of a name that resembles none here.
-NEAREST = {
-    "Graph": "calling the module: programs run eagerly",
-    "parallel": "sbp.split(0) of the input, sbp.broadcast of the parameters",
-    **dict.fromkeys(("Conv2d", "MaxPool2d", "BatchNorm2d"), "Linear over reshaped patches"),
-    "MultiheadAttention": "spmdsim.nn.Attention",
-    "init": "Parameter(global_tensor)",
-}
-__getattr__ = refusal(__name__, __all__, NEAREST)
+__getattr__ = refusal(__name__, __all__, NN)
