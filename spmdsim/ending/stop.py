@@ -167,6 +167,10 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     code, text = exit_code(error), describe(error, name)
     quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
     found_rank = detect()
+    if is_forked():
+        if not quiet_exit:
+            write(text)
+        return code
     if code == 0:
         note_left(found_rank.rank if found_rank else 0, 0)
         return 0
