@@ -31,8 +31,8 @@ USE = {
 _ALIKE = """acos acosh arccos arccosh addcmul asin asinh arcsin arcsinh atan atanh arctan arctanh atan2 cosh erf erfc
 erfinv fmod isinf isnan logical_xor log2 sinh tan median argsort sort topk cumprod cumsum diag diagonal meshgrid roll
 searchsorted tensordot tril triu addmm dot scatter scatter_add scatter_nd argwhere nonzero is_nonzero norm nms in_top_k
-mish selu softsign softplus round broadcast_like unfold any equal as_strided stride storage_offset element_size repeat tile
-expand expand_as index_select masked_select bernoulli normal new_ones gather flip masked_fill"""
+mish selu softsign softplus broadcast_like unfold any equal as_strided stride storage_offset element_size repeat tile
+expand expand_as index_select masked_select bernoulli normal new_ones masked_fill"""
 
 #: Of the package.
 TOP = {
@@ -43,7 +43,6 @@ TOP = {
         apart="no_grad set_grad_enabled enable_grad is_grad_enabled inference_mode autograd clone",
         slices="hsplit vsplit narrow select logical_slice",
         file="save load",
-        where="comm set_num_threads",
         whole="max min",
     ),
     "comm": "to_global, which inserts the collectives",
