@@ -80,3 +80,8 @@ def context(**facts: object) -> Iterator[None]:
         for key, value in facts.items():
             error.facts.setdefault(key, value)
         raise error from None
+
+
+def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
+    """What is said of a parameter that is given under two names."""
+    return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")

@@ -116,10 +116,14 @@ def _asked() -> float:
 
 
 def _missing(job: Launched) -> tuple[list[int], list[int]]:
-    """Of the ranks of this machine: those that have left the program, and those that have not come to MPI's start."""
-    if job.local_size < job.size:
-        return [], []
+    """Of the ranks, those that have left the program and those that have not come to MPI's start, if all can be seen.
+
+    They cannot where some are on other machines, or where a process sees none but its own: ranks in containers, and
+    systems without ``/proc``.
+    """
     here = _processes()
+    if job.local_size < job.size or job.rank not in here:
+        return [], []
     left = [rank for rank in range(job.size) if rank not in here]
     return left, [rank for rank in sorted(here) if not any(map(_has_mpi, here[rank]))]
 
@@ -137,6 +141,8 @@ def _processes() -> dict[int, list[int]]:
                 parents[number], ranks[number] = int(parent), job.rank
     launcher = _above(os.getpid(), parents)
     here: dict[int, list[int]] = {}
+    if launcher <= 1:  # nobody's child here: the launcher, and with it the other ranks, are elsewhere
+        return here
     for number, rank in ranks.items():
         if _above(number, parents) == launcher:
             here.setdefault(rank, []).append(number)

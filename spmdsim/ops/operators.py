@@ -7,7 +7,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.core.operator import Op
-from spmdsim.errors import UsageTypeError
+from spmdsim.errors import two_names
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import RuleSource, ShardedOp, StrategyLike
@@ -93,8 +93,3 @@ class OperatorFunction(Generic[P, R]):
 def operator(op: Op | None = None) -> Callable[[Callable[P, R]], OperatorFunction[P, R]]:
     """Make a function the public operator of a declaration, or of none if it is made of several."""
     return lambda function: OperatorFunction(function, op)
-
-
-def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
-    """What is said of a parameter that is given under two names."""
-    return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")

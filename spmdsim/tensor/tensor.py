@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.core import Layout, tensor
 from spmdsim.core.apply import watchers
 from spmdsim.core.world import recordings
-from spmdsim.errors import UsageTypeError
+from spmdsim.errors import UsageTypeError, two_names
 from spmdsim.tensor.move import along, move
 from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
 from spmdsim.tensor.values import ReadableTensor
@@ -288,57 +288,43 @@ class Tensor(ReadableTensor):
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
     ) -> Tensor:
         """Sum over dims (all for None); see :func:`spmdsim.ops.sum`."""
-        return ops.sum(
-            self, dims if axis is dim is None else _one("sum", dims=dims, axis=axis, dim=dim), keepdims
-        )
+        return ops.sum(self, _dims("sum", dims, axis, dim), keepdims)
 
     def mean(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
     ) -> Tensor:
         """Mean over dims (all for None); see :func:`spmdsim.ops.mean`."""
-        return ops.mean(
-            self, dims if axis is dim is None else _one("mean", dims=dims, axis=axis, dim=dim), keepdims
-        )
+        return ops.mean(self, _dims("mean", dims, axis, dim), keepdims)
 
     def max(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
     ) -> Tensor:
         """Largest element over dims (all for None); see :func:`spmdsim.ops.max`."""
-        return ops.max(
-            self, dims if axis is dim is None else _one("max", dims=dims, axis=axis, dim=dim), keepdims
-        )
+        return ops.max(self, _dims("max", dims, axis, dim), keepdims)
 
     def min(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
     ) -> Tensor:
         """Smallest element over dims (all for None); see :func:`spmdsim.ops.min`."""
-        return ops.min(
-            self, dims if axis is dim is None else _one("min", dims=dims, axis=axis, dim=dim), keepdims
-        )
+        return ops.min(self, _dims("min", dims, axis, dim), keepdims)
 
     def prod(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
     ) -> Tensor:
         """Product over dims (all for None); see :func:`spmdsim.ops.prod`."""
-        return ops.prod(
-            self, dims if axis is dim is None else _one("prod", dims=dims, axis=axis, dim=dim), keepdims
-        )
+        return ops.prod(self, _dims("prod", dims, axis, dim), keepdims)
 
     def all(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
     ) -> Tensor:
         """Whether all elements over dims (all for None) are true; see :func:`spmdsim.ops.all`."""
-        return ops.all(
-            self, dims if axis is dim is None else _one("all", dims=dims, axis=axis, dim=dim), keepdims
-        )
+        return ops.all(self, _dims("all", dims, axis, dim), keepdims)
 
     def any(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
     ) -> Tensor:
         """Whether any element over dims (all for None) is true; see :func:`spmdsim.ops.any`."""
-        return ops.any(
-            self, dims if axis is dim is None else _one("any", dims=dims, axis=axis, dim=dim), keepdims
-        )
+        return ops.any(self, _dims("any", dims, axis, dim), keepdims)
 
     def std(
         self,
@@ -352,12 +338,7 @@ class Tensor(ReadableTensor):
     ) -> Tensor:
         """Standard deviation over dims (all for None); see :func:`spmdsim.ops.std`."""
         given = _one("std", correction=correction or None, ddof=ddof or None)
-        return ops.std(
-            self,
-            dims if axis is dim is None else _one("std", dims=dims, axis=axis, dim=dim),
-            keepdims,
-            correction=given or 0,
-        )
+        return ops.std(self, _dims("std", dims, axis, dim), keepdims, correction=given or 0)
 
     def var(
         self,
@@ -371,12 +352,7 @@ class Tensor(ReadableTensor):
     ) -> Tensor:
         """Variance over dims (all for None); see :func:`spmdsim.ops.var`."""
         given = _one("var", correction=correction or None, ddof=ddof or None)
-        return ops.var(
-            self,
-            dims if axis is dim is None else _one("var", dims=dims, axis=axis, dim=dim),
-            keepdims,
-            correction=given or 0,
-        )
+        return ops.var(self, _dims("var", dims, axis, dim), keepdims, correction=given or 0)
 
     def argmax(self, dim: int | None = None, *, axis: int | None = None) -> Tensor:
         """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
@@ -396,12 +372,15 @@ def _comparable(other: object) -> TypeGuard[Operand]:
 V = TypeVar("V")
 
 
+def _dims(method: str, dims: Dims, axis: Dims, dim: Dims) -> Dims:
+    return dims if axis is dim is None else _one(method, dims=dims, axis=axis, dim=dim)
+
+
 def _one(method: str, **values: V) -> V:
     """The value of a parameter with several names, of which at most one is given."""
     given = [(name, value) for name, value in values.items() if value is not None]
     if len(given) > 1:
-        (name, first), (other, second) = given[:2]
-        raise UsageTypeError(f"{method} got {name}={first!r} and {other}={second!r}, two names of one thing")
+        raise two_names(method, *given[0], *given[1])
     return given[0][1] if given else next(iter(values.values()))
 
 

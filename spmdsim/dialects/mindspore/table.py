@@ -286,7 +286,7 @@ ROWS = (
     _elements("AddN", "add_n", called="([inputs])"),
     _elements("ReLU", "relu", "relu", "ReLU", also_named="Activation"),
     _elements("ReLU6", "relu6", "relu6", "ReLU6"),
-    _elements("GeLU FastGeLU", "gelu", "gelu"),
+    _elements("GeLU", "gelu", "gelu"),
     _elements("Tanh", "tanh", "tanh", "Tanh"),
     _elements("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
     _elements("SiLU", "silu", "silu", "SiLU"),
