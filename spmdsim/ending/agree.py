@@ -9,7 +9,7 @@ messages under a tag of our own cannot be mixed up with whatever collective the 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -48,12 +48,19 @@ def gather_stops(comm: MPI.Comm, message: Said, seconds: float) -> dict[int, Sai
     found = {0: message}
     deadline = time.monotonic() + seconds
     while len(found) < comm.size and time.monotonic() < deadline:
-        for rank in set(range(1, comm.size)) - set(found):
-            if comm.iprobe(source=rank, tag=TAG):
-                found[rank] = comm.recv(source=rank, tag=TAG)
+        found |= told(comm)
         time.sleep(0.002)
     for rank in set(found) - {0}:
         comm.send(len(found) == comm.size, dest=rank, tag=TAG)
+    return found
+
+
+def told(comm: MPI.Comm) -> dict[int, Any]:
+    """On rank 0: what ranks that stop have told it by now."""
+    found = {}
+    for rank in range(1, comm.size):
+        if comm.iprobe(source=rank, tag=TAG):
+            found[rank] = comm.recv(source=rank, tag=TAG)
     return found
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from spmdsim.ending.notes import has_log, job_folder, note_end, note_failure, note_left
+from spmdsim.ending.notes import has_left, has_log, job_folder, note_end, note_failure, note_left
 from spmdsim.errors import DisagreementError, SpmdError
 from spmdsim.launcher import detect
 from spmdsim.sides import name_ranks, sides
@@ -194,7 +194,11 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     from spmdsim.ending.agree import EXIT_SECONDS, SECONDS, gather_stops
 
     reason = Reason(text, isinstance(error, DisagreementError))
-    found = gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
+    folder = job_folder()
+    if comm.rank and folder is not None and has_left(folder, 0, 0):  # it hears nobody any more
+        found: dict[int, Reason] | None = {comm.rank: reason}
+    else:
+        found = gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
     agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
     if found is None:  # another rank speaks, and has heard from all
         if has_log() and not quiet_exit:
@@ -208,6 +212,19 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         _say_of_ranks(found, comm.size)
     _do_last(text)
     return agreed_code
+
+
+def speak_for_others() -> None:
+    """As rank 0, before MPI ends here: say why other ranks stop that have told it so, and end the job.
+
+    MPICH ends a rank without a word, and with it the job, if a message is left when it finalises.
+    """
+    from spmdsim.ending.agree import told
+
+    comm = active_world()
+    if comm is not None and comm.rank == 0 and (stopped := told(comm)):
+        _say_of_ranks(stopped, comm.size)
+        kill(1)
 
 
 def leave(code: int) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpi4py import MPI
 
 from spmdsim.ending.hooks import hook_quick_exit, left_with
-from spmdsim.ending.stop import end_job, write
+from spmdsim.ending.stop import end_job, speak_for_others, write
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
@@ -227,6 +227,7 @@ def _leave(hurry: Hurry | None) -> None:
     for one in still:
         if one.far and not code:
             one.departures.meet(one.deadline)  # whoever ends answers no more
+    speak_for_others()
 
 
 def who_left(ranks: list[int]) -> str:
