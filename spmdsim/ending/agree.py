@@ -59,7 +59,7 @@ def told(comm: MPI.Comm) -> dict[int, Any]:
     """On rank 0: what ranks that stop have told it by now."""
     found = {}
     for rank in range(1, comm.size):
-        if comm.iprobe(source=rank, tag=TAG):
+        if comm.Iprobe(source=rank, tag=TAG):
             found[rank] = comm.recv(source=rank, tag=TAG)
     return found
 

@@ -214,15 +214,17 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     return agreed_code
 
 
-def speak_for_others() -> None:
+def speak_for_others(comm: MPI.Comm) -> None:
     """As rank 0, before MPI ends here: say why other ranks stop that have told it so, and end the job.
 
     MPICH ends a rank without a word, and with it the job, if a message is left when it finalises.
+
+    Args:
+        comm: all ranks of the job.
     """
     from spmdsim.ending.agree import told
 
-    comm = active_world()
-    if comm is not None and comm.rank == 0 and (stopped := told(comm)):
+    if comm.rank == 0 and (stopped := told(comm)):
         _say_of_ranks(stopped, comm.size)
         kill(1)
 

@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core import split_block
+from spmdsim.ending.agree import TAG as STOPS
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.mpi.library import library_moves
@@ -24,7 +25,7 @@ from spmdsim.worlds.mpi.library import library_moves
 #: and that meet at the end. Below every library's limit on tags.
 GAVE_UP, MEETING, LEFT, DONE = 77_013, 77_017, 77_019, 77_021
 
-_PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit"}
+_PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit", STOPS: "exit"}
 
 
 class Tally:

@@ -227,7 +227,8 @@ def _leave(hurry: Hurry | None) -> None:
     for one in still:
         if one.far and not code:
             one.departures.meet(one.deadline)  # whoever ends answers no more
-    speak_for_others()
+    if still and not any(one.departures.of_all for one in still):  # else all have been waited for
+        speak_for_others(Counted.of(MPI.COMM_WORLD, still[0].departures.comm.tally))
 
 
 def who_left(ranks: list[int]) -> str:
