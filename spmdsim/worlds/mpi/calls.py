@@ -15,7 +15,10 @@ from threading import Lock
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from spmdsim.bounded import Bounded
+from spmdsim.core.lockstep import contiguous
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_lines
 from spmdsim.worlds.mpi.board import (
@@ -33,10 +36,16 @@ from spmdsim.worlds.mpi.board import (
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record, differences
-from spmdsim.worlds.mpi.lines import name, threads_in_calls, user_frame
+from spmdsim.worlds.mpi.lines import name, this_line, threads_in_calls, user_frame
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.check import Checker
+
+Run = Callable[[np.ndarray], np.ndarray]
+#: From what a call does, its number, after how many of them they are compared, what looks first, at errors, and compares.
+Noted = Callable[
+    [Run, int, int, "Callable[[int], None] | None", Callable[[BaseException], None], Callable[[], None]], Run
+]
 
 #: Calls after which a group's are compared, if nobody asked before.
 EVERY = 64
@@ -80,6 +89,7 @@ class Calls:
         "key",
         "kinds",
         "members",
+        "noted",
         "number",
         "others",
         "places",
@@ -108,7 +118,7 @@ class Calls:
         self._found: dict[int, int] = {}
         self._lock = Lock()  # the thread of ``waiting`` compares, too
         self._tensor_words = checker.tensor
-        self.begin, self.end = _noting(self, checker.world, strict)
+        self.begin, self.end, self.noted = _noting(self, checker.world, strict)
 
     def new(self, kind: int) -> bool:
         """Whether the group has not made this kind of call yet, as far as this rank remembers."""
@@ -279,32 +289,28 @@ class Calls:
         )
 
 
-def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int], Callable[[int], None]]:
-    """What notes that a call begins and that it ends; closures, since they are on the way of every call."""
+def _user_frame_above(under: FrameType) -> tuple[FrameType | None, CodeType | None, int, CodeType | None]:
+    """``user_frame``, and the code of the frame right below it, if that is the given one."""
+    frame, code, first = user_frame(under)
+    return frame, code, first, under.f_code if frame is under.f_back else None
+
+
+def _noting(
+    calls: Calls, world: Any, strict: bool
+) -> tuple[Callable[[int], int], Callable[[int], None], Noted]:
+    """What notes that a call begins, that it ends, and both around one that is made again and again."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
     clock, this_frame, last, told = time.monotonic_ns, sys._getframe, RING - 1, board.lines.get
     ends, begun, here = column(start, END, 0), start + BEGUN, board.inside(start)
     rows, row = column(start, 0, 0) * numbers.itemsize, COLUMNS * numbers.itemsize
     write = struct.Struct("qqqq").pack_into  # what agrees, the tensor, the line and the begin
-    below: CodeType | None = None
-    code, first = None, 0
 
     def begin(digest: int) -> int:
-        nonlocal below, code, first
-        frame: FrameType | None = this_frame(2)  # who called us is not the user
-        if frame is not None and frame.f_code is below and frame.f_back is not None:  # as the last time
-            frame = frame.f_back
-        if frame is not None and frame.f_code is not code:
-            frame, code, first = user_frame(under := this_frame(2))
-            below = under.f_code if frame is under.f_back else None
-        tensor, line = world.about, 0
-        if frame is not None:
-            line = told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
+        tensor, line, number = world.about, this_line(board, 2), calls.number
         if strict:
             words = board.words(board.me, digest)
             digest ^= number_of(source_lines())
             board.tell(digest, words or "")
-        number = calls.number
         write(numbers, rows + (number & last) * row, digest ^ tensor, tensor, line, clock())
         calls.number = numbers[begun] = number + 1
         numbers[INSIDE] = here  # the last one: else it would seem to wait in the call before
@@ -313,4 +319,48 @@ def _noting(calls: Calls, world: Any, strict: bool) -> tuple[Callable[[int], int
     def end(number: int) -> None:
         numbers[ends + (number & last) * COLUMNS] = clock()
 
-    return begin, end
+    def noted(
+        run: Run,
+        digest: int,
+        every: int,
+        look: Callable[[int], None] | None,
+        failed: Callable[[BaseException], None],
+        compare: Callable[[], None],
+    ) -> Run:
+        below: CodeType | None = None
+        code, first = None, 0
+
+        def checked(array: np.ndarray) -> np.ndarray:
+            """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
+            nonlocal below, code, first
+            frame: FrameType | None = this_frame(1)  # who called us is not the user
+            if frame is not None and frame.f_code is below:  # as the last time
+                frame = frame.f_back
+            if frame is not None and frame.f_code is not code:
+                frame, code, first, below = _user_frame_above(this_frame(1))
+            line = (
+                0
+                if frame is None
+                else told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
+            )
+            tensor, number = world.about, calls.number
+            write(numbers, rows + (number & last) * row, digest ^ tensor, tensor, line, clock())
+            calls.number = numbers[begun] = number + 1
+            numbers[INSIDE] = here
+            del frame
+            try:
+                if look is not None:
+                    look(number)
+                result = run(array if array.flags.c_contiguous else contiguous(array))
+            except BaseException as error:
+                end(number)
+                failed(error)
+                raise
+            now = numbers[ends + (number & last) * COLUMNS] = clock()
+            if now > calls.due or number % every == 0:
+                compare()
+            return result
+
+        return checked
+
+    return begin, end, noted

@@ -18,15 +18,13 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import COLUMNS, END, RING, Board, column
+from spmdsim.worlds.mpi.board import END, Board, column
 from spmdsim.worlds.mpi.boards import known_board
-from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls
+from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls, Run
 from spmdsim.worlds.mpi.counted import VENDOR
 from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.lines import this_line
 from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
-
-Run = Callable[[np.ndarray], np.ndarray]
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
 DEADLINE = 60.0
@@ -299,28 +297,20 @@ class Check:
         """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
         if self.checker.mode is True:
             return lambda array: self.run(run, contiguous(array))
-        calls, digest, begin, clock = self.calls, self.call.digest, self.calls.begin, time.monotonic_ns
-        numbers, ends, last = self.checker.board.numbers, column(calls.start, END, 0), RING - 1
-        compare, every = self.compare, 1 if self.call.nbytes >= LARGE else EVERY
+        large = self.call.nbytes >= LARGE
         fatal = VENDOR != "Open MPI" and self.call.nbytes >= FATAL
+        first = self._first_look if fatal else None
+        return self.calls.noted(
+            run, self.call.digest, 1 if large else EVERY, first, self._failed, self.compare
+        )
 
-        def checked(array: np.ndarray) -> np.ndarray:
-            number = begin(digest)
-            try:
-                if fatal and calls.unlike(number):
-                    self.checker.compare(calls)
-                result = run(array if array.flags.c_contiguous else contiguous(array))
-            except BaseException as error:
-                calls.end(number)
-                if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
-                    self.checker.compare(calls)
-                raise
-            now = numbers[ends + (number & last) * COLUMNS] = clock()  # as ``end``, without a call
-            if now > calls.due or number % every == 0:
-                compare()
-            return result
+    def _first_look(self, number: int) -> None:
+        if self.calls.unlike(number):
+            self.checker.compare(self.calls)
 
-        return checked
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
+            self.checker.compare(self.calls)
 
     def run(self, run: Callable[..., Any], *arrays: np.ndarray, ids: str = "") -> Any:
         """Note a call, compare it if it is new, and run it.
