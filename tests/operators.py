@@ -82,6 +82,18 @@ A, B = _normal(8, 7), _normal(7, 6, seed=1)
 ELEMENTS = _normal(8, 5), _normal(8, 5, seed=3)
 
 SAMPLES = [
+    Sample(
+        "cumulative_sum", ops.cumulative_sum, ops.cumulative_sum.op, (_normal(9, 4),), lambda x: x.cumsum(0),
+        {"dim": 0, "op": "sum", "backward": False},
+    ),
+    Sample(
+        "cumulative_sum_back", ops.cumulative_sum, ops.cumulative_sum.op, (_normal(4, 9),), lambda x: x[:, ::-1].cumsum(1)[:, ::-1],
+        {"dim": 1, "op": "sum", "backward": True},
+    ),
+    Sample(
+        "cumulative_prod", ops.cumulative_prod, ops.cumulative_prod.op, (np.where(_normal(9, 4) > -1, _normal(9, 4, seed=4), 0),),
+        lambda x: x.cumprod(0), {"dim": 0, "op": "prod", "backward": False},
+    ),
     Sample("matmul", ops.matmul, ops.matmul.op, (A, B), lambda a, b: a @ b),
     Sample("matmul_ta", ops.matmul, ops.matmul.op, (A.T.copy(), B), lambda a, b: a.T @ b, {"transpose_a": True}),
     Sample("matmul_tb", ops.matmul, ops.matmul.op, (A, B.T.copy()), lambda a, b: a @ b.T, {"transpose_b": True}),
@@ -314,9 +326,11 @@ class Composed:
     call: Callable[..., Any]
     operands: tuple[np.ndarray, ...]
     reference: Callable[..., Any]
+    differentiable: bool = True
 
 
 COMPOSED = [
+    Composed("diff", lambda x: ops.diff(x, 1, 2, prepend=1.5), (_normal(4, 7),), lambda x: np.diff(x, 2, 1, prepend=1.5)),
     Composed("flatten", ops.flatten, (_normal(4, 3, 2),), lambda x: x.reshape(4, 6)),
     Composed("linear", ops.linear, (A, B, _normal(6)), lambda x, w, b: x @ w + b),
     Composed("split", lambda x: ops.split(x, 3, 1)[1], (_normal(8, 6),), lambda x: x[:, 2:4]),

@@ -64,7 +64,7 @@ FUNCTIONS = [
 def _plain(sample: Sample) -> Sample:
     call = lambda *operands: sample.op(*operands, **sample.params)  # noqa: E731
     return _of(f"{sample.name}.op", call, sample.operands, sample.reference, graded=sample.graded,
-               differentiable=sample.differentiable and sample.op.vjp is not None)  # fmt: skip
+               differentiable=sample.differentiable and sample.op.has_gradient)  # fmt: skip
 
 
 KINDS = [

@@ -22,6 +22,7 @@ from spmdsim.core.bound import BoundRule
 from spmdsim.core.layout import Layout
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Context, Op, OutStrategy, ShardedOp
+from spmdsim.core.phases import Phase, run_phases, run_shapes
 from spmdsim.core.route import Route
 from spmdsim.core.strategy import Strategy
 from spmdsim.core.tape import MoveNode, OpNode
@@ -64,6 +65,7 @@ class Recipe:
         forward: the local function.
         vjp: the local gradient function, if the operator has a gradient.
         instead: what runs in the place of the local function, if the strategy of the result brings it.
+        phases: the collectives in the middle of the local function; None if it has none.
     """
 
     op: Op
@@ -79,6 +81,7 @@ class Recipe:
     forward: Callable[..., Any]
     vjp: Callable[..., Any] | None
     instead: Any = None
+    phases: tuple[Phase, ...] | None = None
     _contexts: dict[int, Context] = field(default_factory=dict)
 
     def context(self, rank: int) -> Context:
@@ -121,6 +124,9 @@ def make_recipe(
     plans = tuple(_route(meta, layout, world) for meta, layout in zip(metas, wanted))
     dtype = op.result_dtype(dtypes, params)
     layouts = bound.output_layouts(strategy)
+    if op.steps is not None:  # its own reductions are done on the way
+        passed = [(axis, reduction) for axis, _, reduction in strategy.passed]
+        layouts = tuple(layout.with_partial(passed) for layout in layouts)
     outputs = tuple(Meta.of(layout, shape, dtype) for layout, shape in zip(layouts, bound.output_shapes))
     out = None if sharding is None else sharding.out_strategy
     instead = out.instead(bound, wanted, layouts[0], params) if isinstance(out, OutStrategy) else None
@@ -129,13 +135,27 @@ def make_recipe(
     active = tuple(rank in strategy.mesh for rank in world.ranks)
     inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
     moves = any(p is not None for p in (*plans, *finals)) or instead is not None
-    plain = not moves and not op.contextual and all(active) and len(outputs) == 1
+    phases = None if op.steps is None else tuple(op.steps(bound, strategy, inputs, **params))
+    plain = not moves and not op.contextual and all(active) and len(outputs) == 1 and phases is None
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
     number = _number(op.name, *[(name, value) for name, value in params.items() if name not in op.varying])
     return Recipe(
-        op, number, bound, strategy, plans, inputs, outputs, finals, active, plain, forward, vjp, instead
+        op,
+        number,
+        bound,
+        strategy,
+        plans,
+        inputs,
+        outputs,
+        finals,
+        active,
+        plain,
+        forward,
+        vjp,
+        instead,
+        phases,
     )
 
 
@@ -317,10 +337,24 @@ def _bring(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
 
 
 def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+    if recipe.phases is not None:
+        world.about = world.derived_origin(recipe, moved)
     if not world.has_data:
+        run_shapes(recipe.phases or (), world)
+        world.about = 0
         return [_shapes(world, meta) for meta in recipe.outputs]
     lists = [t.held for t in moved]
-    if not recipe.op.contextual and all(recipe.active):
+    if recipe.phases is not None:
+        begun = [
+            _begin(recipe, rank, arrays, params) if active else None
+            for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
+        ]
+        ended = run_phases(recipe.phases, world, begun)
+        per_rank = [
+            _typed(recipe, end) if active else _outside(recipe) for active, end in zip(recipe.active, ended)
+        ]
+        world.about = 0
+    elif not recipe.op.contextual and all(recipe.active):
         per_rank = _distinct(recipe, lists, params)
     else:
         per_rank = [
@@ -332,9 +366,13 @@ def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[s
     return [list(column) for column in zip(*per_rank)]
 
 
-def _local(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
+def _begin(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
     head = (recipe.context(rank),) if recipe.op.contextual else ()
-    return _typed(recipe, recipe.forward(*head, *arrays, **params))
+    return recipe.forward(*head, *arrays, **params)
+
+
+def _local(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
+    return _typed(recipe, _begin(recipe, rank, arrays, params))
 
 
 def _typed(recipe: Recipe, result: Any) -> Any:
@@ -367,7 +405,7 @@ def _shapes(world: Any, meta: Meta) -> list[Any]:
 def _track(
     recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
 ) -> None:
-    if recipe.op.vjp is None or not elements.types.has_gradient(results[0].dtype):
+    if not recipe.op.has_gradient or not elements.types.has_gradient(results[0].dtype):
         return
     node = OpNode(recipe, operands, results, params)
     for k, result in enumerate(results):

@@ -1,6 +1,6 @@
 """The operator: one declaration, from which layouts, gradients and costs follow.
 
-Next: :mod:`spmdsim.core.apply`, how one is applied.
+Next: :mod:`spmdsim.core.phases`, local functions with collectives in their middle.
 """
 
 from __future__ import annotations
@@ -93,6 +93,12 @@ class Op:
         varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
         moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
             not become float32 for it.
+        steps: the collectives in the middle of the local function, in order, each with its element type:
+            ``(bound, strategy, inputs, **params) -> ((step, dtype), ...)``. The local function is a generator then: it
+            yields what its rank gives to each step and is sent what it gets; see :mod:`spmdsim.core.phases`. Its
+            results are complete.
+        adjoint: the gradient as operators on global tensors, ``(dys, operands, results, **params) -> gradients``,
+            where a local function of shards cannot say it.
     """
 
     name: str
@@ -105,6 +111,13 @@ class Op:
     saves_result: bool = False
     varying: tuple[str, ...] = ()
     moves: bool = False
+    steps: Callable[..., Sequence[tuple[Any, np.dtype]]] | None = None
+    adjoint: Callable[..., Sequence[Any]] | None = None
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its results have gradients that go on to its operands."""
+        return self.vjp is not None or self.adjoint is not None
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.core.apply.apply`. Several results are a tuple: :meth:`results`."""

@@ -99,6 +99,14 @@ def add_on(op: str, before: np.ndarray, own: np.ndarray, count: int | None) -> n
     return (total / count).astype(total.dtype) if op == "avg" and count is not None else total
 
 
+def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """For each of equally shaped arrays, the reduction of those before it; of none, the reduction's identity."""
+    found = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
+    for part in parts[:-1]:
+        found.append(fold(op, [found[-1], part]) if len(found) > 1 else part)
+    return found
+
+
 def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
     """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
     made: dict[int, Any] = {}

@@ -20,7 +20,8 @@ from spmdsim.core.layout import Bounds, Layout
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
-#: is pending: one rank adds an element up, and sends it on. Worlds outside of core run those that core does not.
+#: is pending: one rank adds an element up, and sends it on. In an ``exclusive_scan`` each rank gets the reduction of
+#: what those before it in the group hold. Worlds outside of core run those that core does not.
 STEP_COLLECTIVES = (
     "slice",
     "fill",
@@ -31,6 +32,7 @@ STEP_COLLECTIVES = (
     "reduce_scatter",
     "exchange",
     "reduce_exchange",
+    "exclusive_scan",
 )
 
 #: The steps in which nothing is sent.

@@ -99,6 +99,8 @@ class OpNode(Node):
                 for pending, layout in zip(gradients, recipe.duals)
             ]
             wanted = [operand.requires_grad for operand in self.operands]
+            if recipe.op.adjoint is not None:
+                return self._adjoint(dys, wanted)
             metas = [meta if w else None for meta, w in zip(recipe.gradients, wanted)]
             if recipe.instead is not None and recipe.instead.taken is not None:
                 shards: list[Any] = recipe.instead.pull(recipe, self.operands, dys[0])
@@ -117,6 +119,14 @@ class OpNode(Node):
             else [kind(world, meta, arrays, origin=origin(recipe, known, k + 1) if world.compares else 0)]
             for k, (meta, arrays) in enumerate(zip(metas, shards))
         ]
+
+    def _adjoint(self, dys: list[Tensor | None], wanted: list[bool]) -> list[Pending]:
+        """The gradients by operators on global tensors."""
+        kind, op = type(self.operands[0]), self.recipe.op
+        operands = [operand.detach() for operand in self.operands]
+        results = [kind(world, meta, shards) for (world, meta), shards in zip(self.results, self.saved or ())]
+        gradients = op.adjoint(dys, operands, results, **self.params)  # type: ignore[misc]
+        return [[g] if w and g is not None else [] for g, w in zip(gradients, wanted)]
 
     def _local(self, dys: list[Tensor | None], wanted: list[bool]) -> list[list[Any] | None]:
         recipe, world = self.recipe, self.results[0][0]

@@ -70,6 +70,7 @@ from spmdsim.ops.normalise import cross_entropy, layer_norm, log_softmax, softma
 from spmdsim.ops.norms import l2_normalize, rms_norm
 from spmdsim.ops.order import argmax, argmin
 from spmdsim.ops.reduce import all, any, max, mean, min, prod, sum
+from spmdsim.ops.scans import cumulative_prod, cumulative_sum, diff
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, transpose
 from spmdsim.ops.slicing import concat, pad, slice_, split
 from spmdsim.ops.spread import std, var
@@ -91,6 +92,9 @@ __all__ = [
     "concat",
     "cos",
     "cross_entropy",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
     "divide",
     "dropout",
     "einsum",

@@ -28,6 +28,7 @@ from spmdsim.redistribution.exchange.exchange_volume import ExchangeVolume, busi
 from spmdsim.redistribution.exchange.few_ranks import FewVolume
 from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import shares
+from spmdsim.redistribution.exclusive_scan import ScanStep
 from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step_counts import sent_nbytes
 
@@ -121,6 +122,8 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
         return received, model.seconds("exchange", members, nbytes, messages=step_messages(step))
     received = most_received(step)
     members = step.src.mesh.axis_size(*step.axes)
+    if isinstance(step, ScanStep):  # as many rounds as messages pass on what the ranks before hold
+        return received, model.seconds("exchange", members, received * itemsize, messages=step_messages(step))
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
 
 
@@ -136,6 +139,8 @@ def step_messages(step: Step) -> int:
     if step.collective == "reduce_exchange":
         return most_messages(step.src, step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
+    if isinstance(step, ScanStep):
+        return (members - 1).bit_length()
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
 
 
@@ -216,6 +221,8 @@ def most_received(step: Step) -> int:
     mesh, shape = step.src.mesh, step.shape
     members = mesh.axis_size(*step.axes)
     biggest = largest(step.dst, shape)
+    if isinstance(step, ScanStep):
+        return biggest if members > 1 else 0
     if step.collective in ("all_reduce", "reduce_scatter"):
         return int(reduction_elements(step.collective, members, biggest))
     if step.src.is_even(shape) and step.dst.is_even(shape):

@@ -12,7 +12,7 @@ from spmdsim.core.tensor import Tensor, follow
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import planner
 from spmdsim.redistribution.planner import Plan
-from spmdsim.worlds.base import FastPath
+from spmdsim.worlds.programs import FastPath
 
 T = TypeVar("T", bound=Tensor)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
 from spmdsim.layout.element_type import element_type
+from spmdsim.redistribution.exclusive_scan import ScanStep
+from spmdsim.redistribution.parts import PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
 
@@ -140,8 +142,11 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
     if step.collective in LOCAL_STEPS:
         return []
-    if isinstance(step, RowStep):
+    if isinstance(step, (RowStep, PartsStep)):
         return step.expected(rank)
+    if isinstance(step, ScanStep):
+        before = step.neighbours(rank)[0]
+        return [] if before is None else [(before, step.held(rank))]
     if step.to_shape is not None:
         numbered = flat_receives(step.src, step.dst, step.shape, step.to_shape, rank)
         return [(t.peer, t.count) for t in numbered]

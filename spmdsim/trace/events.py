@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.layout.element_type import element_type
+from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN
 from spmdsim.redistribution.step_counts import reduced_block, sent_nbytes
 
 #: How the way begins of results that ranks share in memory.
@@ -92,7 +93,7 @@ class CollectiveEvent:
         """
         reduces, others = self.collective == "all_reduce", self.group_size - 1
         itemsize = element_type(self.dtype).itemsize
-        if reduces and self.way == "Allgather":
+        if (reduces or self.collective == EXCLUSIVE_SCAN) and self.way == "Allgather":
             held = (math.prod(self.step.dst.local_shape(self.step.shape, rank)) for rank in self.ranks)
             return tuple(others * count * itemsize for count in held)
         if not self.way.startswith(SHARED_MEMORY):

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from spmdsim.bounded import Bounded
@@ -18,7 +18,8 @@ from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
-from spmdsim.trace.events import Asked, CollectiveEvent, group_size, received_counts, sent_counts
+from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
+from spmdsim.worlds.programs import Moved, StepProgram, forget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from spmdsim.core.apply import Recipe
     from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
-    from spmdsim.redistribution.planner import Plan
+    from spmdsim.redistribution.parts import Parts, PartsStep
     from spmdsim.redistribution.sparse_lookup import RowStep
     from spmdsim.worlds.local_lookup import Peers
 
@@ -39,52 +40,6 @@ ORIGINS = (1 << 61) - 1
 
 RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
-
-
-class StepProgram:
-    """A step as a process with one rank runs it.
-
-    Attributes:
-        run: from its shard before to the one after; None until that was derived, and when it is forgotten.
-    """
-
-    run: Callable[[Any], Any] | None = None
-
-    def free(self) -> None:
-        """Give back what it holds; whoever still has it finds nothing to run."""
-        self.run = None
-
-
-class FastPath(NamedTuple):
-    """A redistribution that was done before.
-
-    Args:
-        layout: the layout that was asked for.
-        route: its plan.
-        meta: of the tensor after.
-        program: its only step as this process runs it, if there is nothing more to do.
-    """
-
-    layout: Layout
-    route: Plan
-    meta: Meta
-    program: StepProgram | None
-
-
-class Moved(NamedTuple):
-    """What a step moved.
-
-    Args:
-        received: bytes that each owned rank received from others.
-        sent: bytes that each sent.
-        way: the calls that it became, if any.
-        library: bytes that the library's algorithm moved, where it chose one.
-    """
-
-    received: Sequence[int]
-    sent: Sequence[int]
-    way: str = ""
-    library: Asked | None = None
 
 
 class World(world.World):
@@ -212,11 +167,40 @@ class World(world.World):
         """
         start = time.perf_counter()
         results, peers = self._run_rows(step, ids, values)
+        self._emit_peers(step, values[0].dtype, start, peers)
+        return results
+
+    def run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> list[Any]:
+        """Send each member of a group a part of any length.
+
+        Args:
+            step: the group, and the layout of the tensor that all parts are of.
+            dtype: the parts' type.
+            given: what each owned rank gives and takes; None outside of the mesh, and in a world without data.
+
+        Returns:
+            For each owned rank, one array from each member of its group.
+        """
+        start = time.perf_counter()
+        self.check_mesh(step.src.mesh)
+        results, peers = self._run_parts(step, dtype, given)
+        self._emit_peers(step, dtype, start, peers)
+        return results
+
+    @abstractmethod
+    def _run_parts(
+        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
+    ) -> tuple[list[Any], list[Peers]]:
+        """Send parts: what came, and per owned rank the elements received from each other rank."""
+
+    def _emit_peers(
+        self, step: RowStep | PartsStep, dtype: np.dtype, start: float, peers: Sequence[Peers]
+    ) -> None:
+        """Tell who records of a step of which data said what it moves."""
         if recorder.recording():
             planned = tuple(sum(count for _, count in some) for some in peers)
-            moved = self._moved_rows(step, values[0].dtype, planned, peers)
-            self._event(step, values[0].dtype, None, start, planned, moved, peers=tuple(peers))
-        return results
+            moved = self._moved_rows(step, dtype, planned, peers)
+            self._event(step, dtype, None, start, planned, moved, peers=tuple(peers))
 
     @abstractmethod
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
@@ -289,7 +273,7 @@ class World(world.World):
         return Moved([count * size for count in received], [count * size for count in sent])
 
     def _moved_rows(
-        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+        self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
         """The same for a step of rows, of which ``planned`` and ``peers`` say what each owned rank received."""
         sent = dict.fromkeys(self.ranks, 0)
@@ -396,12 +380,6 @@ def _check_names(everywhere: str | None, chosen: Mapping[str, str | None]) -> No
             from spmdsim.worlds.emulated import check_name
 
             check_name(str(name), collectives)
-
-
-def forget(entry: Any) -> None:
-    """Give back what a program holds."""
-    if isinstance(entry, StepProgram):
-        entry.free()
 
 
 class Restore:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from spmdsim.core.step import Step
+from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_lookup import Peers
@@ -44,6 +47,11 @@ class Intercepted(World):
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
         """Run a step of rows in the other world; see :meth:`World.run_rows`."""
         return self._passed(step, values, lambda given: self.inner.run_rows(step, ids, given))
+
+    def _run_parts(
+        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
+    ) -> tuple[list[Any], list[Peers]]:
+        return self.inner._run_parts(step, dtype, given)
 
     def _passed(self, step: Step, shards: list[Any], run: Callable[[list[Any]], list[Any]]) -> list[Any]:
         return self.hook("after", step, run(self.hook("before", step, shards)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from spmdsim.core import lockstep
 from spmdsim.core.lockstep import Program, Shards, contiguous
-from spmdsim.core.reductions import add_on, add_up, check_reduce
+from spmdsim.core.reductions import add_on, add_up, check_reduce, scanned
 from spmdsim.core.step import Step, within
+from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
+from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import RANKS_VARIABLE, World
@@ -80,6 +83,21 @@ def _summing(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
+def _scanning(step: Step, dtype: np.dtype) -> Program:
+    """Every group's arrays reduced one after the other, in the order of the group."""
+    assert isinstance(step, ScanStep)
+    op = check_reduce(step.op, dtype)
+    groups = [step.order(members[0]) for members in step.src.mesh.groups(*step.axes)]
+
+    def run(shards: Shards, results: Shards) -> None:
+        for members in groups:
+            before = scanned(op, [shards[rank] for rank in members])
+            for rank, array in zip(members, before):
+                results[rank] = array
+
+    return run
+
+
 def _reshapes(step: Step, dtype: np.dtype) -> Program:
     jobs = [(rank, reshaping(step, rank)) for rank in step.src.mesh.rank_list]
 
@@ -129,6 +147,7 @@ class LockStep(World, lockstep.LockStep):
         "reshape": _reshapes,
         "exchange": _exchange,
         "reduce_exchange": _summing,
+        EXCLUSIVE_SCAN: _scanning,
     }
 
     def __init__(self, size: int = 1) -> None:
@@ -142,6 +161,24 @@ class LockStep(World, lockstep.LockStep):
         self.check_mesh(step.src.mesh)
         run = return_all_rows if step.goes_back else run_all_rows
         return run(step, ids, values)
+
+    def _run_parts(
+        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
+    ) -> tuple[Shards, list[Peers]]:
+        results: Shards = []
+        peers: list[Peers] = []
+        for rank, mine in enumerate(given):
+            if mine is None:
+                results.append(None)
+                peers.append(())
+                continue
+            members = step.group(rank)
+            me, all_of = members.index(rank), [given[member] for member in members]
+            results.append([part.arrays[me] for part in all_of if part is not None])
+            peers.append(
+                tuple((m, len(part)) for m, part in zip(members, results[-1]) if m != rank and len(part))
+            )
+        return results, peers
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
         """Every group's schedule, all its ranks in this process."""

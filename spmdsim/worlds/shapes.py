@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
+from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.worlds.base import Moved, World
+from spmdsim.worlds.base import World
 from spmdsim.worlds.local_lookup import Peers, check_shards
+from spmdsim.worlds.programs import Moved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,8 +91,13 @@ class ShapeOnly(World):
         shape = step.held_shape(0) if step.goes_back else step.dst.local_shape(step.shape, 0)
         return [ShapeArray(shape, values[0].dtype)], [peers]
 
+    def _run_parts(
+        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
+    ) -> tuple[list[Any], list[Peers]]:
+        return [None], [tuple((peer, count) for peer, count in step.expected(0) if peer != 0)]
+
     def _moved_rows(
-        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+        self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
         return Moved([count * dtype.itemsize for count in planned], [step.expected_sent(0) * dtype.itemsize])
 

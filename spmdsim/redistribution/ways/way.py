@@ -14,6 +14,7 @@ import numpy as np
 from spmdsim.core.step import LOCAL_STEPS, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
+from spmdsim.redistribution.exclusive_scan import ScanStep
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
@@ -77,6 +78,8 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
         return Way("summed", scratch(step.src, step.dst, step.shape, rank) * dtype.itemsize)
     if step.collective in ("all_reduce", "reduce_scatter"):
         return _reducing(step, rank, dtype, tuning, count)
+    if isinstance(step, ScanStep):
+        return _scanning(step, rank, dtype, tuning, count)
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
         return Way("same", fresh=False)
@@ -177,6 +180,17 @@ def _reducing(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
         layout = blocks(step, members, rank)
         return replace(_scattering(step.op, dtype, layout, len(members), tuning, count), blocks=layout)
     return _reducing_all(step.op, dtype, math.prod(shape), len(members), tuning, count)
+
+
+def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
+    """The arrays of all to all where they are few, or not in the order of the ranks, or MPI cannot add them."""
+    order, nbytes = step.order(rank), step.held(rank) * dtype.itemsize
+    if len(order) == 1:
+        return Way("identity")
+    large = nbytes * len(order) > tuning.gather_reduce and step.held(rank) <= count
+    if large and in_library(step.op, dtype) and order == tuple(sorted(order)):
+        return Way("scan")
+    return Way("scan gathered", nbytes * len(order))
 
 
 def _reducing_all(op: str | None, dtype: np.dtype, held: int, size: int, tuning: Tuning, count: int) -> Way:

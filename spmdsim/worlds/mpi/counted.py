@@ -169,6 +169,14 @@ class Counted(MPI.Intracomm):
             self.tally.moved("Bcast", 0 if sends else nbytes, (size - 1) * nbytes if sends else 0)
         super().Bcast(buf, root)
 
+    def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Counted as what each rank but the first has to receive."""
+        if recorder.open_traces:
+            rank, size = self.rank_size
+            nbytes = _nbytes(recvbuf)
+            self.tally.moved("Exscan", nbytes if rank else 0, nbytes if rank < size - 1 else 0)
+        super().Exscan(sendbuf, recvbuf, op)
+
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """A message."""
         if tag in _PURPOSES:

@@ -12,7 +12,6 @@ from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
-from spmdsim.worlds.base import StepProgram
 from spmdsim.worlds.local_lookup import Peers, check_shards
 from spmdsim.worlds.mpi.check import Call, Check, Checker
 from spmdsim.worlds.mpi.comms import Comms
@@ -20,6 +19,7 @@ from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.lookup_messages import RowExchange
 from spmdsim.worlds.mpi.shared import Shared
+from spmdsim.worlds.programs import StepProgram
 
 
 class RowProgram(StepProgram):

@@ -19,13 +19,15 @@ from spmdsim.core.lockstep import contiguous, slicing
 from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError
+from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
+from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import threshold, tuning
 from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
-from spmdsim.worlds.base import Moved, StepProgram, World, forget
+from spmdsim.worlds.base import World
 from spmdsim.worlds.local_lookup import Peers
 from spmdsim.worlds.local_steps import filling, in_order
 from spmdsim.worlds.mpi import datatypes
@@ -34,9 +36,10 @@ from spmdsim.worlds.mpi.boards import board_of
 from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds, making, members_of
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
-from spmdsim.worlds.mpi.fingerprint import check_mode
+from spmdsim.worlds.mpi.fingerprint import Record, check_mode, digest
 from spmdsim.worlds.mpi.leaving import at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
+from spmdsim.worlds.mpi.phase_messages import scan, send_parts
 from spmdsim.worlds.mpi.place import broadcast, place
 from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
@@ -44,6 +47,7 @@ from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.start import agreed
 from spmdsim.worlds.mpi.summing import sum_directly
+from spmdsim.worlds.programs import Moved, StepProgram, forget
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -204,6 +208,25 @@ class MPIWorld(World):
         result, peers = self._rows.run(step, ids[0], values[0], self.replicated == SHARED)
         return [result], [peers]
 
+    def _run_parts(
+        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
+    ) -> tuple[list[Any], list[Peers]]:
+        self._tally.begin()
+        if given[0] is None:
+            return [None], [()]
+        order = step.group(self.rank)
+        members = tuple(sorted(order))
+        compared: AbstractContextManager[None] = nullcontext()
+        if self._checker is not None and len(members) > 1:
+            known = self.cache.get((step, dtype))
+            if known is None:
+                record = Record.of(step, dtype.name, None)
+                call = Call(record, members, digest(step, dtype.name, None))
+                known = self.cache[step, dtype] = self._checker.of(call)
+            compared = known.inside()
+        with compared:
+            return send_parts(self._comms.of(members), order, self.rank, dtype, given[0])
+
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> RankProgram:
         self.check_step(step)
         program = RankProgram(step, step.src.local_shape(step.shape, self.rank))
@@ -230,7 +253,7 @@ class MPIWorld(World):
         way = way_of(step, self.rank, dtype, self.tuning, datatypes.MAX_COUNT)
         if way.name == "nothing":
             return _nothing(step, dtype), []
-        if step.collective in ("all_reduce", "reduce_scatter"):
+        if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
             check_reduce(step.op, dtype)
         if way.name == "slice":
             return slicing(step, self.rank), []
@@ -247,6 +270,8 @@ class MPIWorld(World):
             return place_numbered(exchange, self._comms.of(members), members, dtype), []
         if way.name == "summed":
             return sum_directly(step, self.rank, self._comms.of(members), members, dtype), []
+        if isinstance(step, ScanStep):
+            return scan(step, self._group(step)[1], dtype, way), []
         if way.traffic is None:
             return self._reducing(step, dtype, way), []
         comm = self._comms.of(way.traffic.members)
@@ -274,7 +299,7 @@ class MPIWorld(World):
         return Moved((tally.data.received,), (tally.data.sent,), tally.way(), tally.by_library())
 
     def _moved_rows(
-        self, step: RowStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+        self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
         return self._moved(step, dtype, None)
 

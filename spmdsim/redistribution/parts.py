@@ -1,0 +1,84 @@
+"""Parts of any length from each rank of a group to each: the step of algorithms that sort, select and look up.
+
+How much goes where depends on data, so it is known when the step runs, to both sides: who takes says how long the parts
+are. What can be said beforehand is an expectation, for values that lie evenly, and a bound: no rank receives more than it
+holds afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.core.layout import Layout
+from spmdsim.core.step import Step
+
+#: What it is called in traces and agreements.
+EXCHANGE_PARTS = "exchange_parts"
+
+
+class Parts(NamedTuple):
+    """What a rank gives to the members of its group, in the group's order.
+
+    Args:
+        arrays: one of one dim for each member.
+        counts: how many elements come from each.
+    """
+
+    arrays: Sequence[np.ndarray]
+    counts: Sequence[int]
+
+
+@dataclass(frozen=True)
+class PartsStep(Step):
+    """Parts of any length to each member of a group, which together hold a tensor laid out as ``dst`` afterwards.
+
+    Args:
+        times: how many values there are for each element of that tensor.
+    """
+
+    times: int = field(default=1, kw_only=True)
+
+    @property
+    def ragged(self) -> bool:
+        """Its parts have any lengths."""
+        return True
+
+    def expected(self, rank: int) -> list[tuple[int, int]]:
+        """For each member of the group, the elements that ``rank`` expects from it, if values lie evenly."""
+        if rank not in self.src.mesh:
+            return []
+        members = self.group(rank)
+        held = [_volume(self.src, self.shape, member) for member in members]
+        mine, total = _volume(self.dst, self.shape, rank), sum(held)
+        return [
+            (m, self.times * round(mine * part / total) if total else 0) for m, part in zip(members, held)
+        ]
+
+    def expected_sent(self, rank: int) -> int:
+        """Elements that ``rank`` expects to send to others."""
+        others = (member for member in self.group(rank) if member != rank)
+        return sum(count for member in others for peer, count in self.expected(member) if peer == rank)
+
+    def nbytes(self, rank: int, itemsize: int) -> int:
+        """Bytes ``rank`` expects to receive."""
+        return itemsize * sum(count for peer, count in self.expected(rank) if peer != rank)
+
+    def most(self, rank: int) -> int:
+        """Elements that ``rank`` receives at most, whatever the values."""
+        return self.times * _volume(self.dst, self.shape, rank) if rank in self.dst.mesh else 0
+
+
+def parts_step(layout: Layout, axes: tuple[str, ...], shape: Sequence[int], times: int = 1) -> PartsStep:
+    """The step from and to a layout, over axes that split a dim of it."""
+    return PartsStep(EXCHANGE_PARTS, axes, layout, layout, tuple(shape), times=times)
+
+
+@lru_cache(maxsize=4096)
+def _volume(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
+    return math.prod(layout.local_shape(shape, rank))

@@ -1,0 +1,65 @@
+"""What worlds keep of steps and redistributions that ran before, and what a step moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spmdsim.trace.events import Asked
+
+if TYPE_CHECKING:
+    from spmdsim.core import Layout
+    from spmdsim.core.meta import Meta
+    from spmdsim.redistribution.planner import Plan
+
+
+class StepProgram:
+    """A step as a process with one rank runs it.
+
+    Attributes:
+        run: from its shard before to the one after; None until that was derived, and when it is forgotten.
+    """
+
+    run: Callable[[Any], Any] | None = None
+
+    def free(self) -> None:
+        """Give back what it holds; whoever still has it finds nothing to run."""
+        self.run = None
+
+
+class FastPath(NamedTuple):
+    """A redistribution that was done before.
+
+    Args:
+        layout: the layout that was asked for.
+        route: its plan.
+        meta: of the tensor after.
+        program: its only step as this process runs it, if there is nothing more to do.
+    """
+
+    layout: Layout
+    route: Plan
+    meta: Meta
+    program: StepProgram | None
+
+
+class Moved(NamedTuple):
+    """What a step moved.
+
+    Args:
+        received: bytes that each owned rank received from others.
+        sent: bytes that each sent.
+        way: the calls that it became, if any.
+        library: bytes that the library's algorithm moved, where it chose one.
+    """
+
+    received: Sequence[int]
+    sent: Sequence[int]
+    way: str = ""
+    library: Asked | None = None
+
+
+def forget(entry: Any) -> None:
+    """Give back what a program holds."""
+    if isinstance(entry, StepProgram):
+        entry.free()

@@ -1,0 +1,150 @@
+"""Running sums and products over split dims: values, gradients, one exclusive scan, and its bytes in all worlds."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim import Mesh, Tensor, ops
+from spmdsim.core import Layout
+from spmdsim.errors import RuleError
+from spmdsim.trace import record
+from spmdsim.worlds import ShapeOnly
+
+SHAPES = [(13, 3), (3, 2), (8, 1), (0, 2), (1, 4)]
+
+
+def layouts(size: int, ndim: int = 2) -> list[Layout]:
+    """Split, replicated, nested in both orders, turned ranks, and a subset of the ranks."""
+    if size == 1:
+        return [Mesh((1,), ("x",))(*[None] * ndim)]
+    line = Mesh((size,), ("x",), ranks=range(size)[::-1])
+    found = [line("x", *[None] * (ndim - 1)), line(*[None] * ndim), line(*[None] * (ndim - 1), "x")]
+    found.append(Mesh((size - 1,), ("x",), ranks=range(1, size))("x", *[None] * (ndim - 1)))
+    if size % 2 == 0:
+        grid = Mesh((2, size // 2), ("a", "b"))
+        rest = [None] * (ndim - 1)
+        found += [grid(("b", "a"), *rest), grid("b", *rest), grid("b", *rest, partial="a")]
+    return found
+
+
+def given(array: np.ndarray, layout: Layout, world) -> Tensor:
+    return Tensor.from_global(array, layout, world)
+
+
+@pytest.mark.ranks(1, 3, 4, 8)
+def test_numpy_s_running_sums_and_products(world):
+    rng = np.random.default_rng(0)
+    for shape in SHAPES:
+        for dtype in ("float64", "int8", "uint8", "bool", "complex64"):
+            x = rng.integers(-3, 4, shape).astype(dtype)
+            for layout in layouts(world.size):
+                if layout.partial and dtype == "bool":
+                    continue
+                for dim in (0, -1):
+                    got = ops.cumulative_sum(given(x, layout, world), dim)
+                    assert got.layout == layout or layout.partial
+                    expected = np.cumsum(x, dim)
+                    assert got.dtype == expected.dtype
+                    np.testing.assert_array_equal(got.full(), expected)
+                    product = ops.cumulative_prod(given(x, layout.reduced, world), dim)
+                    np.testing.assert_array_equal(product.full(), np.cumprod(x, dim))
+
+
+@pytest.mark.ranks(4)
+def test_where_running_sums_begin_and_in_which_type(world):
+    x = np.arange(10, dtype="float32").reshape(5, 2)
+    for layout in layouts(4):
+        got = ops.cumulative_sum(
+            given(x, layout.reduced, world), axis=0, dtype="float64", include_initial=True
+        )
+        np.testing.assert_array_equal(got.full(), np.r_[np.zeros((1, 2)), np.cumsum(x, 0)])
+        assert got.dtype == np.float64
+        ones = ops.cumulative_prod(given(x, layout.reduced, world), 1, include_initial=True)
+        np.testing.assert_array_equal(ones.full(), np.c_[np.ones(5), np.cumprod(x, 1)])
+
+
+@pytest.mark.ranks(4)
+def test_sums_of_16_bits_are_carried_on_in_32(world):
+    """4096 ones of bfloat16: each rank's total is a number of that type, but not all running sums of it are."""
+    x = np.ones(4096, ml_dtypes.bfloat16)
+    got = ops.cumulative_sum(given(x, Mesh((4,), ("x",))("x"), world))
+    assert got.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(got.full(), np.arange(1, 4097, dtype="f4").astype(ml_dtypes.bfloat16))
+
+
+@pytest.mark.ranks(8)
+def test_one_exclusive_scan_and_its_bytes(world):
+    """Every rank but the first receives one row; the world of shapes says the same of rank 0's neighbour."""
+    mesh, x = Mesh((2, 4), ("a", "b")), np.arange(19.0 * 5).reshape(19, 5)
+    for axes, first in ((("a", "b"), 0), (("b", "a"), 0)):
+        with record() as trace:
+            ops.cumulative_sum(given(x, mesh(axes, None), world), 0)
+        assert trace.counts() == {"exclusive_scan": 1}
+        (event,) = trace.collectives
+        for rank, planned in zip(event.ranks, event.planned):
+            assert planned == (0 if rank == first else 5 * 8)
+        last = mesh.group(0, *axes)[-1]
+        if event.way == "":
+            assert dict(zip(event.ranks, event.sent)) == {r: 0 if r == last else 40 for r in range(8)}
+        assert event.nbytes == event.due
+        with record() as predicted:
+            ops.cumulative_sum(given(x, mesh(axes, None), ShapeOnly(8)), 0)
+        assert predicted.collectives[0].step == event.step
+    with record() as trace:
+        ops.cumulative_sum(given(x, mesh(None, "b"), world), 0)
+    assert trace.counts() == {}
+
+
+@pytest.mark.ranks(4)
+def test_large_totals_go_from_rank_to_rank(world):
+    """Which MPI's own scan does, in the order of the ranks; the other way round all are gathered."""
+    x = np.arange(8 * 40_000).reshape(8, -1) % 1000
+    mesh = Mesh((4,), ("x",))
+    with record() as trace:
+        got = ops.cumulative_sum(given(x, mesh("x", None), world), 0)
+    np.testing.assert_array_equal(got.full(), np.cumsum(x, 0))
+    (event,) = trace.collectives
+    assert event.way in ("", "Exscan")
+    assert event.nbytes == event.planned
+
+
+@pytest.mark.ranks(2, 4)
+def test_gradients_of_products_with_zeros(world):
+    """Against the derivative by a step in the imaginary direction, which has no rounding error of its own."""
+    rng = np.random.default_rng(1)
+    for x in (np.array([1.5, 2, -3, 0.5, 4]), np.array([1.5, 0, 2, 0, 3, 0.5]), np.array([0.0, 1, 2])):
+        dy = rng.normal(size=x.shape)
+        expected = [
+            (dy * np.cumprod(x + 1e-30j * np.eye(len(x))[k])).sum().imag / 1e-30 for k in range(len(x))
+        ]
+        for layout in layouts(world.size, 1):
+            t = Tensor.from_global(x, layout.reduced, world, requires_grad=True)
+            ops.cumulative_prod(t).backward(given(dy, Layout.replicated(layout.mesh, 1), world))
+            assert t.grad.layout == t.layout
+            np.testing.assert_allclose(t.grad.full(), expected, rtol=1e-12)
+
+
+@pytest.mark.ranks(4)
+def test_differences(world):
+    x = np.random.default_rng(2).integers(-9, 9, (7, 5))
+    for layout in layouts(4):
+        t = given(x, layout, world)
+        for dim, n in ((0, 1), (1, 3), (0, 7), (0, 9), (1, 0)):
+            np.testing.assert_array_equal(ops.diff(t, dim, n).full(), np.diff(x, n, dim))
+        ends = {"prepend": x[:2], "append": 3}
+        np.testing.assert_array_equal(ops.diff(t, axis=0, **ends).full(), np.diff(x, axis=0, **ends))
+        odd = given(x > 0, layout.reduced, world)
+        np.testing.assert_array_equal(ops.diff(odd, 0).full(), np.diff(x > 0, axis=0))
+
+
+@pytest.mark.ranks(2)
+def test_what_cannot_be_scanned(world):
+    x = given(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
+    with pytest.raises(RuleError, match="cumulative_sum of a tensor of 2 dims needs the dim to go along"):
+        ops.cumulative_sum(x)
+    with pytest.raises(RuleError, match="dim 2 is out of range for a tensor of 2 dims"):
+        ops.cumulative_prod(x, 2)
+    with pytest.raises(RuleError, match="any number of times from 0 on, but got -1"):
+        ops.diff(x, n=-1)
