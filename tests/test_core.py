@@ -146,7 +146,7 @@ for name in "spmdsim.layout", "spmdsim.tensor", "spmdsim.worlds", "mpi4py":
 #: The way through core, from where each file says which one comes next.
 ORDER = (
     *("step", "route", "elements", "reductions", "world", "lockstep"),
-    *("meta", "tensor", "operator", "apply", "tape"),
+    *("meta", "tensor", "operator", "phases", "apply", "tape"),
 )
 
 
