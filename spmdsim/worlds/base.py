@@ -19,6 +19,7 @@ from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
+from spmdsim.worlds.programs import FastPath as FastPath
 from spmdsim.worlds.programs import Moved, StepProgram, forget
 
 if TYPE_CHECKING:
