@@ -34,6 +34,7 @@ ELSEWHERE = {
     "scripts/test.sh": "runs these tests",
     "pip install '.[all]'": "installs",
     ". .venv-openmpi/bin/activate": "enters the environment that these tests run in",
+    "spmdsim explore": "writes a file, for some seconds: test_explore_page.py",
     "mpirun -n 8 python -m spmdsim run": "the main job: test_cli_run.py",
     "spmdsim launch -n 2 -m spmdsim collective calibrate -o machine.json": "measures a minute: test_cost_calibrate.py",
 }

@@ -29,6 +29,7 @@ COMMANDS: Registry[str] = Registry(
         "collective": "see, verify, price and run collective algorithms",
         "simulate": "run an mpi4py script on virtual ranks and name its mistakes",
         "search": "find the best layouts for a network",
+        "explore": "write a page to play with: layouts, redistributions, collectives, a search",
         "doctor": "look at MPI, BLAS and this machine, and say what is wrong",
     },
 )

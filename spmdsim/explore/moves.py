@@ -1,0 +1,113 @@
+"""Redistributions, for the page: every pair of layouts on offer, its plan, and who sends which box to whom in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from spmdsim.core import Bounds, Layout, Mesh
+from spmdsim.core.step import LOCAL_STEPS, Step, overlap
+from spmdsim.explore.offer import Shape, layouts_of
+from spmdsim.explore.placements import boxes, layout_key
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.exchange.direct import receives
+from spmdsim.redistribution.exchange.direct_reduction import parts
+
+
+class SentBox(NamedTuple):
+    """One box on its way."""
+
+    sender: int
+    receiver: int
+    box: Bounds
+
+
+def sent_boxes(step: Step) -> list[SentBox]:
+    """Who sends which box of the global tensor to whom in a step, by receiver.
+
+    In an all_reduce every member's whole box is one, as it takes part: how many bytes travel says ``Step.nbytes``.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2,), ("x",))
+    >>> step, = plan(mesh("x"), mesh(None), (4,)).steps
+    >>> sent_boxes(step)[0]
+    SentBox(sender=1, receiver=0, box=((2, 4),))
+    """
+    if step.collective in LOCAL_STEPS:
+        return []
+    if step.collective == "reduce_exchange":
+        return [
+            SentBox(*hop, part.box)
+            for part in parts(step.src, step.dst, step.shape)
+            for hop in (*part.contributions, *part.passed, *part.results)
+        ]
+    return [one for rank in sorted(step.dst.mesh.rank_list) for one in _received(step, rank)]
+
+
+def _received(step: Step, rank: int) -> Iterator[SentBox]:
+    if step.collective == "exchange":
+        for got in receives(step.src, step.dst, step.shape, rank):
+            if got.peer != rank:
+                yield SentBox(got.peer, rank, got.box)
+        return
+    target = step.dst.bounds(step.shape, rank)
+    for member in step.group(rank):
+        box = overlap(step.src.bounds(step.shape, member), target)
+        if member != rank and box is not None:
+            yield SentBox(member, rank, box)
+
+
+class MoveTable:
+    """The plans between all layouts on offer of one mesh and shape, each layout, step and box once."""
+
+    def __init__(self, mesh: Mesh, shape: Shape, dtype: str) -> None:
+        self.mesh, self.shape, self.dtype = mesh, shape, dtype
+        self._layouts: dict[Layout, int] = {}
+        self._steps: dict[Step, int] = {}
+        self._boxes: dict[Bounds, int] = {}
+        self._step_rows: list[list[Any]] = []
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table as plain data; the page looks plans up by the keys of two layouts."""
+        sources = layouts_of(self.mesh, len(self.shape))
+        targets = layouts_of(self.mesh, len(self.shape), pending=False)
+        for layout in sources:
+            self._layout(layout)
+        plans = [[self._plan(src, dst) for dst in targets] for src in sources]
+        return {
+            "shape": list(self.shape),
+            "sources": [layout_key(layout) for layout in sources],
+            "targets": [layout_key(layout) for layout in targets],
+            "plans": plans,
+            "steps": self._step_rows,
+            "layouts": [[layout_key(one), one.short(), boxes(one, self.shape)] for one in self._layouts],
+            "boxes": list(self._boxes),
+        }
+
+    def _plan(self, src: Layout, dst: Layout) -> list[Any]:
+        found = plan(src, dst, self.shape, self.dtype)
+        ranks = sorted(self.mesh.rank_list)
+        return [
+            found.kind,
+            [self._step(step, found.itemsize) for step in found.steps],
+            [found.nbytes(rank) for rank in ranks],
+            [found.lower_bound(rank) for rank in ranks],
+            [found.max_nbytes, found.max_lower_bound, found.total_nbytes, found.total_lower_bound],
+        ]
+
+    def _step(self, step: Step, itemsize: int) -> int:
+        number = self._steps.get(step)
+        if number is None:
+            number = self._steps[step] = len(self._steps)
+            sent = [[one.sender, one.receiver, self._box(one.box)] for one in sent_boxes(step)]
+            received = [step.nbytes(rank, itemsize) for rank in sorted(self.mesh.rank_list)]
+            groups = [list(group) for group in self.mesh.groups(*step.axes)] if step.axes else []
+            ends = (self._layout(step.src), self._layout(step.dst))
+            self._step_rows.append([step.collective, list(step.axes), *ends, groups, sent, received])
+        return number
+
+    def _layout(self, layout: Layout) -> int:
+        return self._layouts.setdefault(layout, len(self._layouts))
+
+    def _box(self, box: Bounds) -> int:
+        return self._boxes.setdefault(box, len(self._boxes))

@@ -1,0 +1,151 @@
+"""What a page lets people choose: meshes, shapes, layouts, rank counts, algorithms, programs.
+
+A page holds every answer, so what it offers is finite: all layouts of each mesh and shape, and of pending sources on
+meshes of three axes and more those with one pending axis and at most one axis per dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, combinations_with_replacement, pairwise, permutations
+from math import prod
+
+from spmdsim.collectives.algorithm import Algorithm
+from spmdsim.core import Layout, Mesh
+from spmdsim.errors import InputError
+
+Shape = tuple[int, ...]
+
+MOST_RANKS = 8
+"""More do not fit on a telephone, nor their answers into a page."""
+MOST_AXES, MOST_DIMS = 3, 3
+MOST_PAIRS = 5000
+"""Of layouts of one mesh and shape: a page answers every one of them."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a page offers.
+
+    Attributes:
+        meshes: the meshes, of at most eight ranks and three axes.
+        shapes: global shapes of the tensor, of one to three dims.
+        ranks: rank counts of the collective algorithms.
+        algorithms: somebody's own algorithms, besides all of this package.
+        programs: built-in programs that are searched.
+        dtype: element type of the tensor.
+
+    Raises:
+        InputError: more than a page can hold, or nothing to choose from.
+    """
+
+    meshes: tuple[Mesh, ...] = field(default_factory=lambda: default_meshes())
+    shapes: tuple[Shape, ...] = ((8, 8), (7, 5), (12,))
+    ranks: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    algorithms: tuple[Algorithm, ...] = ()
+    programs: tuple[str, ...] = ("mlp", "tutorial")
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for what in ("meshes", "shapes", "ranks"):
+            if not getattr(self, what):
+                raise InputError(f"a page needs {what} to choose from, but none were given")
+        for mesh in self.meshes:
+            _check_mesh(mesh)
+        for shape in self.shapes:
+            _check_shape(shape)
+        for size in self.ranks:
+            if not 1 <= size <= MOST_RANKS:
+                raise InputError(
+                    f"collectives are shown on 1 to {MOST_RANKS} ranks, but {size} were asked for"
+                )
+        for mesh in self.meshes:
+            for shape in self.shapes:
+                pairs = len(layouts_of(mesh, len(shape))) * len(layouts_of(mesh, len(shape), pending=False))
+                if pairs > MOST_PAIRS:
+                    raise InputError(
+                        f"mesh {mesh} has {pairs:,} pairs of layouts of {len(shape)} dims, too many for one page (at "
+                        f"most {MOST_PAIRS:,}): take fewer axes or fewer dims"
+                    )
+
+    @property
+    def start(self) -> Mesh:
+        """The mesh that is shown first: one with two axes, of the most ranks."""
+        return max(self.meshes, key=lambda mesh: (sum(size > 1 for size in mesh.shape) == 2, mesh.size))
+
+    def shapes_on(self, mesh: Mesh) -> tuple[Shape, ...]:
+        """The shapes that are offered on a mesh: with three axes, one of each number of dims, the first."""
+        if sum(size > 1 for size in mesh.shape) < 3:
+            return self.shapes
+        return tuple(
+            {len(shape): shape for shape in reversed(self.shapes)}[n]
+            for n in dict.fromkeys(map(len, self.shapes))
+        )
+
+
+def default_meshes() -> tuple[Mesh, ...]:
+    """All device matrices of 2, 4, 6 and 8 ranks whose axes are longer than 1."""
+    names = {1: ("x",), 2: ("dp", "tp"), 3: ("dp", "sp", "mp")}
+    return tuple(Mesh(shape, names[len(shape)]) for size in (2, 4, 6, 8) for shape in _products(size))
+
+
+def layouts_of(mesh: Mesh, ndim: int, *, pending: bool = True) -> tuple[Layout, ...]:
+    """The layouts that are offered, those with nothing pending first.
+
+    Args:
+        mesh: the mesh.
+        ndim: dims of the tensor.
+        pending: also sources with pending sums.
+
+    >>> mesh = Mesh((2, 2), ("a", "b"))
+    >>> len(layouts_of(mesh, 2, pending=False)), len(layouts_of(mesh, 2))
+    (11, 18)
+    """
+    whole = tuple(dict.fromkeys(_layouts(mesh, ndim)))
+    if not pending:
+        return whole
+    return (*whole, *(one for layout in whole for one in _pending(layout)))
+
+
+def _layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
+    busy = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
+    for count in range(len(busy) + 1):
+        for order in permutations(busy, count):
+            for cuts in combinations_with_replacement(range(count + 1), ndim - 1):
+                ends = (0, *cuts, count)
+                yield Layout(mesh, [order[a:b] for a, b in pairwise(ends)])
+
+
+def _pending(layout: Layout) -> Iterator[Layout]:
+    size = layout.mesh.size_of
+    busy = [axis for axis in layout.mesh.axes if size[axis] > 1]
+    free = [axis for axis in busy if axis not in layout.split_axes]
+    few = len(busy) > 2
+    if few and any(len(entry) > 1 for entry in layout.dims):
+        return
+    for count in range(1, 2 if few else len(free) + 1):
+        for axes in combinations(free, count):
+            yield layout.with_partial(dict.fromkeys(axes, "sum"))
+
+
+def _products(size: int) -> Iterator[Shape]:
+    yield (size,)
+    for first in range(2, size):
+        if size % first == 0:
+            yield from ((first, *rest) for rest in _products(size // first))
+
+
+def _check_mesh(mesh: Mesh) -> None:
+    if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES:
+        raise InputError(
+            f"a page shows meshes of at most {MOST_RANKS} ranks and {MOST_AXES} axes, but {mesh} has {mesh.size} "
+            f"ranks and {len(mesh.axes)} axes"
+        )
+
+
+def _check_shape(shape: Sequence[int]) -> None:
+    if not 1 <= len(shape) <= MOST_DIMS or prod(shape) < 1 or max(shape) > 1 << 20:
+        raise InputError(
+            f"a page shows tensors of 1 to {MOST_DIMS} dims, each from 1 to {1 << 20}, but the shape is {tuple(shape)}"
+        )

@@ -1,0 +1,219 @@
+"""What a page says is what the library says: every layout, plan, box, round and finding of it is asked for again."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from every_layout import every_layout
+
+from spmdsim import Mesh, Tensor, plan
+from spmdsim.cli.main import main
+from spmdsim.collectives import make_schedule
+from spmdsim.collectives.history import unroll
+from spmdsim.core import Layout
+from spmdsim.errors import InputError
+from spmdsim.explore import Offer, page
+from spmdsim.explore.moves import sent_boxes
+from spmdsim.explore.offer import layouts_of
+from spmdsim.explore.schedules import every_schedule, mistakes, schedule_facts
+from spmdsim.worlds import LockStep
+
+MESHES = (Mesh((2, 3), ("dp", "tp")), Mesh((4,), ("x",)), Mesh((2, 2, 2), ("a", "b", "c")))
+OFFER = Offer(meshes=MESHES[:2], shapes=((6, 5), (7,)), ranks=(2, 3, 4, 6), programs=())
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return page(OFFER)
+
+
+@pytest.fixture(scope="module")
+def data(text: str) -> dict:
+    """What two pages hold, put together."""
+    one, other = read(text), read(page(Offer(meshes=MESHES[2:], shapes=((7,),), ranks=(1,), programs=())))
+    return {**one, "meshes": one["meshes"] + other["meshes"], "cases": one["cases"] + other["cases"]}
+
+
+def read(text: str) -> dict:
+    """What stands in a page, unpacked by other means than the page's own."""
+    packed = re.search(r'<script type="text/plain" id="data">(.*?)</script>', text)[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+def layout_of(mesh: Mesh, key: str) -> Layout:
+    dims, _, pending = key.partition("+")
+    entries = [tuple(filter(None, entry.split(","))) for entry in dims.split(";")]
+    return Layout(mesh, entries, dict.fromkeys(filter(None, pending.split(",")), "sum"))
+
+
+def mesh_of(case: dict) -> Mesh:
+    return next(mesh for mesh in MESHES if str(mesh) == case["mesh"])
+
+
+def test_a_page_asks_nobody(text: str):
+    assert not re.search(
+        r"""(src|href)=["'](?!#|data:,)|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", text
+    )
+    assert "default-src 'none'" in text and len(text.encode()) < 1_500_000
+    small = Offer(meshes=MESHES[1:2], shapes=((4,),), ranks=(2,), programs=())
+    assert page(small) == page(small)
+
+
+def test_every_layout_is_offered():
+    for mesh in MESHES[:2]:
+        for ndim in (1, 2, 3):
+            assert {*layouts_of(mesh, ndim)} == {*every_layout(mesh, ndim, partial=True)}
+    mesh = MESHES[2]
+    assert {*layouts_of(mesh, 2, pending=False)} == {*every_layout(mesh, 2)}
+    assert {*layouts_of(mesh, 2)} <= {*every_layout(mesh, 2, partial=True)}
+
+
+def test_derivations_say_which_elements_ranks_hold(data: dict):
+    seen = 0
+    for case in data["cases"]:
+        mesh, shape = mesh_of(case), tuple(case["shape"])
+        facts = next(one for one in data["meshes"] if one["name"] == case["mesh"])
+        numbers = np.arange(math.prod(shape)).reshape(shape)
+        for key, _, boxes in case["layouts"]:
+            if "+" in key:
+                continue
+            layout = layout_of(mesh, key)
+            shards = Tensor.from_global(numbers, layout, LockStep(mesh.size)).shards
+            for rank, box in enumerate(boxes):
+                assert (shards[rank] == numbers[tuple(slice(*edge) for edge in box)]).all()
+            derived = facts["derivations"][str(len(shape))].get(key)
+            if derived is None:
+                continue  # a state on the way, that nobody can choose
+            for rank, row in enumerate(derived["digits"]):
+                assert derived["shard"][rank] == layout.shard_number(rank) == np.dot(row, derived["strides"])
+                same = [
+                    other for other in range(mesh.size) if derived["shard"][other] == derived["shard"][rank]
+                ]
+                assert same == list(derived["replicas"][rank])
+            seen += 1
+    assert seen > 30
+
+
+def test_moves_are_the_planners_plans(data: dict):
+    seen = 0
+    for case in data["cases"]:
+        mesh, shape = mesh_of(case), tuple(case["shape"])
+        for i, src in enumerate(case["sources"]):
+            for j, dst in enumerate(case["targets"]):
+                kind, steps, received, bounds, sums = case["plans"][i][j]
+                wanted = plan(layout_of(mesh, src), layout_of(mesh, dst), shape)
+                assert kind == wanted.kind and received == [wanted.nbytes(r) for r in range(mesh.size)]
+                assert bounds == [wanted.lower_bound(r) for r in range(mesh.size)]
+                assert sums[:3:2] == [max(received), sum(received)]
+                assert [case["steps"][k][0] for k in steps] == [step.collective for step in wanted.steps]
+                seen += 1
+    assert seen > 600
+
+
+def test_boxes_sent_are_the_bytes_counted_and_what_is_missing(data: dict):
+    """Each rank gets every element that it lacks, once; and what the boxes add up to is what steps count."""
+    for case in data["cases"]:
+        mesh, shape = mesh_of(case), tuple(case["shape"])
+        for collective, _, src, dst, _, sent, received in case["steps"]:
+            boxes = [case["boxes"][box] for _, _, box in sent]
+            counts = np.zeros((mesh.size, *shape), int)
+            for (_, receiver, _), box in zip(sent, boxes):
+                counts[(receiver, *(slice(*edge) for edge in box))] += 1
+            if collective != "all_reduce":
+                assert [4 * int(count.sum()) for count in counts] == received
+            if collective not in ("all_gather", "all_to_all", "exchange"):
+                continue
+            before, after = (case["layouts"][k][2] for k in (src, dst))
+            for rank in range(mesh.size):
+                held, wanted = np.zeros(shape, int), np.zeros(shape, int)
+                held[tuple(slice(*edge) for edge in before[rank])] = 1
+                wanted[tuple(slice(*edge) for edge in after[rank])] = 1
+                assert (counts[rank] == wanted * (1 - held)).all()
+
+
+def test_senders_hold_what_they_send():
+    mesh = Mesh((2, 2), ("a", "b"))
+    for src in every_layout(mesh, 2):
+        for dst in every_layout(mesh, 2):
+            for step in plan(src, dst, (5, 6)).steps:
+                for sender, _, box in sent_boxes(step):
+                    own = step.src.bounds((5, 6), sender)
+                    assert all(a <= start and stop <= b for (a, b), (start, stop) in zip(own, box))
+
+
+def test_rounds_replay_to_what_is_promised(data: dict):
+    """Messages of a page, applied to sets of ranks, give the states of the page, and in the end what is promised."""
+    seen = 0
+    for one in data["schedules"]:
+        for size, told in one["ranks"].items():
+            if one["origin"] == "wrong":
+                assert told["findings"], one["name"]
+                continue
+            assert not told["findings"] and len(told["states"]) == len(told["rounds"]) + 1
+            for before, messages, after in zip(told["states"], told["rounds"], told["states"][1:]):
+                held = [{chunk for chunk, _, _ in rank} for rank in before]
+                for source, target, chunks, _ in messages:
+                    known = {chunk for chunk, _, _ in after[target]} | held[target]
+                    assert {*chunks} <= known, (one["name"], size, source, target)
+            for wanted, state in zip(told["wanted"], told["states"][-1]):
+                values = {chunk: value for chunk, value, _ in state}
+                if one["collective"] == "all_reduce":
+                    assert {told["values"][values[chunk]][1] for chunk in wanted} <= {int(size)}
+                assert {*wanted} <= {*values}
+            seen += 1
+    assert seen > 200
+
+
+def test_schedules_are_those_of_the_library():
+    for schedule in every_schedule(Offer(ranks=(5,))):
+        story, told = unroll(schedule), schedule_facts(schedule)
+        assert told["findings"] == [[str(f), f.round, f.rank, f.chunk] for f in story.findings]
+        assert [[(a, b, tuple(c), bool(d)) for a, b, c, d in step] for step in told["rounds"]] == [
+            [tuple(message) for message in step] for step in story.steps
+        ]
+
+
+def test_each_mistake_is_found_where_it_is():
+    found = {one.name: list(unroll(make_schedule(one, 4)).findings) for one in mistakes()}
+    assert all("at the end" in str(f) for f in found["ring that stops early"])
+    assert found["ring that is off by one"][0].round == 0
+    assert "twice" in str(found["ring that adds twice"][0]) and found["ring that adds twice"][0].round == 3
+    assert "wait for each other" in str(found["ring that receives first"][0])
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"meshes": (Mesh((4, 4), ("a", "b")),)}, "at most 8 ranks"),
+        ({"shapes": ((2, 2, 2, 2),)}, "1 to 3 dims"),
+        ({"shapes": ((0, 3),)}, "each from 1"),
+        ({"ranks": (9,)}, "1 to 8 ranks"),
+        ({"meshes": ()}, "needs meshes"),
+        ({"shapes": ((4, 4, 4),), "meshes": (Mesh((2, 2, 2), ("a", "b", "c")),)}, "pairs of layouts"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(given: dict, words: str):
+    with pytest.raises(InputError, match=words):
+        Offer(**given)
+
+
+def test_the_command_writes_a_page_of_what_was_asked_for(tmp_path, capsys):
+    own = tmp_path / "my.py"
+    own.write_text(
+        "from spmdsim.collectives import send\n\ndef mine(rank, size):\n    yield [send((rank + 1) % size, 0)]\n"
+    )
+    file = tmp_path / "page.html"
+    arguments = ["--mesh", "dp=2,tp=2", "--shape", "4,6", "-n", "4", "--program", "tutorial"]
+    assert main(["explore", *arguments, "--algorithm", f"{own}:mine", "-o", str(file)]) == 0
+    told = read(file.read_text())
+    assert [(case["mesh"], case["shape"]) for case in told["cases"]] == [("dp=2 tp=2", [4, 6])]
+    mine = next(one for one in told["schedules"] if one["origin"] == "own")
+    assert mine["ranks"]["4"]["findings"] and len(told["schedules"]) > 50
+    assert main(["explore", "--mesh", "dp=2,tp=2", "-o", str(tmp_path / "no" / "page.html"), *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
