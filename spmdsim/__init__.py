@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spmdsim.cost.machine import Machine as Machine
     from spmdsim.draw.show import show as show
     from spmdsim.errors import SpmdError as SpmdError
+    from spmdsim.local import local_map as local_map
     from spmdsim.ops import einsum as einsum
     from spmdsim.ops import embedding as embedding
     from spmdsim.ops import matmul as matmul
@@ -52,6 +53,7 @@ _HOMES = {
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
     "check_replicas": "spmdsim.tensor.replicas",
     **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),
+    "local_map": "spmdsim.local",
     "plan": "spmdsim.redistribution",
     "search": "spmdsim.auto_parallel.search",
     "Machine": "spmdsim.cost.machine",

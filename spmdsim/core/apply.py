@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 from zlib import crc32
@@ -127,7 +127,8 @@ def make_recipe(
     if op.steps is not None:  # its own reductions are done on the way
         passed = [(axis, reduction) for axis, _, reduction in strategy.passed]
         layouts = tuple(layout.with_partial(passed) for layout in layouts)
-    outputs = tuple(Meta.of(layout, shape, dtype) for layout, shape in zip(layouts, bound.output_shapes))
+    each = dtype if isinstance(dtype, tuple) else (dtype,) * len(layouts)
+    outputs = tuple(Meta.of(*facts) for facts in zip(layouts, bound.output_shapes, each))
     out = None if sharding is None else sharding.out_strategy
     instead = out.instead(bound, wanted, layouts[0], params) if isinstance(out, OutStrategy) else None
     landed = outputs if instead is None else (outputs[0].with_layout(instead.layout),)
@@ -354,6 +355,11 @@ def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[s
             _typed(recipe, end) if active else _outside(recipe) for active, end in zip(recipe.active, ended)
         ]
         world.about = 0
+    elif recipe.op.together is not None:
+        columns = zip(world.ranks, recipe.active, *lists)
+        jobs = {r: partial(_local, recipe, r, [*rows], params) for r, active, *rows in columns if active}
+        found = recipe.op.together(world, recipe.strategy.mesh, jobs)
+        per_rank = [found[rank] if rank in found else _outside(recipe) for rank in world.ranks]
     elif not recipe.op.contextual and all(recipe.active):
         per_rank = _distinct(recipe, lists, params)
     else:

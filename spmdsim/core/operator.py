@@ -113,6 +113,7 @@ class Op:
     moves: bool = False
     steps: Callable[..., Sequence[tuple[Any, np.dtype]]] | None = None
     adjoint: Callable[..., Sequence[Any]] | None = None
+    together: Callable[..., Mapping[int, Any]] | None = None
 
     @property
     def has_gradient(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -130,26 +130,33 @@ class OpNode(Node):
 
     def _local(self, dys: list[Tensor | None], wanted: list[bool]) -> list[list[Any] | None]:
         recipe, world = self.recipe, self.results[0][0]
-        vjp, kinds = recipe.vjp, [meta.held for meta in recipe.gradients]
+        vjp: Any = recipe.vjp
+        kinds = [meta.held for meta in recipe.gradients]
         columns: list[list[Any] | None] = [[] if w else None for w in wanted]
+        jobs: dict[int, Any] = {}
         for k, rank in enumerate(world.ranks):
-            operands = [operand.held[k] for operand in self.operands]
             if not recipe.active[k]:
-                for column, operand, kind in zip(columns, operands, kinds):
-                    if column is not None:
-                        column.append(np.asarray(operand, kind))
                 continue
             given = [dy.held[k] if dy is not None else None for dy in dys]
             saved = None if self.saved is None else [shards[k] for shards in self.saved]
             single = len(given) == 1
-            head = (recipe.context(rank),) if recipe.op.contextual else ()
-            found = vjp(  # type: ignore[misc]
-                *head,
+            jobs[rank] = partial(
+                vjp,
+                *((recipe.context(rank),) if recipe.op.contextual else ()),
                 given[0] if single else given,
-                operands,
+                [operand.held[k] for operand in self.operands],
                 saved[0] if single and saved is not None else saved,
                 **self.params,
             )
+        together = recipe.op.together
+        results = None if together is None else together(world, recipe.strategy.mesh, jobs)
+        for k, rank in enumerate(world.ranks):
+            if rank not in jobs:
+                for column, operand, kind in zip(columns, self.operands, kinds):
+                    if column is not None:
+                        column.append(np.asarray(operand.held[k], kind))
+                continue
+            found = jobs.pop(rank)() if results is None else results[rank]
             for i, (column, gradient) in enumerate(zip(columns, found)):
                 if column is None:
                     continue

@@ -1,0 +1,287 @@
+"""Collectives by axis, for functions that :func:`local_map` runs: names, arguments and results are those of ``jax.lax``.
+
+Each is a step of the world that the tensors live in, so it is traced, compared among ranks and run by whichever
+algorithm the world uses, like those that layouts cause.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import short_dtype
+from spmdsim.core.step import Step
+from spmdsim.errors import RuleError
+from spmdsim.local.turns import Call, Place, current
+
+#: An axis, or several, the first one major.
+Axes = str | Sequence[str]
+
+
+def axis_rank(name: Axes) -> int:
+    """The coordinate of this rank on an axis of the mesh; on several axes its number, the first axis major.
+
+    Raises:
+        RuleError: no local function runs; the mesh has no such axis.
+    """
+    place, axes = _at("axis_rank", name)
+    coords, number = place.mesh.coords(place.rank), 0
+    for axis in axes:
+        number = number * place.mesh.size_of[axis] + coords[place.mesh.axis_index(axis)]
+    return number
+
+
+axis_index = axis_rank  # as JAX calls it
+
+
+def axis_size(name: Axes) -> int:
+    """The number of ranks along an axis, or along several.
+
+    Raises:
+        RuleError: no local function runs; the mesh has no such axis.
+    """
+    place, axes = _at("axis_size", name)
+    return place.mesh.axis_size(*axes)
+
+
+def psum(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+    """The sum over the ranks along an axis (all_reduce): an array of the same shape on all of them.
+
+    Raises:
+        RuleError: no local function runs; the mesh has no such axis.
+        DisagreementError: ranks call something else, or with another shape or type.
+
+    >>> import numpy as np
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> from spmdsim.local import local_map, psum
+    >>> mesh = Mesh((4,), ("x",))
+    >>> x = Tensor.from_global(np.arange(8.0), mesh("x"), LockStep(4))
+    >>> local_map(lambda a: a / psum(a.sum(), "x"), out_layouts=mesh("x"))(x).full().sum()
+    np.float64(1.0)
+    """
+    array = np.asarray(x)
+    return _reduced("psum", "sum", array.astype(np.int64) if array.dtype.kind == "b" else array, axis_name)
+
+
+def pmean(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+    """The mean over the ranks along an axis; see :func:`psum`."""
+    found: np.ndarray = np.asarray(psum(x, axis_name) / axis_size(axis_name))
+    return found
+
+
+def pmax(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+    """The maximum over the ranks along an axis, element by element; see :func:`psum`."""
+    return _reduced("pmax", "max", np.asarray(x), axis_name)
+
+
+def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+    """The minimum over the ranks along an axis, element by element; see :func:`psum`."""
+    return _reduced("pmin", "min", np.asarray(x), axis_name)
+
+
+def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = False) -> np.ndarray:
+    """The arrays of all ranks along an axis: stacked along a new dim ``axis``, or ``tiled``, one after the other.
+
+    Raises:
+        RuleError: no local function runs; no such axis, or no such dim.
+        DisagreementError: ranks call something else, or with another shape or type.
+    """
+    array = np.asarray(x)
+    place, axes = _at("all_gather", axis_name)
+    dim = _dim("all_gather", axis, array.ndim + (not tiled))
+    if not tiled:
+        array = np.expand_dims(array, dim)
+    shape = _times(array.shape, dim, place.mesh.axis_size(*axes))
+    build = partial(_step, "all_gather", axes=axes, shape=shape, before=dim)
+    return _run(place, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
+
+
+def psum_scatter(
+    x: ArrayLike, axis_name: Axes, *, scatter_dimension: int = 0, tiled: bool = False
+) -> np.ndarray:
+    """The sum over the ranks along an axis, of which each keeps its part of a dim (reduce_scatter).
+
+    Not tiled, the dim is as long as there are ranks, and vanishes. Tiled, it is cut in balanced blocks.
+
+    Raises:
+        RuleError: no local function runs; no such axis or dim; a dim of another length than there are ranks.
+        DisagreementError: ranks call something else, or with another shape or type.
+    """
+    array = np.asarray(x)
+    place, axes = _at("psum_scatter", axis_name)
+    dim = _dim("psum_scatter", scatter_dimension, array.ndim)
+    if not tiled:
+        _as_long("psum_scatter", array, dim, place.mesh.axis_size(*axes), axis_name)
+    build = partial(_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
+    found = _run(
+        place, build, axes, array, f"psum_scatter(scatter_dimension={scatter_dimension}, tiled={tiled})"
+    )
+    return found if tiled else found.reshape(_without(found.shape, dim))
+
+
+def all_to_all(
+    x: ArrayLike, axis_name: Axes, split_axis: int, concat_axis: int, *, tiled: bool = False
+) -> np.ndarray:
+    """Part ``j`` of dim ``split_axis`` goes to rank ``j`` along an axis; what arrives is put together along ``concat_axis``.
+
+    Not tiled, ``split_axis`` is as long as there are ranks and vanishes, and ``concat_axis`` is a new dim. Tiled, both
+    remain, one shorter and the other longer by a factor of the number of ranks.
+
+    Raises:
+        RuleError: no local function runs; no such axis or dim; a length that does not divide.
+        DisagreementError: ranks call something else, or with another shape or type.
+    """
+    array = np.asarray(x)
+    place, axes = _at("all_to_all", axis_name)
+    size = place.mesh.axis_size(*axes)
+    split, join = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
+    if not tiled:
+        _as_long("all_to_all", array, split, size, axis_name)
+    elif array.shape[split] % size:
+        raise RuleError(
+            f"all_to_all cuts dim {split} of size {array.shape[split]} into {size} parts, which does not divide"
+        )
+    each = array.shape[split] // size
+    rows = np.moveaxis(array.reshape(*array.shape[:split], size, each, *array.shape[split + 1 :]), split, 0)
+    shape = (size, *rows.shape)
+    build = partial(_step, "all_to_all", axes=axes, shape=shape, before=1, after=0)
+    words = f"all_to_all(split_axis={split_axis}, concat_axis={concat_axis}, tiled={tiled})"
+    found = _run(place, build, axes, rows[:, None], words)[0]
+    if not tiled:
+        return np.ascontiguousarray(np.moveaxis(found.reshape(size, *_without(array.shape, split)), 0, join))
+    found = np.moveaxis(found, 0, join)
+    return np.ascontiguousarray(found.reshape(*found.shape[:join], -1, *found.shape[join + 2 :]))
+
+
+def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
+    """What other ranks along an axis send: pairs of ``perm`` are (source, destination).
+
+    A rank that nobody sends to has zeros.
+
+    Raises:
+        RuleError: no local function runs; no such axis; a rank that is not there, or that sends or receives twice.
+        DisagreementError: ranks call something else, or with another shape, type or permutation.
+    """
+    array = np.asarray(x)
+    place, axes = _at("ppermute", axis_name)
+    pairs = tuple((int(source), int(target)) for source, target in perm)
+    size = place.mesh.axis_size(*axes)
+    for what, numbers in (("sends", [a for a, _ in pairs]), ("receives", [b for _, b in pairs])):
+        for number in numbers:
+            if not 0 <= number < size:
+                raise RuleError(f"ppermute: no rank has number {number} along {_text(axes)} of size {size}")
+            if numbers.count(number) > 1:
+                raise RuleError(f"ppermute: rank {number} along {_text(axes)} {what} twice in {list(pairs)}")
+    if not pairs:
+        return np.zeros_like(array)
+    build = partial(_permutation, axes=axes, pairs=pairs, shape=array.shape)
+    found = _run(place, build, axes, array[None], f"ppermute({list(pairs)})")
+    return found[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
+
+
+# -- how they become steps ------------------------------------------------------------------------------
+
+
+def _at(what: str, name: Axes) -> tuple[Place, tuple[str, ...]]:
+    """Where the function runs, and the axes that it names."""
+    place = current(what)
+    axes = (name,) if isinstance(name, str) else tuple(name)
+    for axis in axes:
+        if axis not in place.mesh.size_of:
+            near = get_close_matches(str(axis), place.mesh.axes, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise RuleError(f"{what}: {place.mesh} has no axis {axis!r}{hint}")
+    if len(set(axes)) < len(axes):
+        raise RuleError(f"{what}: an axis is named twice in {axes}")
+    return place, axes
+
+
+def _reduced(what: str, op: str, array: np.ndarray, name: Axes) -> np.ndarray:
+    place, axes = _at(what, name)
+    build = partial(_step, "all_reduce", axes=axes, shape=array.shape, op=op)
+    return _run(place, build, axes, array, what)
+
+
+def _run(
+    place: Place, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
+) -> np.ndarray:
+    local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
+    words = f"{what} over {_text(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
+    if place.world.has_data:
+        found: np.ndarray = place.run(Call(build, axes, local, words, sys._getframe(2)))
+        return found
+    shapes = place.run(Call(build, axes, place.world.empty(array.shape, array.dtype), words, None))
+    return abstract(shapes.shape, shapes.dtype)
+
+
+def abstract(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Zeros that take no memory, for worlds without data."""
+    return np.broadcast_to(np.zeros((), dtype), tuple(shape))
+
+
+@lru_cache(maxsize=1024)
+def _step(
+    collective: str,
+    mesh: Mesh,
+    axes: tuple[str, ...],
+    shape: tuple[int, ...],
+    before: int | None = None,
+    after: int | None = None,
+    op: str = "sum",
+) -> Step:
+    """A collective on a tensor of which ``axes`` split dim ``before``, and then ``after``; None: nothing, or pending."""
+
+    def layout(dim: int | None, pending: bool) -> Layout:
+        entries = [axes if d == dim else None for d in range(len(shape))]
+        return Layout(mesh, entries, dict.fromkeys(axes, op) if pending else ())
+
+    reduces = collective in ("all_reduce", "reduce_scatter")
+    src, dst = layout(before, reduces), layout(after, False)
+    return Step(collective, axes, src, dst, shape, op if reduces else None)
+
+
+@lru_cache(maxsize=1024)
+def _permutation(
+    mesh: Mesh, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...], shape: tuple[int, ...]
+) -> Step:
+    """An exchange from the ranks that send to those that receive, in the same order."""
+    groups = mesh.groups(*axes)
+    ends = [
+        Mesh((len(pairs) * len(groups),), ("pair",), [group[pair[k]] for group in groups for pair in pairs])
+        for k in range(2)
+    ]
+    src, dst = (Layout(end, ("pair", *[None] * len(shape))) for end in ends)
+    return Step("exchange", (), src, dst, (src.mesh.size, *shape))
+
+
+def _dim(what: str, dim: int, ndim: int) -> int:
+    if not -ndim <= dim < ndim:
+        raise RuleError(f"{what}: dim {dim} is out of range for an array of {ndim} dims")
+    return dim % ndim
+
+
+def _as_long(what: str, array: np.ndarray, dim: int, size: int, name: Axes) -> None:
+    if array.shape[dim] != size:
+        raise RuleError(
+            f"{what}: dim {dim} has size {array.shape[dim]}, but {size} ranks are along {name!r}: make it that long, "
+            "or say tiled=True"
+        )
+
+
+def _times(shape: tuple[int, ...], dim: int, factor: int) -> tuple[int, ...]:
+    return (*shape[:dim], shape[dim] * factor, *shape[dim + 1 :])
+
+
+def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    return (*shape[:dim], *shape[dim + 1 :])
+
+
+def _text(axes: Sequence[str]) -> str:
+    return ", ".join(map(repr, axes))

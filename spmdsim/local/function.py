@@ -1,0 +1,357 @@
+"""``local_map``: any function of a rank's own arrays as an operator on global tensors.
+
+Global shapes of results are put together from the pieces: the first call with operands of a kind runs the function,
+and all ranks compare what came out; later calls are held to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial as bound
+from functools import update_wrapper
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from spmdsim.core import Layout, Mesh, Rule, elements
+from spmdsim.core.bound import Shape, common_mesh
+from spmdsim.core.operator import Context
+from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
+from spmdsim.layout.element_type import is_half, promoted
+from spmdsim.local.collectives import abstract
+from spmdsim.local.operator import LocalOp
+from spmdsim.local.turns import together
+from spmdsim.sides import in_words, name_ranks, sides
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import Operand, operands
+
+#: Global shape and element type of a result.
+Result = tuple[Shape, np.dtype]
+Flops = float | Callable[..., float]
+Layouts = Layout | Sequence[Layout | None]
+
+
+class LocalFunction:
+    """What :func:`local_map` makes of a function: called with tensors, it gives tensors."""
+
+    def __init__(self, function: Callable[..., Any], name: str, settings: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.name, self._function = name, function
+        self._given: Layouts | None = settings["in_layouts"]
+        self._out: Layouts | None = settings["out_layouts"]
+        self._partial, self._shape = settings["partial"], settings["shape"]
+        self._dtype, self._vjp = settings["dtype"], settings["vjp"]
+        self._first: dict[int, Any] | None = None
+        self._op = LocalOp(
+            name,
+            Rule.parse("... -> ..."),
+            self._forward,
+            self._gradients,
+            contextual=True,
+            saves_result=settings["vjp"] is not None,
+            together=self._together,
+            flops=settings["flops"],
+        )
+
+    def __repr__(self) -> str:
+        return f"<local function {self.name}>"
+
+    def __call__(self, *given: Operand) -> Any:
+        """Run the function on every rank's pieces of the operands."""
+        tensors = operands(self.name, given)
+        world: Any = tensors[0].world
+        places = self._places(tensors)
+        leaves = self._leaves(places)
+        with world.named(self.name):
+            moved = [tensor.to(layout) for tensor, layout in zip(tensors, places)]
+            key = (self, *(tensor.meta for tensor in moved), leaves)
+            results, first = world.cache.get(key), None
+            if results is None or not world.has_data:
+                results, first = self._learn(world, moved, leaves)
+                world.cache[key] = results
+        self._first = first
+        try:
+            return self._op(*moved, places=places, leaves=leaves, results=results)
+        finally:
+            self._first = None
+
+    # -- layouts ------------------------------------------------------------------------------------
+
+    def _places(self, tensors: Sequence[Tensor]) -> tuple[Layout, ...]:
+        """The layout of every operand: as given, or as it lies, pending sums added up."""
+        wanted = self._given
+        if wanted is None or isinstance(wanted, Layout):
+            wanted = [wanted] * len(tensors)
+        if len(wanted) != len(tensors):
+            raise RuleError(
+                f"{self.name} has in_layouts for {len(wanted)} operands, but was called with {len(tensors)}"
+            )
+        places = tuple(x.layout.reduced if one is None else one for one, x in zip(wanted, tensors))
+        for i, (one, tensor) in enumerate(zip(places, tensors)):
+            if one.ndim != tensor.ndim:
+                raise LayoutError(
+                    f"operand {i} of {self.name} has shape {tensor.shape}, but its layout {one} is for {one.ndim} dims"
+                )
+            if one.partial:
+                raise LayoutError(f"operand {i} of {self.name} cannot be pending, but its layout is {one}")
+        common_mesh(places)
+        return places
+
+    def _leaves(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
+        """The layouts of the results; that of the first operand if none are given."""
+        out = self._out
+        given: Sequence[Layout | None] = [out] if out is None or isinstance(out, Layout) else out
+        leaves = tuple(places[0] if one is None else one for one in given)
+        if self._partial:
+            leaves = tuple(one.with_partial(self._partial) for one in leaves)
+        common_mesh([places[0], *leaves])
+        return leaves
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def _together(self, world: Any, mesh: Mesh, jobs: Mapping[int, Callable[[], Any]]) -> dict[int, Any]:
+        return together(world, mesh, self.name, jobs)
+
+    def _pieces(self, rank: int, count: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What the function makes of a rank's arrays, which it may read only."""
+        given = [array.view() for array in arrays]
+        for array in given:
+            array.flags.writeable = False
+        try:
+            found = self._function(*given)
+        except SpmdError as error:
+            if self.name not in error.message:
+                error.facts.setdefault("local function", self.name)
+            raise
+        except Exception as error:
+            shapes = ", ".join(str(array.shape) for array in arrays)
+            what = f"{type(error).__name__}: {error}"
+            raise RuleError(
+                f"{self.name} failed on rank {rank}, given pieces of shape {shapes}: {what}"
+            ) from error
+        parts = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+        if len(parts) != count:
+            raise RuleError(
+                f"{self.name} gave {len(parts)} results on rank {rank}, but out_layouts has {count}"
+            )
+        return tuple(_own(part) for part in parts)
+
+    def _forward(self, context: Context, *arrays: np.ndarray, places: Any, leaves: Any, results: Any) -> Any:
+        if self._first is not None:
+            parts = self._first[context.rank]
+        else:
+            parts = self._pieces(context.rank, len(leaves), *arrays)
+            self._check(leaves, [shape for shape, _ in results], {context.rank: [p.shape for p in parts]})
+        return parts[0] if len(parts) == 1 else parts
+
+    def _gradients(
+        self, context: Context, dy: Any, operands: Sequence[np.ndarray], result: Any, **params: Any
+    ) -> list[Any]:
+        if self._vjp is None:
+            raise RuleError(
+                f"{self.name} has no gradient: what a function of local arrays and its collectives do is not followed; "
+                "give local_map(vjp=...), or detach() its operands"
+            )
+        if isinstance(dy, list):
+            dy = [np.zeros_like(y) if d is None else d for d, y in zip(dy, result)]
+        found = self._vjp(dy, operands, result)
+        gradients = list(found) if isinstance(found, (tuple, list)) else [found]
+        if len(gradients) != len(operands):
+            raise RuleError(
+                f"the vjp of {self.name} gave {len(gradients)} gradients on rank {context.rank} for {len(operands)} operands"
+            )
+        for i, (gradient, operand) in enumerate(zip(gradients, operands)):
+            if gradient is not None and np.shape(gradient) != operand.shape:
+                raise RuleError(
+                    f"the vjp of {self.name} gave a gradient of shape {np.shape(gradient)} on rank {context.rank} for "
+                    f"operand {i}, whose piece has shape {operand.shape}"
+                )
+        return gradients
+
+    # -- shapes -------------------------------------------------------------------------------------
+
+    def _learn(
+        self, world: Any, moved: Sequence[Tensor], leaves: tuple[Layout, ...]
+    ) -> tuple[tuple[Result, ...], dict[int, Any] | None]:
+        """Shapes and types of the results, by running the function and asking all ranks what came out; and that."""
+        wanted = self._wanted(moved, leaves)
+        if world.has_data:
+            held = [x.held for x in moved]
+        elif wanted is None:
+            held = [[abstract(shard.shape, shard.dtype) for shard in x.held] for x in moved]
+        else:
+            dtype = np.dtype(self._dtype or promoted(*[x.dtype for x in moved]))
+            return tuple((shape, dtype) for shape in wanted), None
+        run = elements.types.local(self._pieces, tuple(x.meta.held for x in moved))
+        jobs = {
+            rank: bound(run, rank, len(leaves), *[arrays[k] for arrays in held])
+            for k, rank in enumerate(world.ranks)
+            if rank in leaves[0].mesh
+        }
+        first = together(world, leaves[0].mesh, self.name, jobs)
+        said = [None if r not in first else [(p.shape, p.dtype) for p in first[r]] for r in world.ranks]
+        everybody = {r: one for r, one in enumerate(world.gather_objects(said, self.name)) if one}
+        pieces = {rank: [shape for shape, _ in one] for rank, one in everybody.items()}
+        if world.has_data:
+            shapes = wanted or [self._whole(k, leaf, pieces) for k, leaf in enumerate(leaves)]
+            self._check(leaves, shapes, pieces)
+        else:
+            shapes = [_guessed(leaf, piece, moved) for leaf, piece in zip(leaves, pieces[0])]
+        types = [self._type(k, moved, everybody) for k in range(len(leaves))]
+        return tuple(zip(map(tuple, shapes), types)), first if world.has_data else None
+
+    def _wanted(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
+        """The global shapes that were given, if any."""
+        given = self._shape(*[x.shape for x in moved]) if callable(self._shape) else self._shape
+        if given is None:
+            return None
+        shapes = (
+            [given] if len(leaves) == 1 and not isinstance(given[:1], list) and _flat(given) else list(given)
+        )
+        if len(shapes) != len(leaves):
+            raise RuleError(f"{self.name} has {len(leaves)} results, but shape= gives {len(shapes)} shapes")
+        for leaf, shape in zip(leaves, shapes):
+            leaf.check_shape(shape)
+        return [tuple(int(n) for n in shape) for shape in shapes]
+
+    def _whole(self, k: int, leaf: Layout, pieces: Mapping[int, Sequence[Shape]]) -> Shape:
+        """The global shape of a result, from the pieces of the ranks along each dim."""
+        mesh, first = leaf.mesh, leaf.mesh.rank_at(0)
+        for rank, shapes in pieces.items():
+            if len(shapes[k]) != leaf.ndim:
+                raise RuleError(
+                    f"{self.name} gave a piece of shape {shapes[k]} on {name_ranks([rank])}, but the layout of result "
+                    f"{k}, {leaf}, is for {leaf.ndim} dims"
+                )
+        return tuple(
+            sum(pieces[rank][k][dim] for rank in mesh.group(first, *entry))
+            for dim, entry in enumerate(leaf.dims)
+        )
+
+    def _check(
+        self, leaves: Sequence[Layout], shapes: Sequence[Shape], pieces: Mapping[int, Sequence[Shape]]
+    ) -> None:
+        """Refuse pieces that are not those of a tensor of a shape."""
+        for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
+            for rank, found in pieces.items():
+                wanted = leaf.local_shape(shape, rank)
+                if found[k] != wanted:
+                    raise RuleError(
+                        f"{self.name} gave a piece of shape {found[k]} on rank {rank}, but result {k} of shape {shape} has "
+                        f"{wanted} there, by its layout {leaf}"
+                    )
+
+    def _type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
+        """The element type of a result, which is the same on all ranks."""
+        if self._dtype is not None:
+            asked: np.dtype = np.dtype(self._dtype)
+            return asked
+        said = sides((rank, np.dtype(one[k][1])) for rank, one in everybody.items())
+        if len(said) > 1:
+            raise RuleError(
+                f"result {k} of {self.name} has one element type, but {in_words(said, 'give')}: say dtype="
+            )
+        dtype, operand = said[0][1], np.dtype(promoted(*[x.dtype for x in moved]))
+        # Functions are given float32 in the place of 16-bit floats, and what comes out is rounded once.
+        return operand if is_half(operand) and dtype == np.float32 else dtype
+
+
+def _own(part: Any) -> np.ndarray:
+    """A result as an array that nobody else writes to."""
+    array = np.asarray(part)
+    if not array.flags.writeable and array.size and 0 not in array.strides:
+        array = array.copy()
+    return np.asarray(array, order="C")
+
+
+def _flat(given: Any) -> bool:
+    return all(isinstance(n, (int, np.integer)) for n in given)
+
+
+def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
+    """The global shape to which rank 0's piece belongs: an operand's dim that is split alike, else even pieces."""
+    known = {
+        (entry, own): size
+        for x in moved
+        for entry, own, size in zip(x.layout.dims, x.layout.local_shape(x.shape, 0), x.shape)
+    }
+    leaf.check_shape(piece)
+    return tuple(
+        known.get((entry, size), size * parts) for entry, size, parts in zip(leaf.dims, piece, leaf.parts)
+    )
+
+
+def local_map(
+    function: Callable[..., Any] | None = None,
+    *,
+    in_layouts: Layouts | None = None,
+    out_layouts: Layouts | None = None,
+    partial: Any = (),
+    vjp: Callable[..., Any] | None = None,
+    flops: Flops | None = None,
+    shape: Any = None,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> Any:
+    """A function of a rank's own arrays as an operator on global tensors; also a decorator.
+
+    The function runs on each rank's pieces of the operands, which it may not change, and gives its pieces of the
+    results. They are traced and priced as an operator's, and the same in all worlds. Inside of it, ranks have
+    coordinates and collectives by axis: :func:`~spmdsim.local.axis_rank`, :func:`~spmdsim.local.psum` and others.
+
+    Args:
+        function: numpy arrays in, an array out, or a tuple of several. Of 16-bit floats it is given float32.
+        in_layouts: per operand the layout in which the function wants it, to which it is brought; None (or one None):
+            as it lies, pending sums added up. One layout holds for all operands.
+        out_layouts: per result the layout whose pieces the function gives; that of the first operand if left out.
+        partial: what is pending in all results, such as ``"tp"`` or ``{"tp": "sum"}``; layouts may say it, too.
+        vjp: ``vjp(dy, operands, result)`` gives one gradient per operand, of the shape of its piece, or None. It sees
+            this rank's pieces and may call collectives. Gradients are added up over the axes that split anything but
+            do not split the operand. Without it, a backward pass that comes here is refused.
+        flops: floating-point operations of one rank, or a function of the shapes of its pieces that gives them; one
+            for each element of operands and results if left out.
+        shape: global shape of the result, several of several; or a function of the operands' global shapes. Left out,
+            it is put together from the pieces of the first call, which all ranks compare. In a world of shapes only,
+            the function then runs on zeros of rank 0's pieces, with its collectives, and a dim that is split like an
+            operand's and as long there is as long as that; any other is even. With ``shape`` it does not run there.
+        dtype: element type of the results; what the function gives if left out.
+        name: in traces and errors; the function's own if left out.
+
+    Raises:
+        RuleError: pieces that are not those of one tensor in ``out_layouts``, with rank and shapes; a function that
+            fails, with the rank and the shapes that it was given.
+        LayoutError: a layout for another number of dims.
+
+    >>> import numpy as np
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> from spmdsim.local import local_map, psum
+    >>> mesh = Mesh((2,), ("x",))
+    >>> @local_map(in_layouts=(mesh("x", None), mesh(None)), out_layouts=mesh("x"))
+    ... def product(rows, v):
+    ...     return rows @ v
+    >>> a = Tensor.from_global(np.arange(6.0).reshape(3, 2), mesh("x", None), LockStep(2))
+    >>> product(a, [1.0, 10.0])
+    Tensor(f64[3] S(0) on x=2)
+    """
+    if function is not None and not callable(function):
+        raise UsageTypeError(f"local_map takes a function of arrays, but got {function!r}")
+    for what, given in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
+        each = given if isinstance(given, (tuple, list)) else (given,)
+        for one in each:
+            if one is not None and not isinstance(one, Layout):
+                raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {one!r}")
+    settings = {
+        "in_layouts": in_layouts,
+        "out_layouts": out_layouts,
+        "partial": partial,
+        "vjp": vjp,
+        "flops": flops,
+        "shape": shape,
+        "dtype": dtype,
+    }
+
+    def of(function: Callable[..., Any]) -> LocalFunction:
+        return LocalFunction(function, str(name or getattr(function, "__name__", "local function")), settings)
+
+    return of if function is None else of(function)

@@ -1,0 +1,78 @@
+"""The operator of a local function: one strategy, given by its layouts, and costs as they were said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
+from spmdsim.core.bound import Shape
+from spmdsim.core.operator import Op
+
+
+@dataclass(frozen=True)
+class LocalBound(BoundRule):
+    """The rule of a local function: one strategy, given by its layouts."""
+
+    places: tuple[Layout, ...] = ()
+    leaves: tuple[Layout, ...] = ()
+    given_flops: Any = None
+
+    def infer(self, layouts: Sequence[Layout]) -> Strategy:
+        """Its strategy, wherever the operands are."""
+        terms = zip((*self.inputs, *self.outputs), (*self.places, *self.leaves))
+        splits = {factor: axes for term, layout in terms for (factor,), axes in zip(term, layout.dims)}
+        return Strategy.of(self.leaves[0].mesh, splits)
+
+    def check(self, strategy: Strategy) -> None:
+        """There is only one."""
+
+    def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
+        """Its strategy."""
+        yield self.infer(())
+
+    def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
+        """The layouts that were given for the results."""
+        return self.leaves
+
+    def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
+        """Gradients are added up along every axis on which ranks do different work and the operand is whole."""
+        own = self.places[operand]
+        used = {a for one in (*self.places, *self.leaves) for a in (*one.split_axes, *one.partial_axes)}
+        return own.with_partial([(axis, "sum") for axis in own.mesh.axes if axis in used - {*own.split_axes}])
+
+    def flops_of(self, sizes: Mapping[str, int]) -> int:
+        """As they were given: a number for each rank, or a function of the operands' shapes."""
+        shapes = [tuple(sizes[factor] for (factor,) in term) for term in (*self.inputs, *self.outputs)]
+        if self.given_flops is None:
+            return sum(int(np.prod(shape)) for shape in shapes)
+        given = self.given_flops
+        return int(given(*shapes[: len(self.inputs)]) if callable(given) else given)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOp(Op):
+    """The operator of a local function; its parameters are the layouts, and the shapes and types of the results."""
+
+    flops: Any = None
+
+    def bind(
+        self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
+    ) -> BoundRule:
+        """The rule: every dim of every operand and result is a factor of its own."""
+        found = [shape for shape, _ in params["results"]]
+        inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))
+        outputs = tuple(tuple((f"r{i}_{d}",) for d in range(len(s))) for i, s in enumerate(found))
+        sizes = {f[0]: n for term, s in zip((*inputs, *outputs), (*shapes, *found)) for f, n in zip(term, s)}
+        rule = Rule(f"local function {self.name}", inputs, outputs)
+        places, leaves = params["places"], params["leaves"]
+        return LocalBound(
+            rule, tuple(map(tuple, shapes)), inputs, outputs, tuple(sizes.items()), places, leaves, self.flops
+        )
+
+    def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> Any:
+        """One type per result."""
+        return tuple(dtype for _, dtype in params["results"])

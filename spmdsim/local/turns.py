@@ -1,0 +1,287 @@
+"""Functions of several ranks in one process: each waits at its collectives for the others, and one runs at a time.
+
+The first rank runs in the caller's thread. Only when it has to wait is the next rank started, in a thread of its own,
+and so on; who comes last runs the collective for all. Functions without collectives thus need no thread at all, and
+the order of what happens is always the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.core import Mesh
+from spmdsim.core.step import Step
+from spmdsim.errors import DisagreementError, RuleError
+from spmdsim.sides import name_ranks, sides
+from spmdsim.trace import recorder
+from spmdsim.trace.events import CollectiveEvent
+from spmdsim.trace.recorder import source_line
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+Body = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective that a rank's function has come to.
+
+    Attributes:
+        build: the step, on a mesh with these axes.
+        axes: the axes that the call names.
+        array: the rank's part.
+        words: the call in words, the same on ranks that call the same.
+        frame: where it was called.
+    """
+
+    build: Callable[[Mesh], Step]
+    axes: tuple[str, ...]
+    array: Any
+    words: str
+    frame: FrameType | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a local function runs: on behalf of which rank, and who runs its collectives."""
+
+    world: World
+    mesh: Mesh
+    rank: int
+    name: str
+    turns: Turns | None = None
+
+    def run(self, call: Call) -> Any:
+        """The rank's part of what a collective gives."""
+        if self.turns is not None:
+            return self.turns.meet(self.rank, call)
+        # Ranks along other axes may call with other shapes, where pieces are uneven: the step is that of one group.
+        step = call.build(among(self.mesh, call.axes, (self.mesh.group(self.rank, *call.axes),)))
+        given = call.array if self.rank in step.src.mesh else nothing(call.array)
+        result = self.world.run(step, [given])[0]
+        return result.copy() if self.world.has_data and np.shares_memory(result, given) else result
+
+
+#: The place of the function that runs now.
+here: ContextVar[Place | None] = ContextVar("here", default=None)
+
+
+@lru_cache(maxsize=1024)
+def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+    """The mesh of some groups along axes, major first."""
+    sizes = [mesh.size_of[axis] for axis in axes]
+    return Mesh((len(groups), *sizes), ("other groups", *axes), [rank for group in groups for rank in group])
+
+
+def nothing(like: Any) -> Any:
+    """What a world is given of a rank that has no part in a step."""
+    return np.zeros((0,) * like.ndim, like.dtype)
+
+
+class Stopped(BaseException):
+    """Ends the function of a rank that waits, since another one has failed."""
+
+
+class Turns:
+    """Runs the functions of ranks whose world is in this process.
+
+    Args:
+        world: who runs their collectives.
+        mesh: the axes that they may name.
+        name: that of the function, for errors.
+    """
+
+    def __init__(self, world: World, mesh: Mesh, name: str) -> None:
+        self._world, self._mesh, self._name = world, mesh, name
+        self._bodies: Mapping[int, Body] = {}
+        self._unstarted, self._ready = deque[int](), deque[int]()
+        self._calls: dict[int, Call] = {}
+        self._answers: dict[int, Any] = {}
+        self._gates: dict[int, threading.Semaphore] = {}
+        self._done = threading.Semaphore(0)
+        self._results: dict[int, Any] = {}
+        self._threads: list[threading.Thread] = []
+        self._failure: BaseException | None = None
+        self._stopped = False
+
+    def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
+        """The results of functions, by rank.
+
+        Raises:
+            RuleError: a function raised; the error of the lowest rank, with its number.
+            DisagreementError: the functions do not call the same collectives.
+        """
+        self._bodies, self._unstarted = bodies, deque(bodies)
+        self._gates = {rank: threading.Semaphore(0) for rank in bodies}
+        self._work()
+        self._done.acquire()
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._results
+
+    def meet(self, rank: int, call: Call) -> Any:
+        """Wait until all ranks have called, and take this one's part of the result."""
+        self._calls[rank] = call
+        self._pass_on(rank)
+        self._gates[rank].acquire()
+        if self._stopped:
+            raise Stopped
+        return self._answers.pop(rank)
+
+    def _work(self) -> None:
+        """Run ranks that nobody has begun, one after the other, in this thread."""
+        rank = -1
+        try:
+            while self._unstarted:
+                rank = self._unstarted.popleft()
+                self._results[rank] = self._bodies[rank]()
+            self._pass_on(rank)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._fail(error)
+
+    def _pass_on(self, rank: int) -> None:
+        """Let the next rank run: one not begun, one whose collective is done, else run the collective that all wait for."""
+        if self._unstarted:
+            thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+            return
+        if not self._ready and self._calls:
+            self._perform()
+        if self._ready:
+            self._gates[self._ready.popleft()].release()
+        else:
+            self._done.release()
+
+    def _perform(self) -> None:
+        """Run what the ranks wait for, group by group as they have come together; the others wait on."""
+        batches: dict[str, list[int]] = {}
+        for rank, call in sorted(self._calls.items()):
+            members = self._mesh.group(rank, *call.axes)
+            if all(m in self._calls and self._calls[m].words == call.words for m in members):
+                batches.setdefault(call.words, []).append(rank)
+        if not batches:
+            raise DisagreementError(f"ranks disagree inside of {self._name}: {self._said()}")
+        with _as_one():
+            for ranks in batches.values():
+                self._collective(ranks)
+        self._ready.extend(sorted(rank for ranks in batches.values() for rank in ranks))
+
+    def _collective(self, ranks: Sequence[int]) -> None:
+        calls = {rank: self._calls.pop(rank) for rank in ranks}
+        first, mesh = calls[ranks[0]], self._mesh
+        if len(calls) < mesh.size:  # groups along other axes may have other shapes, where pieces are uneven
+            groups = dict.fromkeys(mesh.group(rank, *first.axes) for rank in ranks)
+            mesh = among(mesh, first.axes, tuple(groups))
+        step, empty = first.build(mesh), nothing(first.array)
+        shards = [calls[r].array if r in calls and r in step.src.mesh else empty for r in self._world.ranks]
+        results = self._world.run(step, shards)
+        shared = {id(call.array) for call in calls.values()}
+        for rank in ranks:
+            result = results[rank]
+            if id(result) in shared or not result.flags.owndata or not result.flags.writeable:
+                result = result.copy()  # what a rank has got is its own, as it is among processes
+            shared.add(id(result))
+            self._answers[rank] = result
+
+    def _said(self) -> str:
+        """Who calls what, and who has returned."""
+        found = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
+        parts = [
+            f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {words} ({source_line(self._calls[ranks[0]].frame)})"
+            for ranks, words in found
+        ]
+        ended = sorted(self._results)
+        if ended:
+            parts.append(f"{name_ranks(ended)} {'has' if len(ended) == 1 else 'have'} returned")
+        return ", ".join(parts)
+
+    def _fail(self, error: BaseException) -> None:
+        """Remember the first failure, and end the functions that wait."""
+        if self._stopped:
+            return
+        self._failure, self._stopped = error, True
+        self._unstarted.clear()
+        for gate in self._gates.values():
+            gate.release()
+        self._done.release()
+
+
+@contextmanager
+def _as_one() -> Iterator[None]:
+    """Steps that are run inside are one collective to who records, as each rank has called one."""
+    outside, inside = list(recorder.open_traces), recorder.Trace()
+    recorder.open_traces[:] = [inside] if outside else []
+    try:
+        yield
+    finally:
+        recorder.open_traces[:] = outside
+    found: dict[Any, list[CollectiveEvent]] = {}
+    for event in inside.collectives:
+        found.setdefault((event.collective, event.axes), []).append(event)
+    for events in found.values():
+        one, *others = events
+        for other in others:
+            sums: Any = {
+                key: tuple(map(sum, zip(getattr(one, key), getattr(other, key))))
+                for key in ("nbytes", "sent", "planned")
+            }
+            one = replace(one, seconds=one.seconds + other.seconds, **sums)
+        recorder.emit(one)
+
+
+def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
+    """Run functions of the ranks that this process owns; they may call collectives of each other's ranks.
+
+    Args:
+        world: whose ranks these are.
+        mesh: the axes that they may name.
+        name: what the function is called, for errors.
+        bodies: what to run, by rank; an error that one raises is said with its rank.
+
+    Returns:
+        The results by rank.
+    """
+    turns = Turns(world, mesh, name) if len(world.ranks) > 1 else None
+
+    def placed(rank: int, body: Body) -> Body:
+        def run() -> Any:
+            token = here.set(Place(world, mesh, rank, name, turns))
+            try:
+                return body()
+            finally:
+                here.reset(token)
+
+        return run
+
+    wrapped = {rank: placed(rank, body) for rank, body in bodies.items()}
+    if turns is None:
+        return {rank: body() for rank, body in wrapped.items()}
+    return turns.run(wrapped)
+
+
+def current(what: str) -> Place:
+    """The place of the function that asks.
+
+    Raises:
+        RuleError: no local function runs.
+    """
+    place = here.get()
+    if place is None:
+        raise RuleError(f"{what} is for functions that local_map runs, and none runs now")
+    return place

@@ -1,0 +1,483 @@
+"""``local_map``: pieces, shapes, gradients, traces and collectives by axis, in lock step and under mpirun alike."""
+
+from __future__ import annotations
+
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim.cost.roofline import forward_work
+from spmdsim.errors import DisagreementError, LayoutError, RuleError, SpmdError
+from spmdsim.local import (
+    all_gather,
+    all_to_all,
+    axis_index,
+    axis_rank,
+    axis_size,
+    local_map,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    psum_scatter,
+)
+from spmdsim.trace import record
+
+
+def values(shape, seed=0):
+    return np.random.default_rng(seed).integers(-50, 50, shape).astype(float)
+
+
+def given(array, layout, world, **more):
+    return Tensor.from_global(array, layout, world, **more)
+
+
+# -- shapes and layouts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 3, 4)
+def test_uneven_pieces_and_repeated_calls(world):
+    mesh = Mesh((world.size,), ("x",))
+
+    @local_map(in_layouts=(mesh("x", None), mesh(None)), out_layouts=mesh("x"))
+    def product(rows, v):
+        return rows @ v
+
+    for n in (7, 2, 7):  # with two rows some ranks have none
+        a, v = values((n, 3)), values(3, 1)
+        y = product(given(a, mesh(None, "x"), world), v)
+        assert y.shape == (n,) and y.layout == mesh("x")
+        np.testing.assert_array_equal(y.full(), a @ v)
+
+
+@pytest.mark.ranks(4)
+def test_several_results_of_several_types_and_pending_ones(world):
+    mesh = Mesh((2, 2), ("x", "y"))
+    a = values((5, 6))
+
+    def both(block):
+        return block.sum(axis=1), np.int32(block.size)
+
+    call = local_map(both, out_layouts=(mesh("x", partial="y"), mesh(partial={"x": "sum", "y": "sum"})))
+    sums, count = call(given(a, mesh("x", "y"), world))
+    assert sums.layout.partial == (("y", "sum"),) and count.dtype == np.int32
+    np.testing.assert_array_equal(sums.full(), a.sum(axis=1))
+    assert int(count.full()) == a.size
+    pending = local_map(lambda block: block.sum(axis=1), out_layouts=mesh("x"), partial="y")
+    np.testing.assert_array_equal(pending(given(a, mesh("x", "y"), world)).full(), a.sum(axis=1))
+
+
+@pytest.mark.ranks(4)
+def test_operands_lie_as_they_do_or_are_brought(world):
+    mesh = Mesh((2, 2), ("x", "y"))
+    a = values((4, 6))
+    double = local_map(lambda block: 2 * block)
+    with record() as trace:
+        y = double(given(a, mesh("x", "y"), world))
+    assert y.layout == mesh("x", "y") and trace.counts() == {} and trace.operators[0].name == "<lambda>"
+    np.testing.assert_array_equal(y.full(), 2 * a)
+    with record() as trace:
+        local_map(lambda block: 2 * block, in_layouts=mesh("x", None))(given(a, mesh("x", "y"), world))
+    assert trace.counts() == {"all_gather": 1} and {e.operator for e in trace.collectives} == {"<lambda>"}
+    with record() as trace:  # pending sums are added up, as an operator that is not linear needs them
+        double(given(a, mesh("x", None, partial="y"), world))
+    assert trace.counts() == {"all_reduce": 1}
+
+
+@pytest.mark.ranks(4)
+def test_pieces_that_do_not_fit(world):
+    mesh = Mesh((4,), ("x",))
+    x = given(values(8), mesh("x"), world)
+    wrong = local_map(lambda a: np.zeros(4 - axis_rank("x") % 2), name="wrong")
+    with pytest.raises(
+        RuleError, match=r"wrong gave a piece of shape \(3,\) on rank 1, but result 0 of shape \(14,\) has"
+    ):
+        wrong(x)
+    with pytest.raises(
+        RuleError, match=r"shape \(2, 1\) on rank 0, but the layout of result 0, .* for 1 dims"
+    ):
+        local_map(lambda a: a[:, None], out_layouts=mesh("x"))(x)
+    with pytest.raises(RuleError, match=r"shape \(2,\) on rank 0, but result 0 of shape \(9,\) has \(3,\)"):
+        local_map(lambda a: a, shape=(9,))(x)
+    with pytest.raises(RuleError, match=r"gave 2 results on rank \d, but out_layouts has 1"):
+        local_map(lambda a: (a, a))(x)
+    with pytest.raises(RuleError, match="has in_layouts for 2 operands, but was called with 1"):
+        local_map(lambda a: a, in_layouts=(None, None))(x)
+    with pytest.raises(
+        LayoutError, match=r"operand 0 of f has shape \(8,\), but its layout .* is for 2 dims"
+    ):
+        local_map(lambda a: a, in_layouts=mesh("x", None), name="f")(x)
+    with pytest.raises(TypeError, match=r"out_layouts are layouts, such as mesh\('x', None\), but got 'x'"):
+        local_map(lambda a: a, out_layouts="x")
+    with pytest.raises(RuleError, match="say dtype="):
+        local_map(lambda a: a.astype([np.float32, np.float64][axis_rank("x") % 2]))(x)
+    kept = local_map(lambda a: a.astype([np.float32, np.float64][axis_rank("x") % 2]), dtype="f8")(x)
+    assert kept.dtype == np.float64
+
+
+def test_later_calls_are_held_to_the_first():
+    mesh, lengths = Mesh((2,), ("x",)), iter([2, 2, 2, 3])
+    x = given(values(4), mesh("x"), LockStep(2))
+    f = local_map(lambda a: np.zeros(next(lengths)), name="f")
+    f(x)
+    with pytest.raises(RuleError, match=r"f gave a piece of shape \(3,\) on rank 1, but result 0 of shape"):
+        f(x)
+
+
+@pytest.mark.ranks(2)
+def test_a_function_that_fails_or_writes_to_its_operands(world):
+    mesh = Mesh((2,), ("x",))
+    x = given(values(4), mesh("x"), world)
+
+    def writes(a):
+        a += 1
+        return a
+
+    with pytest.raises(
+        RuleError, match=r"writes failed on rank \d, given pieces of shape \(2,\): ValueError.*read-only"
+    ):
+        local_map(writes)(x)
+    np.testing.assert_array_equal(x.full(), values(4))
+
+
+@pytest.mark.ranks(2)
+def test_half_floats_are_computed_in_float32_and_rounded_once(world):
+    mesh, seen = Mesh((2,), ("x",)), []
+
+    def f(a):
+        seen.append(a.dtype)
+        return a * 1.001
+
+    x = values(6).astype(ml_dtypes.bfloat16)
+    y = local_map(f)(given(x, mesh("x"), world))
+    assert y.dtype == ml_dtypes.bfloat16 and set(seen) == {np.dtype("f4")}
+    np.testing.assert_array_equal(y.full(), (x.astype("f4") * 1.001).astype(ml_dtypes.bfloat16))
+
+
+# -- collectives ----------------------------------------------------------------------------------------
+
+
+def per_rank(world, mesh, shape, f, out):
+    """What ``f`` gives on every rank, stacked, for arrays that differ from rank to rank; and those arrays."""
+    everything = tuple(mesh.axes)
+    arrays = values((mesh.size, *shape))
+    layout = mesh(everything, *[None] * len(shape))
+    x = given(arrays, layout, world)
+    call = local_map(lambda a: np.asarray(f(a[0]))[None], out_layouts=mesh(everything, *[None] * out))
+    with record() as trace:
+        found = call(x)
+    return found.full(), arrays, trace
+
+
+def groups(mesh, axes):
+    """Per rank the ranks of its group, in the order of the named axes."""
+    return [mesh.group(rank, *axes) for rank in range(mesh.size)]
+
+
+AXES = [("x",), ("y",), ("x", "y"), ("y", "x")]
+
+
+@pytest.mark.ranks(6)
+@pytest.mark.parametrize("axes", AXES)
+def test_collectives_against_numpy(axes, world):
+    mesh = Mesh((2, 3), ("x", "y"))
+    members, size = groups(mesh, axes), int(np.prod([mesh.axis_size(a) for a in axes]))
+    place = [group.index(rank) for rank, group in enumerate(members)]
+    name = axes[0] if len(axes) == 1 else axes
+
+    def check(f, expected, shape=(size, 4), collective=None, received=None):
+        found, arrays, trace = per_rank(world, mesh, shape, f, np.ndim(expected(np.zeros((6, *shape)), 0)))
+        for rank in range(6):
+            np.testing.assert_array_equal(found[rank], expected(arrays, rank))
+        if collective:
+            assert trace.counts() == {collective: 1}
+            assert trace.nbytes(world.ranks[0]) == 8 * received
+
+    one = size * 4
+    check(
+        lambda a: psum(a, name),
+        lambda x, r: x[[*members[r]]].sum(0),
+        collective="all_reduce",
+        received=2 * (size - 1) * 4,
+    )
+    check(lambda a: pmean(a, name), lambda x, r: x[[*members[r]]].sum(0) / size)
+    check(lambda a: pmax(a, name), lambda x, r: x[[*members[r]]].max(0))
+    check(lambda a: pmin(a, name), lambda x, r: x[[*members[r]]].min(0))
+    check(lambda a: psum(a[0, 0] > 0, name), lambda x, r: (x[[*members[r]], 0, 0] > 0).sum())
+    check(
+        lambda a: [axis_rank(name), axis_index(name), axis_size(name)],
+        lambda x, r: [place[r], place[r], size],
+    )
+    for axis in (0, 1, -1):
+        check(
+            lambda a: all_gather(a, name, axis=axis),
+            lambda x, r: np.stack([*x[[*members[r]]]], axis),
+            collective="all_gather",
+            received=(size - 1) * one,
+        )
+    for axis in (0, 1):
+        check(
+            lambda a: all_gather(a, name, axis=axis, tiled=True),
+            lambda x, r: np.concatenate([*x[[*members[r]]]], axis),
+        )
+        turned = [(size, 4), (4, size)][axis]
+        check(
+            lambda a: psum_scatter(a, name, scatter_dimension=axis),
+            lambda x, r: x[[*members[r]]].sum(0).take(place[r], axis),
+            turned,
+            collective="reduce_scatter",
+            received=(size - 1) * 4,
+        )
+        longer = [(2 * size, 4), (4, 2 * size)][axis]
+        check(
+            lambda a: psum_scatter(a, name, scatter_dimension=axis, tiled=True),
+            lambda x, r: np.split(x[[*members[r]]].sum(0), size, axis)[place[r]],
+            longer,
+        )
+    for split in (0, 1):
+        for join in (0, 1):
+            shape = [(size, 4), (4, size)][split]
+            check(
+                lambda a: all_to_all(a, name, split, join),
+                lambda x, r: np.stack([x[m].take(place[r], split) for m in members[r]], join),
+                shape,
+                collective="all_to_all",
+                received=(size - 1) * 4,
+            )
+            shape = [(2 * size, 3), (3, 2 * size)][split]
+            check(
+                lambda a: all_to_all(a, name, split, join, tiled=True),
+                lambda x, r: np.concatenate(
+                    [np.split(x[m], size, split)[place[r]] for m in members[r]], join
+                ),
+                shape,
+            )
+    ring = [(i, (i + 1) % size) for i in range(size)]
+    check(
+        lambda a: ppermute(a, name, ring),
+        lambda x, r: x[members[r][place[r] - 1]],
+        (4,),
+        collective="exchange",
+        received=4,
+    )
+    check(lambda a: ppermute(a, name, ring[:1]), lambda x, r: x[members[r][0]] * (place[r] == 1), (4,))
+    check(lambda a: ppermute(a, name, []), lambda x, r: 0 * x[0], (4,))
+
+
+@pytest.mark.ranks(4)
+def test_the_order_of_what_ranks_do_is_always_the_same_and_threads_end(world):
+    mesh, seen, before = Mesh((4,), ("x",)), [], threading.active_count()
+
+    def f(a):
+        for k in range(3):
+            seen.append((k, axis_rank("x")))
+            a = a + psum(a, "x")
+        return a
+
+    x = given(values(8), mesh("x"), world)
+    f = local_map(f)
+    with record() as trace:
+        f(x)
+    own = list(world.ranks)
+    assert trace.counts() == {"all_reduce": 3} and seen == [(k, r) for k in range(3) for r in own]
+    assert threading.active_count() == before
+
+
+@pytest.mark.ranks(4)
+def test_what_a_collective_gives_is_the_ranks_own(world):
+    mesh = Mesh((4,), ("x",))
+
+    def f(a):
+        total = psum(a, "x")
+        total += axis_rank("x")
+        return total + 0 * psum(a, "x")
+
+    y = local_map(f)(given(np.ones(4), mesh("x"), world))
+    np.testing.assert_array_equal(y.full(), [4, 5, 6, 7])
+
+
+def test_ranks_that_disagree_in_lock_step():
+    mesh, before = Mesh((3,), ("x",)), threading.active_count()
+    x = given(values(6), mesh("x"), LockStep(3))
+
+    def runs(f, message):
+        with pytest.raises(SpmdError, match=message) as told:
+            local_map(f, name="f")(x)
+        assert "\n" not in str(told.value)
+        assert threading.active_count() == before
+
+    def other(a):
+        return psum(a, "x") if axis_rank("x") else pmax(a, "x")
+
+    runs(
+        other,
+        r"ranks disagree inside of f: ranks 1, 2 call psum over 'x' of f64\[2\] \(.*test_local_map.py:\d+\), "
+        r"rank 0 calls pmax over 'x' of f64\[2\]",
+    )
+    runs(
+        lambda a: psum(a[: 1 + (axis_rank("x") == 1)], "x"),
+        r"ranks 0, 2 call .*f64\[1\].*rank 1 calls .*f64\[2\]",
+    )
+    runs(lambda a: psum(a, "x") if axis_rank("x") else a, r"ranks 1, 2 call psum .*, rank 0 has returned")
+    runs(
+        lambda a: a if axis_rank("x") == 2 else psum(a, "x"), r"ranks 0, 1 call psum .*, rank 2 has returned"
+    )
+    runs(lambda a: psum(a, "x") if axis_rank("x") < 2 else 1 / 0, "f failed on rank 2.*ZeroDivisionError")
+    runs(lambda a: psum(a, "x") if axis_rank("x") else 1 / 0, "f failed on rank 0.*ZeroDivisionError")
+
+
+@pytest.mark.ranks(2)
+def test_misuse_on_all_ranks(world):
+    mesh = Mesh((2,), ("rows",))
+    x = given(values((4, 3)), mesh("rows", None), world)
+    for f, message in [
+        (lambda a: psum(a, "row"), r"psum: rows=2 has no axis 'row'; did you mean 'rows'\?"),
+        (lambda a: psum(a, ("rows", "rows")), "an axis is named twice"),
+        (lambda a: all_gather(a, "rows", axis=3), "all_gather: dim 3 is out of range for an array of 3 dims"),
+        (
+            lambda a: psum_scatter(a[:1], "rows"),
+            "dim 0 has size 1, but 2 ranks are along 'rows': .*tiled=True",
+        ),
+        (
+            lambda a: all_to_all(a, "rows", 1, 0, tiled=True),
+            "cuts dim 1 of size 3 into 2 parts, which does not",
+        ),
+        (lambda a: ppermute(a, "rows", [(0, 2)]), "no rank has number 2 along 'rows' of size 2"),
+        (lambda a: ppermute(a, "rows", [(0, 1), (0, 0)]), "rank 0 along 'rows' sends twice"),
+        (lambda a: ppermute(a, "rows", [(0, 1), (1, 1)]), "rank 1 along 'rows' receives twice"),
+    ]:
+        with pytest.raises(RuleError, match=message):
+            local_map(f)(x)
+    for outside in (lambda: axis_rank("rows"), lambda: psum(1, "rows")):
+        with pytest.raises(RuleError, match="is for functions that local_map runs, and none runs now"):
+            outside()
+
+
+@pytest.mark.ranks(4)
+def test_a_mesh_of_some_ranks(world):
+    """Ranks outside of the mesh have nothing to run, and know the result's shape all the same."""
+    mesh = Mesh((2,), ("x",), ranks=[3, 1])
+    a = values((5, 2))
+    y = local_map(lambda block: block + psum(block.sum(), "x"))(given(a, mesh("x", None), world))
+    assert y.shape == (5, 2)
+    np.testing.assert_array_equal(y.full(), a + a.sum())
+
+
+@pytest.mark.ranks(4)
+def test_collectives_run_by_the_algorithm_of_the_world(world):
+    mesh = Mesh((4,), ("x",))
+    x = given(values(8), mesh("x"), world)
+    with world.use(all_reduce="ring"), record() as trace:
+        y = local_map(lambda a: psum(a, "x"), out_layouts=mesh(None))(x)
+    assert [event.algorithm for event in trace.collectives] == ["ring"]
+    np.testing.assert_array_equal(y.full(), values(8).reshape(4, 2).sum(0))
+
+
+# -- shapes only, prices --------------------------------------------------------------------------------
+
+
+def test_shapes_only_counts_what_ranks_do():
+    def program(world, n):
+        mesh = Mesh((n,), ("x",))
+        x = world and Tensor.from_global(np.zeros((4 * n + 1, 3)), mesh("x", None), world)
+
+        def f(a):
+            up = ppermute(a[:1], "x", [(i, i + 1) for i in range(n - 1)])
+            return a + up.sum() + psum(a.sum(0), "x").sum() + all_gather(up, "x").sum()
+
+        with record() as trace:
+            y = local_map(f)(x)
+        return y, trace
+
+    real, counted = program(LockStep(4), 4)
+    shapes, expected = program(ShapeOnly(4), 4)
+    assert shapes.shape == real.shape == (17, 3) and shapes.layout == real.layout
+    assert expected.counts() == counted.counts() and expected.nbytes(0) == counted.nbytes(0)
+
+
+def test_shapes_only_by_a_given_shape_runs_nothing():
+    mesh, world = Mesh((4,), ("x",)), ShapeOnly(4)
+    x = Tensor.from_global(np.zeros((9, 3), "f4"), mesh("x", None), world)
+
+    def never(a):
+        raise AssertionError
+
+    y = local_map(never, out_layouts=mesh("x"), shape=lambda s: s[:1], dtype="f8")(x)
+    assert y.shape == (9,) and y.dtype == np.float64
+    y, z = local_map(never, out_layouts=(mesh("x"), mesh()), shape=((9,), ()))(x)
+    assert (y.shape, z.shape, z.dtype) == ((9,), (), np.float32)
+    doubled = local_map(lambda a: np.repeat(a, 2, axis=0))(x)
+    assert doubled.shape == (24, 3)  # rank 0's piece of 3 rows becomes 6, as an even tensor of 24 has them
+
+
+def test_flops_are_those_given():
+    mesh = Mesh((4,), ("x",))
+    results = (((8, 2), np.dtype(float)),)
+    params = {"places": (mesh("x", None),), "leaves": (mesh("x", None),), "results": results}
+    for flops, wanted in ((lambda s: 10 * s[0], 20), (7, 7), (None, 2 * 3 + 2 * 2)):
+        bound = local_map(lambda a: a, flops=flops)._op.bind([(8, 3)], params)
+        strategy = bound.infer(())
+        assert forward_work(bound, strategy, (8,)).flops == wanted
+
+
+# -- gradients ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(4)
+def test_gradients_with_a_given_vjp_and_collectives_in_it(world):
+    """Rows scaled by the maximum over all ranks' sums; a weight that every rank has whole."""
+    mesh = Mesh((2, 2), ("x", "y"))
+    a, w = values((5, 6)), values(3, 1)
+
+    def f(block, weight):
+        return psum(block @ weight, "y")
+
+    def vjp(dy, operands, result):
+        block, weight = operands
+        assert result.shape == dy.shape
+        # Each rank of y saw one half of the columns, and the sum is on both: its gradient is each one's.
+        return np.outer(dy, weight), block.T @ dy
+
+    x = given(a, mesh("x", "y"), world, requires_grad=True)
+    v = given(w, mesh(None), world, requires_grad=True)
+    y = local_map(f, out_layouts=mesh("x"), vjp=vjp)(x, v)
+    np.testing.assert_array_equal(y.full(), a[:, :3] @ w + a[:, 3:] @ w)
+    dy = values(5, 2)
+    y.backward(given(dy, mesh(None), world))
+    np.testing.assert_array_equal(x.grad.full(), np.tile(np.outer(dy, w), 2))
+    np.testing.assert_array_equal(v.grad.full(), (a[:, :3] + a[:, 3:]).T @ dy)
+
+
+@pytest.mark.ranks(4)
+def test_collectives_inside_of_a_vjp(world):
+    mesh = Mesh((4,), ("x",))
+
+    def centred(a):
+        return a - pmean(a.mean(), "x")
+
+    x = given(values(8), mesh("x"), world, requires_grad=True)
+    y = local_map(centred, vjp=lambda dy, operands, y: [dy - pmean(dy.mean(), "x")])(x)
+    y.backward(given(values(8, 3), mesh("x"), world))
+    np.testing.assert_array_equal(x.grad.full(), values(8, 3) - values(8, 3).mean())
+
+
+@pytest.mark.ranks(2)
+def test_gradients_that_cannot_be(world):
+    mesh = Mesh((2,), ("x",))
+    x = given(values(4), mesh("x"), world, requires_grad=True)
+    y = local_map(lambda a: a * psum(a, "x"), name="f")(x)
+    with pytest.raises(RuleError, match=r"f has no gradient: .* give local_map\(vjp=...\), or detach\(\)"):
+        ops.sum(y).backward()
+    y = local_map(lambda a: a, vjp=lambda dy, operands, y: dy[:1], name="f")(x)
+    with pytest.raises(
+        RuleError, match=r"gradient of shape \(1,\) on rank \d for operand 0, whose piece has shape \(2,\)"
+    ):
+        ops.sum(y).backward()
+    y = local_map(lambda a: a, vjp=lambda dy, operands, y: (dy, dy), name="f")(x)
+    with pytest.raises(RuleError, match="the vjp of f gave 2 gradients on rank"):
+        ops.sum(y).backward()
+    assert isinstance(DisagreementError("x"), SpmdError)
