@@ -152,6 +152,9 @@ case("nan", lambda: Tensor.from_global(np.full(3, -np.nan if odd else np.nan), m
 case("written", written)
 case("number", lambda: Tensor.from_global(a, R, world) * (3.0 if odd else 2.0))
 case("sums", lambda: (Tensor.from_global(a, S, world).sum() * 2.0).full())
+turned = MPIWorld(MPI.COMM_WORLD.Split(0, (rank + 1) % 3))  # its ranks are other ones of the job
+case("turned", lambda: Tensor.from_global(changed((0, 3)), R, turned))
+case("turned pieces", lambda: Tensor.from_local(a[: 4 - 2 * odd], S, turned))
 unwatched = MPIWorld(MPI.COMM_WORLD.Dup(), check=False)
 case("unchecked", lambda: Tensor.from_global(a + odd, R, unwatched))
 with open(f"{folder}/{rank}.json", "w") as file:
@@ -178,6 +181,8 @@ def said(tmp_path_factory, launcher):
             "copied",
             ["values of tensor 'w'", "at (0, 3): ranks 0, 2 make 3.0, rank 1 makes 4.0", "program.py:"],
         ),
+        ("turned", ["at (0, 3): ranks 0, 2 make 3.0, rank 1 makes 4.0"]),
+        ("turned pieces", ["rank 1 holds", "ranks 0, 2 hold (4, 5), rank 1 holds (2, 5)"]),
         ("split", ["values of tensor 'w'", "at (11, 4): ranks 0, 2 make 59.0, rank 1 makes 60.0"]),
         ("shape", ["the shape of a tensor: ranks 0, 2 make (12, 5), rank 1 makes (9, 5)"]),
         ("type", ["element type of a tensor: ranks 0, 2 make float64, rank 1 makes float32"]),

@@ -44,6 +44,7 @@ class World(ABC):
         compares: whether ranks compare what they call, by the tensors' origins.
         cache: what was derived for this world: operators' recipes, steps' programs.
         about: the number of the tensor that the next steps move (``Tensor.origin``).
+        job: what each rank is called in errors, in a world of part of a job: its number there.
     """
 
     has_data = True
@@ -58,6 +59,7 @@ class World(ABC):
             raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
         self.size = size
         self.ranks = ranks
+        self.job: Sequence[int] = range(size)
         self.cache: dict[Any, Any] = {}
         self.about = 0
 

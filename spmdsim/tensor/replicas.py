@@ -108,7 +108,7 @@ def _text(what: str, tensor: Tensor, flat: int, found: Sequence[tuple[Sequence[i
     at = tuple(int(i) + start for i, (start, _) in zip(local, bounds))
     meta = repr(tensor.meta)
     title = f"{what!r} ({meta})" if what else f"a tensor {meta}"
-    return f"copies of {title} differ at {at}: {in_words(found, 'hold')}; asked at {source_line() or 'an unknown place'}"
+    return f"copies of {title} differ at {at}: {in_words(found, 'hold', tensor.world.job)}; asked at {source_line() or 'an unknown place'}"
 
 
 # -- checksums ----------------------------------------------------------------------------------------------
@@ -270,11 +270,13 @@ def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = 
     for k, what in enumerate(("shape", "element type", "layout", "values")):
         unlike = sides((member, said[member][k]) for member in group)
         if len(unlike) > 1:
-            raise WorldError(f"ranks disagree about the {what} of {title}: {in_words(unlike, 'make')}{where}")
+            raise WorldError(
+                f"ranks disagree about the {what} of {title}: {in_words(unlike, 'make', world.job)}{where}"
+            )
     found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
     if found is not None:
         low = [0] * array.ndim if whole else [start for start, _ in layout.bounds(tensor.shape, rank)]
         at = tuple(int(i) + start for i, start in zip(np.unravel_index(found[0], array.shape), low))
         raise WorldError(
-            f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(found[1], 'make')}{where}"
+            f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(found[1], 'make', world.job)}{where}"
         )

@@ -152,17 +152,17 @@ def assemble(
     names = {facts[rank][1] for rank in members}
     for rank in members:
         if facts[rank][2] is not None:
-            raise LayoutError(f"rank {rank} holds a piece with {facts[rank][2]}")
+            raise LayoutError(f"rank {world.job[rank]} holds a piece with {facts[rank][2]}")
     if len(names) > 1:
-        told = in_words(sides((rank, facts[rank][1]) for rank in members), "hold")
+        told = in_words(sides((rank, facts[rank][1]) for rank in members), "hold", world.job)
         raise LayoutError(f"all pieces need one dtype, but {told}")
     found = tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
     for rank in members:
         wanted = layout.local_shape(found, rank)
         if facts[rank][0] != wanted:
             raise LayoutError(
-                f"rank {rank} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
-                f"{found} gives it {wanted}; {in_words(sides((r, facts[r][0]) for r in members), 'hold')}"
+                f"rank {world.job[rank]} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
+                f"{found} gives it {wanted}; {in_words(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
             )
     held = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
     # A process outside the mesh learns the type from the others, by its name.

@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError
 from spmdsim.sides import name_ranks
+from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.counted import GAVE_UP
 from spmdsim.worlds.mpi.messages import abandoned
 
@@ -58,7 +59,8 @@ class Comparison:
             os.sched_yield()
         elif waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
             abandoned.append((self._request, self._given, self._common))
-            raise DisagreementError(f"{name_ranks(self._absent())} did not come within {self.deadline:g} s")
+            absent = name_ranks(sorted(world_ranks(self.comm)[rank] for rank in self._absent()))
+            raise DisagreementError(f"{absent} did not come within {self.deadline:g} s")
         elif (why := self._look()) is not None:
             abandoned.append((self._request, self._given, self._common))
             raise DisagreementError(why)

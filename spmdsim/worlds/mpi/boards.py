@@ -99,12 +99,12 @@ def _with_courier(
 
 
 def world_ranks(comm: MPI.Comm) -> list[int]:
-    """The ranks of a communicator in ``MPI.COMM_WORLD``."""
+    """What the ranks of a communicator are called: by their numbers in ``MPI.COMM_WORLD``, if all have one."""
     here, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     found = here.Translate_ranks(list(range(comm.Get_size())), everyone)
     here.Free()
     everyone.Free()
-    return list(found)
+    return list(range(len(found))) if MPI.UNDEFINED in found else list(found)
 
 
 def _nodes(comm: Counted, places: Sequence[int]) -> list[tuple[int, ...]]:

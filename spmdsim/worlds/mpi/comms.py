@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.sides import name_ranks, number_of
+from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.counted import MEETING, Counted
 from spmdsim.worlds.mpi.leaving import Counts, Departures, key, who_left
 
@@ -120,13 +121,17 @@ class Comms:
             if waited < 0.005:
                 os.sched_yield()
             else:
-                self.require(ranks, kind, 0, lambda: f"a collective of ranks {list(ranks)}")
+                self.require(ranks, kind, 0, lambda: f"a collective of {self._names(ranks)}")
                 time.sleep(0.0005)
         return True
 
     def _text(self, ranks: tuple[int, ...], missing: set[int]) -> str:
-        who = name_ranks(sorted(missing)) if missing else "some ranks"
-        return f"{who} did not come within {self.deadline:g} s to a collective of ranks {list(ranks)}"
+        who = self._names(sorted(missing)) if missing else "some ranks"
+        return f"{who} did not come within {self.deadline:g} s to a collective of {self._names(ranks)}"
+
+    def _names(self, ranks: Sequence[int]) -> str:
+        job = world_ranks(self.comm)
+        return name_ranks([job[rank] for rank in ranks])
 
     def free(self) -> None:
         """Free all communicators; collective over the world."""

@@ -26,6 +26,7 @@ from spmdsim.errors import DisagreementError, SpmdError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.alike import Comparison, Facts, differing
+from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.processes import unlink_segments
 from spmdsim.worlds.pool import limit_of_process
 
@@ -85,14 +86,14 @@ def agreed(
         if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
             unlink_segments()
         if not equal:
-            _require_same(comm.allgather(facts), list(said))
+            _require_same(comm.allgather(facts), world_ranks(comm), list(said))
     if problem is not None:
         raise problem
     return settings
 
 
-def _require_same(everyone: Sequence[Facts], settings: Sequence[str]) -> None:
-    for ranks, text in sides((rank, facts.get(MISTAKE)) for rank, facts in enumerate(everyone)):
+def _require_same(everyone: Sequence[Facts], job: Sequence[int], settings: Sequence[str]) -> None:
+    for ranks, text in sides((rank, facts.get(MISTAKE)) for rank, facts in zip(job, everyone)):
         if text is not None:
             raise DisagreementError(f"on {name_ranks(ranks)}, {text}")
     unlike = [n for n in differing(everyone) if not n.startswith(MODULE) or all(n in f for f in everyone)]
@@ -100,12 +101,12 @@ def _require_same(everyone: Sequence[Facts], settings: Sequence[str]) -> None:
         unlike = [name for name in unlike if name in settings]
     if unlike := [name for name in unlike if name != PROGRAM]:
         raise DisagreementError(
-            f"the ranks do not start alike: {'; '.join(_words(n, everyone) for n in unlike)}"
+            f"the ranks do not start alike: {'; '.join(_words(n, everyone, job) for n in unlike)}"
         )
 
 
-def _words(name: str, everyone: Sequence[Facts]) -> str:
-    said = sides((rank, facts.get(name, "not set")) for rank, facts in enumerate(everyone))
+def _words(name: str, everyone: Sequence[Facts], job: Sequence[int]) -> str:
+    said = sides((rank, facts.get(name, "not set")) for rank, facts in zip(job, everyone))
     of = f" {everyone[0][PROGRAM]}" if name == TEXT else ""
     return f"{name}{of} is {', '.join(f'{text} on {name_ranks(ranks)}' for ranks, text in said)}"
 

@@ -32,7 +32,7 @@ from spmdsim.worlds.local_lookup import Peers
 from spmdsim.worlds.local_steps import filling, in_order
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
-from spmdsim.worlds.mpi.boards import board_of
+from spmdsim.worlds.mpi.boards import board_of, world_ranks
 from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds, making, members_of
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
@@ -106,6 +106,7 @@ class MPIWorld(World):
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
+        self.job = world_ranks(self.comm)
         self.vendor = VENDOR
         self._tally = Tally()
         self._everyone = Counted.of(self.comm, self._tally)
