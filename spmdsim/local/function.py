@@ -250,7 +250,7 @@ class LocalFunction:
         said = sides((rank, np.dtype(one[k][1])) for rank, one in everybody.items())
         if len(said) > 1:
             raise RuleError(
-                f"result {k} of {self.name} has one element type, but {in_words(said, 'give')}: say dtype="
+                f"result {k} of {self.name} has one element type, but {in_words(said, 'give', moved[0].world.job)}: say dtype="
             )
         dtype, operand = said[0][1], np.dtype(promoted(*[x.dtype for x in moved]))
         # Functions are given float32 in the place of 16-bit floats, and what comes out is rounded once.
