@@ -9,8 +9,9 @@ operator, its rule, the layouts and shapes. The context is added once, at the pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 
 class SpmdError(Exception):
@@ -28,11 +29,18 @@ class SpmdError(Exception):
         super().__init__(message)
         self.message = message
         self.facts: dict[str, object] = dict(facts)
+        self.wrong_word = False  # a help lists the right ones
 
     def __str__(self) -> str:
         if not self.facts:
             return self.message
         return f"{self.message} [{'; '.join(f'{k}: {v}' for k, v in self.facts.items())}]"
+
+
+Error = TypeVar("Error", bound=SpmdError)
+
+MOST_LISTED = 16
+"""Where there are more words than this, the nearest one is said alone."""
 
 
 class LayoutError(SpmdError, ValueError):
@@ -85,3 +93,55 @@ def context(**facts: object) -> Iterator[None]:
 def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
     """What is said of a parameter that is given under two names."""
     return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like ``word``, if any is.
+
+    >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("xyz", ["run"])
+    ('linear', 'run', None)
+    """
+    from difflib import get_close_matches
+
+    lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), lower, 1)
+    return lower[close[0]] if close else None
+
+
+def right_words(word: str, known: Iterable[str], listed: str = "there are") -> str:
+    """Which word may have been meant, and which there are.
+
+    >>> right_words("linaer", ["matmul", "linear"])
+    "did you mean 'linear'? there are matmul, linear"
+    """
+    known = list(known)
+    near = nearest(word, known)
+    if near is None:
+        return f"{listed} {', '.join(known)}"
+    rest = f" {listed} {', '.join(known)}" if len(known) <= MOST_LISTED else ""
+    return f"did you mean {near!r}?{rest}"
+
+
+def unknown(
+    sentence: str,
+    word: str,
+    known: Iterable[str],
+    error: type[Error] = InputError,  # type: ignore[assignment]
+    listed: str = "there are",
+) -> Error:
+    """The error for a word that is none of those there are.
+
+    Args:
+        sentence: what is wrong, with the word.
+        word: what was written.
+        known: what could have been.
+        error: class of the error.
+        listed: begins the list of them.
+
+    >>> raise unknown("no planet is called 'Mras'", "Mras", ["Venus", "Mars"])
+    Traceback (most recent call last):
+    spmdsim.errors.InputError: no planet is called 'Mras'; did you mean 'Mars'? there are Venus, Mars
+    """
+    raised = error(f"{sentence}; {right_words(word, known, listed)}")
+    raised.wrong_word = True
+    return raised

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from spmdsim.errors import InputError, SpmdError
+from spmdsim.errors import InputError, SpmdError, unknown
 from spmdsim.registry import Registry
 
 #: What can be asked for, whose there is, and where it stands: a module of the wing, and a name in it.
@@ -51,16 +51,11 @@ def imitation(kind: str, system: str, error: type[SpmdError] = InputError) -> An
     'alpa'
     >>> imitation("plan", "mindspor")
     Traceback (most recent call last):
-    spmdsim.errors.InputError: no plan is made in the style of 'mindspor'; did you mean 'mindspore'? there are 'mindspore' and 'dtensor'
+    spmdsim.errors.InputError: no plan is made in the style of 'mindspor'; did you mean 'mindspore'? there are mindspore, dtensor
     """
     systems = IMITATIONS[kind]
     if system not in systems:
-        from difflib import get_close_matches
-
-        nearest = get_close_matches(system.lower(), systems, 1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        names = " and ".join(map(repr, systems))
-        raise error(f"no {kind} is made in the style of {system!r}; {hint}there are {names}")
+        raise unknown(f"no {kind} is made in the style of {system!r}", system, systems, error)
     module, name = systems[system]
     loaded = import_module(f"spmdsim.imitations.{module}")
     return getattr(loaded, name) if name else loaded

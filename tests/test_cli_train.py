@@ -234,10 +234,7 @@ def test_sums_rounded_in_another_way_are_no_fault(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["-n", "4"], "'simple' strategies are for 8 ranks, but 4 are running"),
-        (["-n", "2", "--strategies", "advanced"], "8 ranks"),
-        (["-n", "8", "--batch", "12"], "12"),
-        (["-n", "3", "--strategies", "data"], "32"),
+        (["-n", "8", "--batch", "7"], "a batch of 7 rows leaves some of 8 ranks without any"),
         (["-n", "0"], "-n"),
         (["-n", "8", "--batch", "0"], "--batch"),
         (["-n", "8", "--every", "0"], "--every"),
@@ -256,6 +253,28 @@ def test_a_mistake_is_one_line(arguments, text, capsys, monkeypatch):
     assert captured.out == ""
     assert re.fullmatch(r"spmdsim train: error: [^\n]+\n", captured.err), captured.err
     assert text in captured.err
+
+
+@pytest.mark.parametrize(
+    "ranks, strategies, words",
+    [
+        (1, "simple", "become 1x1"),
+        (7, "simple", "become 1x7; 32 and 512 do not divide by 7"),
+        (6, "advanced", "become 1x2x3 and 6; 32 and 784 and 512 do not divide by 6"),
+        (3, "data", "32 and 784 and 512 do not divide by 3"),
+    ],
+)
+def test_strategies_adapt_to_any_number_of_ranks(ranks, strategies, words, capsys):
+    """And say so; uneven pieces train as one process does."""
+    arguments = ("-n", str(ranks), "--strategies", strategies, "--steps", "2", "--compare")
+    assert main([*LOCKSTEP, *arguments]) == 0
+    told = capsys.readouterr().out
+    assert words in told and "the run equals the single process" in told
+
+
+def test_on_eight_ranks_the_strategies_are_the_tutorials():
+    assert not Network("simple", 8, 32).adapted and not Network("advanced", 8, 32).adapted
+    assert "12" in Network("simple", 8, 12).adapted
 
 
 def test_files_that_are_not_mnist(tmp_path):

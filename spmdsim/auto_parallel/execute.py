@@ -14,7 +14,7 @@ from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout
 from spmdsim.core.operator import Op, ShardedOp
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import Watcher, watching
@@ -93,7 +93,7 @@ def place(answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict
     named = {value.name: value for value in answer.graph.sources}
     for name, array in arrays.items():
         if name not in named:
-            raise InputError(f"the program has no argument {name!r}; it takes {', '.join(named)}")
+            raise unknown(f"the program has no argument {name!r}", name, named, listed="it takes")
         value = named[name]
         tensors[name] = Tensor.from_global(
             array,

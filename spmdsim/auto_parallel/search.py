@@ -24,7 +24,7 @@ from spmdsim.auto_parallel.strategy_candidates import (
 from spmdsim.core import Mesh, Strategy
 from spmdsim.core.mesh import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.errors import InputError, SpmdError
+from spmdsim.errors import InputError, SpmdError, unknown
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {
@@ -77,7 +77,7 @@ def search(
     ((4,), '.0:dp')
     """
     if method not in METHODS:
-        raise InputError(f"no search is called {method!r}; there are {', '.join(METHODS)}")
+        raise unknown(f"no search is called {method!r}", method, METHODS)
     graph = as_graph(program, mesh_or_ranks, sizes)
     settings = settings or Settings(machine=machine or Machine.laptop(), partial=True)
     if graph.recorded:

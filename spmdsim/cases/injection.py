@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spmdsim.cases.exact import ExactInputs
 from spmdsim.core.step import LOCAL_STEPS, Step
-from spmdsim.errors import InputError
+from spmdsim.errors import unknown
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.rounding import is_rounded
 from spmdsim.trace.events import group_size
@@ -161,9 +160,7 @@ def fault(name: str) -> Fault:
         InputError: there is no such kind; it says which is meant, or which there are.
     """
     if name not in FAULTS:
-        near = get_close_matches(name, FAULTS, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"no fault is called {name!r}; {hint}there are {', '.join(FAULTS)}")
+        raise unknown(f"no fault is called {name!r}", name, FAULTS)
     return FAULTS[name]
 
 

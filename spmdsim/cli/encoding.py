@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
+from typing import TextIO
 
 LIKENESS = {
     **dict(zip("│┃┼●▶◀→←·×≤≥–━═─", "||+*><><.x<>--=-")),
@@ -19,6 +20,10 @@ LIKENESS = {
 }
 
 
+REFUSING = ("strict", "backslashreplace", "surrogateescape")
+"""How streams treat what their encoding does not have, where nobody said otherwise."""
+
+
 def _likeness(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -28,8 +33,22 @@ def _likeness(error: UnicodeError) -> tuple[str, int]:
 
 def print_anywhere() -> None:
     """Let stdout and stderr write what their encoding does not have as something alike instead of failing."""
-    codecs.register_error("likeness", _likeness)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None and getattr(stream, "errors", "") in ("strict", "backslashreplace"):
+        # In the C locale Python lets bytes through that it read, and those alone.
+        if reconfigure is not None and getattr(stream, "errors", "") in REFUSING:
             reconfigure(errors="likeness")
+
+
+def in_encoding_of(stream: TextIO, text: str) -> str:
+    """The text as this stream can write it, whoever made the stream.
+
+    >>> import io
+    >>> in_encoding_of(io.TextIOWrapper(io.BytesIO(), "ascii"), "0 → 1 ≤ 2")
+    '0 > 1 < 2'
+    """
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "likeness").decode(encoding)
+
+
+codecs.register_error("likeness", _likeness)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spmdsim.core import Layout
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.reading import literal
 
 Shape = tuple[int, ...]
@@ -220,10 +220,8 @@ def find_operator(name: str) -> Any:
     for key, op in operators.items():
         if key.replace("_", "") == wanted:
             return op
-    raise InputError(
-        f"no operator is called {name!r}; there are {', '.join(sorted(operators))}, and MindSpore's, written as there "
-        "(ReduceSum)"
-    )
+    sentence = f"no operator is called {name!r} (MindSpore's are written as there, such as ReduceSum)"
+    raise unknown(sentence, name, sorted(operators))
 
 
 def _attribute(text: str) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from spmdsim.cli.encoding import print_anywhere
 from spmdsim.ending.notes import has_log
 from spmdsim.ending.stop import stop
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, SpmdError, nearest, right_words
 from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.reading import one_line
 from spmdsim.registry import Registry
@@ -70,6 +70,21 @@ class Parser(argparse.ArgumentParser):
         """Take ``-1,0`` and ``-,a`` for what they are: layouts, not options."""
         return None if LAYOUT.match(arg_string) else super()._parse_optional(arg_string)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As it is, but a command refuses itself what it does not know: its own help says what is right."""
+        namespace, extra = super().parse_known_args(args, namespace)
+        if extra:
+            options = [word.partition("=")[0] for word in extra if word.startswith("--")]
+            known = [word for word in self._option_string_actions if word.startswith("--")]
+            hint = f": {right_words(options[0], known)}" if options and nearest(options[0], known) else ""
+            self.error(f"there is no argument {' '.join(extra)}{hint}")
+        return namespace, extra
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            words = right_words(str(value), [str(choice) for choice in action.choices])
+            raise argparse.ArgumentError(action, f"there is no {value!r}; {words}")
+
     def error(self, message: str) -> NoReturn:
         """Leave with one line that says what is wrong and where to look."""
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
@@ -119,6 +134,19 @@ def chosen_command(argv: Sequence[str]) -> str | None:
     return argv[0] if argv and argv[0] in COMMANDS else None
 
 
+def spoken_to(argv: Sequence[str]) -> list[str]:
+    """The command and its subcommand, as far as they are there.
+
+    >>> spoken_to(["collective", "show", "all_reduce"]), spoken_to(["plan", "--help"]), spoken_to(["paln"])
+    (['collective', 'show'], ['plan'], [])
+    """
+    command = chosen_command(argv)
+    if command is None:
+        return []
+    inner = getattr(import_module(f"spmdsim.cli.{command}"), "SUBCOMMANDS", ())
+    return [command, *(word for word in argv[1:2] if word in inner)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -131,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_anywhere()
     argv = sys.argv[1:] if argv is None else list(argv)
     command = chosen_command(argv)
-    name = f"spmdsim {command}" if command else "spmdsim"
+    name = " ".join(("spmdsim", *spoken_to(argv)))
     if command in ON_PAPER and detect() is None and not has_log():
         try:
             return _run(command, argv, None)
@@ -168,6 +196,10 @@ def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int
     run: Callable[[argparse.Namespace], int] = args.run
     try:
         return run(args)
+    except SpmdError as error:
+        if error.wrong_word:
+            error.message += f" (try {' '.join(('spmdsim', *spoken_to(argv)))} --help)"
+        raise
     except SystemExit as leaving:  # of a program that the command has read: it is no success
         if leaving.code:
             raise

@@ -114,7 +114,10 @@ def print_table(
 
     out, grid = console(), table(columns, rows, title, right)
     unbounded = out.options.update_width(100_000)
-    if Measurement.get(out, unbounded, grid).minimum <= out.width:
+    room = Measurement.get(out, unbounded, grid)
+    if room.minimum <= out.width:
+        if room.maximum > out.width:
+            _fit(grid, columns, rows, out.width - room.maximum)
         out.print(grid)
         return
     if title:
@@ -122,6 +125,21 @@ def print_table(
     for first, *rest in rows:
         cells = [f"{name} {cell}" for name, cell in zip(columns[1:], rest) if str(cell)]
         say(_paragraph(f"{first}: {'; '.join(cells)}", out.width))
+
+
+def _fit(grid: Table, columns: Sequence[str], rows: Sequence[Sequence[object]], spare: int) -> None:
+    """Narrow the columns by ``-spare`` characters in all, such that words stay whole."""
+    texts = [[name, *map(str, cells)] for name, cells in zip(columns, zip(*rows))]
+    least = [max(len(word) for text in column for word in text.split() or [""]) for column in texts]
+    widths = [max(map(len, column)) for column in texts]
+    while (
+        spare < 0 and (wide := max(range(len(widths)), key=lambda i: widths[i] * (widths[i] > least[i]))) >= 0
+    ):
+        if widths[wide] <= least[wide]:
+            break
+        widths[wide], spare = widths[wide] - 1, spare + 1
+    for column, width in zip(grid.columns, widths):
+        column.width = width
 
 
 def _paragraph(text: str, width: int) -> str:

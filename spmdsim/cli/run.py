@@ -23,6 +23,9 @@ Fit = TypeVar("Fit")
 MOST_ELEMENTS = 1 << 40
 """Of a matrix of random numbers: what a large job holds."""
 
+SHORT = ("operator", "mesh", "strategy", "collectives", "received", "verdict")
+"""Columns of the table, unless all are asked for."""
+
 EXAMPLES = """\
 examples:
   mpirun -n 8 spmdsim run                        every operator under every kind of strategy
@@ -71,7 +74,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="break every case on purpose and show which check notices: drop, double, root, swap, shift, ulp; 'list' "
         "explains them",
     )
-    add("--verbose", action="store_true", help="also show every rank's slices")
+    add("--wide", action="store_true", help="all columns: layouts, local shapes, bytes, times, errors")
+    add("--verbose", action="store_true", help="all columns, and every rank's slices")
     add("--json", help="verdicts for programs")
 
 
@@ -158,12 +162,12 @@ def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]
     from spmdsim.cases.catalogue import OPERATORS, catalogue, meshes
     from spmdsim.cases.matmul import layout_case, matmul_case, parse_strategy
     from spmdsim.cli.arguments import written_layout
-    from spmdsim.errors import InputError
+    from spmdsim.errors import InputError, unknown
 
     only = tuple(word for item in args.only for word in item.split(","))
     for word in only:
         if word not in OPERATORS:
-            raise InputError(f"--only takes {', '.join(OPERATORS)}, but got {word!r}")
+            raise unknown(f"--only has no operator {word!r}", word, OPERATORS)
     if args.layout and args.strategy:
         raise InputError("--layout and --strategy both say how a product is laid out; give one")
     if (args.layout or args.strategy) and set(only) - {"matmul"}:
@@ -229,11 +233,9 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
     if args.inject is not None:
         _report_faults(outcomes, world)
         return
-    columns = (
-        "operator", "mesh", "strategy", "layouts", "local shapes", "collectives",
-        "sent", "received", "predicted", "ms", "max error", "verdict",
-    )  # fmt: skip
-    output.print_table(columns, [_row(o) for o in outcomes], right=("ms",))
+    rows = [_row(outcome) for outcome in outcomes]
+    columns = tuple(rows[0] if args.wide or args.verbose else SHORT) if rows else SHORT
+    output.print_table(columns, [[row[name] for name in columns] for row in rows], right=("ms",))
     if args.verbose:
         for outcome in outcomes:
             _show_slices(outcome)
@@ -274,23 +276,24 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
     sys.stdout.flush()
 
 
-def _row(outcome: Outcome) -> list[str]:
+def _row(outcome: Outcome) -> dict[str, str]:
+    """Every column of the table, by its heading."""
     case, verdict = outcome.case, outcome.verdict
     layouts = f"{' , '.join(x.short() for x in outcome.inputs)} -> {outcome.output.short()}"
-    return [
-        case.op,
-        str(case.mesh),
-        case.strategy,
-        layouts,
-        " ".join("x".join(map(str, s)) or "()" for s in outcome.local_shapes),
-        ", ".join(_collective(e) for e in outcome.collectives) or "none",
-        _bytes(outcome.sent),
-        _bytes(outcome.counted),
-        _bytes(outcome.predicted) if outcome.counted != outcome.predicted else "equal",
-        f"{outcome.seconds * 1e3:.2f}",
-        f"{verdict.max_error:.1e} {'<=' if verdict.ok else '>'} {verdict.tolerance:.1e}",
-        outcome.word,
-    ]
+    return {
+        "operator": case.op,
+        "mesh": str(case.mesh),
+        "strategy": case.strategy,
+        "layouts": layouts,
+        "local shapes": " ".join("x".join(map(str, s)) or "()" for s in outcome.local_shapes),
+        "collectives": ", ".join(_collective(e) for e in outcome.collectives) or "none",
+        "sent": _bytes(outcome.sent),
+        "received": _bytes(outcome.counted),
+        "predicted": _bytes(outcome.predicted) if outcome.counted != outcome.predicted else "equal",
+        "ms": f"{outcome.seconds * 1e3:.2f}",
+        "max error": f"{verdict.max_error:.1e} {'<=' if verdict.ok else '>'} {verdict.tolerance:.1e}",
+        "verdict": outcome.word,
+    }
 
 
 def _collective(event: CollectiveEvent) -> str:

@@ -93,6 +93,8 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
         f"{images.name}: {images.count} images; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
         f"on {world.size} ranks ({type(world).__name__})"
     )
+    if network.adapted:
+        output.say(network.adapted)
     mesh = network.input_layout.mesh
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {"input x": ((args.batch, 784), network.input_layout)}
     shapes |= {f"{name}_weight": (p.shape, p.layout) for name, p in network.named_parameters()}

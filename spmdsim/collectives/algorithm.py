@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.instructions import Instruction, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
-from spmdsim.errors import InputError, NoAnswer, ScheduleError
+from spmdsim.errors import InputError, NoAnswer, ScheduleError, unknown
 from spmdsim.registry import Registry, place_of
 
 
@@ -288,11 +287,8 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
         if _called(candidate, wanted):
             return candidate
     names = [a.name for a in candidates]
-    near = difflib.get_close_matches(wanted, names, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ScheduleError(
-        f"{collective(collective_name).name} has no algorithm {name!r}; {hint}known are {', '.join(names)}"
-    )
+    sentence = f"{collective(collective_name).name} has no algorithm {name!r}"
+    raise unknown(sentence, wanted, names, ScheduleError, "known are")
 
 
 def library_algorithm(library: str, collective_name: str, name: str) -> Algorithm:

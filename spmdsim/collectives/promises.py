@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spmdsim.collectives.instructions import Chunks
-from spmdsim.errors import ScheduleError, SpmdError
+from spmdsim.errors import ScheduleError, SpmdError, unknown
 
 
 @dataclass(frozen=True)
@@ -147,5 +147,5 @@ def collective(name: str) -> Collective:
     lowered = name.lower().replace("-", "_")
     lowered = _OTHER_NAMES.get(lowered.replace("_", ""), lowered)
     if lowered not in COLLECTIVES:
-        raise SpmdError(f"there is no collective {name!r}; known are {', '.join(COLLECTIVES)}")
+        raise unknown(f"there is no collective {name!r}", lowered, COLLECTIVES, SpmdError, "known are")
     return COLLECTIVES[lowered]

@@ -12,7 +12,7 @@ from typing import Any
 from spmdsim.collectives.algorithm import Algorithm, library_algorithm
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.promises import collective
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.reading import read_json, readable
 
 TABLES, KIND = Path(__file__).with_name("selection.json"), "tables of MPI libraries' choices"
@@ -89,8 +89,7 @@ def _library(library: str) -> dict[str, Any]:
         raise InputError(f"{str(TABLES)!r} cannot be read as {KIND}: it has other entries")
     library_table = tables.get(library.lower().replace(" ", "").replace("-", ""))
     if library_table is None:
-        names = ", ".join(tables)
-        raise InputError(f"no selection tables of {library!r}; known are {names}")
+        raise unknown(f"no selection tables of {library!r}", library, tables, listed="known are")
     return dict(library_table)
 
 

@@ -122,6 +122,8 @@ def make_recipe(
     strategy = _strategy(sharding, bound, metas, world)
     wanted = bound.input_layouts(strategy)
     plans = tuple(_route(meta, layout, world) for meta, layout in zip(metas, wanted))
+    if sharding is None and not strategy.splits and any(plans):
+        world.gathers_whole(op.name, bound, metas, plans)
     dtype = op.result_dtype(dtypes, params)
     layouts = bound.output_layouts(strategy)
     if op.steps is not None:  # its own reductions are done on the way

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from spmdsim.core.blocks import largest_block, split_block
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
-from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.errors import LayoutError, UsageTypeError, unknown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -332,7 +332,7 @@ def _pending(mesh: Mesh, partial: object) -> tuple[tuple[str, str], ...]:
     for item in partial.items() if isinstance(partial, Mapping) else partial:  # type: ignore[attr-defined]
         axis, op = (item, "sum") if isinstance(item, str) else item
         if op not in REDUCE_OPS:
-            raise LayoutError(f"no reduction is called {op!r}; there are {', '.join(REDUCE_OPS)}")
+            raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, LayoutError)
         items.append((axis, op))
     return tuple(sorted(items, key=lambda item: mesh.axis_index(item[0])))
 

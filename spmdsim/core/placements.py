@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.errors import LayoutError, UsageTypeError, unknown
 
 #: Reductions that a pending (partial) value may wait for.
 REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
@@ -43,7 +43,7 @@ class Partial:
 
     def __post_init__(self) -> None:
         if self.op not in REDUCE_OPS:
-            raise LayoutError(f"no reduction is called {self.op!r}; there are {', '.join(REDUCE_OPS)}")
+            raise unknown(f"no reduction is called {self.op!r}", str(self.op), REDUCE_OPS, LayoutError)
 
     def __str__(self) -> str:
         return f"P({self.op})"

@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.core.placements import REDUCE_OPS
-from spmdsim.errors import WorldError
+from spmdsim.errors import WorldError, unknown
 
 #: Reductions of truth values, and the plain reductions that mean the same on them.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
@@ -32,7 +32,7 @@ def check_reduce(op: str | None, dtype: np.dtype) -> str:
             the sum of bools, the average of integers).
     """
     if op not in REDUCE_OPS:
-        raise WorldError(f"no reduction is called {op!r}; there are {', '.join(REDUCE_OPS)}")
+        raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, WorldError)
     if dtype.kind == "b":
         if op not in _LOGICAL:
             raise WorldError(

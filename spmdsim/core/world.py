@@ -28,6 +28,7 @@ from spmdsim.errors import UsageTypeError, WorldError
 if TYPE_CHECKING:
     from spmdsim.core.bound import BoundRule
     from spmdsim.core.layout import Layout
+    from spmdsim.core.meta import Meta
     from spmdsim.core.strategy import Strategy
 
 #: Who records: while there is somebody, worlds are told which operators run (:meth:`World.recorded`).
@@ -115,6 +116,11 @@ class World(ABC):
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
         """The cheapest strategy for operands that no strategy takes as they are."""
         return cheapest_strategy(bound, layouts, dtypes, self.plan, self.price)
+
+    def gathers_whole(  # noqa: B027
+        self, operator: str, bound: BoundRule, operands: Sequence[Meta], routes: Sequence[Route | None]
+    ) -> None:
+        """Told once per recipe of an operator that runs whole on every rank, on operands that were split."""
 
     # -- what a step must fulfil --------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.core.blocks import largest_block
 from spmdsim.core.step import reduction_elements
-from spmdsim.errors import InputError
+from spmdsim.errors import unknown
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -49,8 +49,9 @@ def _entry(collective: str) -> tuple[float, bool]:
     try:
         return _RECEIVED[collective]
     except KeyError:
-        names = ", ".join(sorted(_RECEIVED))
-        raise InputError(f"unknown collective {collective!r}; known are {names}") from None
+        raise unknown(
+            f"unknown collective {collective!r}", collective, sorted(_RECEIVED), listed="known are"
+        ) from None
 
 
 def received_per_message(collective: str, group_size: int) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from spmdsim.cost.closed_forms import message_bytes, textbook_seconds
 from spmdsim.cost.cost_model import CostModel
 from spmdsim.cost.curves import Link, MeasuredTable, Measurement, Piece, Rate, at_size, scaled
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
@@ -278,7 +278,7 @@ class Machine:
         allowed = ("alpha", "beta", "gamma", "flops", "beta_memory")
         for key, value in factors.items():
             if key not in allowed:
-                raise InputError(f"no machine number called {key!r}; there are {', '.join(allowed)}")
+                raise unknown(f"no machine number called {key!r}", key, allowed)
             if not value > 0:
                 raise InputError(f"the factor of {key} is {value}; it has to be greater than 0")
         a, b = factors.get("alpha", 1.0), factors.get("beta", 1.0)

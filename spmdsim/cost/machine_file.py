@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.imitated import IMITATIONS, imitation
 from spmdsim.reading import parse_json, read_text, readable
 from spmdsim.registry import Registry
@@ -46,9 +46,8 @@ def load_machine(name_or_file: str) -> Machine:
     try:
         text = read_text(name_or_file, "a machine file")
     except InputError as error:
-        raise InputError(
-            f"cannot read machine {name_or_file!r}: {error.message}; give a file or one of {', '.join(MACHINES)}"
-        ) from None
+        sentence = f"cannot read machine {name_or_file!r}: {error.message}"
+        raise unknown(sentence, name_or_file, MACHINES, listed="give a file or one of") from None
     return machine_from_json(text, name_or_file)
 
 
@@ -113,9 +112,9 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
     if not isinstance(data, dict):
         raise InputError(f"{where}: a machine file holds one JSON object, not {type(data).__name__}")
     data = {key: value for key, value in data.items() if not key.startswith("_")}
-    unknown = sorted(set(data) - set(_KEYS))
-    if unknown:
-        raise InputError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}")
+    wrong = sorted(set(data) - set(_KEYS))
+    if wrong:
+        raise unknown(f"{where}: unknown key {wrong[0]!r}", wrong[0], _KEYS, listed="known are")
     values: dict[str, Any] = {"name": str(data.get("name", Path(where).stem))}
     for key in ("alpha", "beta"):
         if key not in data:

@@ -19,7 +19,7 @@ from spmdsim.cost.networks.link_load import compressed_rounds, symmetry_of
 from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
 from spmdsim.cost.pricing import price
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
 _AFFORDABLE = 300_000
@@ -155,7 +155,7 @@ def predict(
     by_name = {one.name: one for one in algorithms(collective)}
     for name in names:
         if name not in by_name and name != "native":
-            raise InputError(f"{collective} has no algorithm {name!r}; known are {', '.join(by_name)}")
+            raise unknown(f"{collective} has no algorithm {name!r}", name, by_name, listed="known are")
     left_out: dict[str, str] = {}
     points: list[PredictedPoint] = []
     crossovers: list[Crossover] = []

@@ -64,7 +64,7 @@ def exported(**modules: str) -> dict[str, str]:
 def __getattr__(name: str) -> ModuleType:
     if name in DIALECTS:
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise not_covered(__name__, name, DIALECTS)
 
 
 def __dir__() -> list[str]:

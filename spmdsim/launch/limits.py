@@ -199,7 +199,9 @@ def _ended(body: Callable[[], int]) -> str:
         return 2
 
     code = guard(run, " ".join(["spmdsim", *sys.argv[1:2]])) & 0xFF
-    return f"error {mistakes[0]}" if mistakes else f"code {code}"
+    if mistakes:
+        return f"{'word' if mistakes[0].wrong_word else 'error'} {mistakes[0]}"
+    return f"code {code}"
 
 
 def mistake(error: BaseException) -> str:
@@ -440,6 +442,8 @@ class _Watch:
             raise InputError("the program writes to the command's own pipe: nothing can be said of it")
         if word == "code":
             return int(rest)
-        if word == "error":
-            raise InputError(rest)
+        if word in ("error", "word"):
+            raised = InputError(rest)
+            raised.wrong_word = word == "word"
+            raise raised
         raise InputError(ended_itself(self.status or 0))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.errors import InputError
+from spmdsim.errors import unknown
 from spmdsim.layout.conversions import additive
 
 if TYPE_CHECKING:
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
 #: Short names, and the ones that packages know.
 SHORT = {"bf16": "bfloat16"}
+
+#: What is offered where a name is wrong.
+COMMON = (
+    "bool",
+    "int8",
+    "int32",
+    "int64",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 
 
 def element_type(dtype: Any) -> np.dtype:
@@ -39,7 +53,7 @@ def element_type(dtype: Any) -> np.dtype:
     except (TypeError, ValueError):
         found = _of_package(SHORT.get(dtype, dtype)) if isinstance(dtype, str) else None
     if found is None:
-        raise InputError(f"no element type is called {dtype!r}; float32, int64 and bfloat16 are some")
+        raise unknown(f"no element type is called {dtype!r}", str(dtype), COMMON, listed="some are")
     kind: np.dtype = np.dtype(found)
     return kind
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from spmdsim.bounded import Bounded
 from spmdsim.core.apply import guards
 from spmdsim.errors import PlanError
+from spmdsim.redistribution.planner import Plan
 
 if TYPE_CHECKING:
-    from spmdsim.redistribution.planner import Plan
+    from spmdsim.core.bound import BoundRule
+    from spmdsim.core.meta import Meta
+    from spmdsim.core.route import Route
 
 _modes: list[str] = []
 
@@ -54,3 +58,60 @@ def implicit(operator: str, plan: Plan) -> None:
     if _modes[-1] == "raise":
         raise PlanError(text)
     warnings.warn(text, RedistributionWarning, stacklevel=4)
+
+
+class GatheringWarning(RedistributionWarning):
+    """An operator found no split that it could keep: its operands are gathered, and every rank computes everything."""
+
+
+_told: Bounded[tuple[str, str, int], bool] = Bounded(1000)
+
+
+def warn_of_gathering(
+    operator: str,
+    bound: BoundRule,
+    operands: Sequence[Meta],
+    routes: Sequence[Route | None],
+    place: tuple[str, int],
+) -> None:
+    """Say once per line what is gathered, with the bytes, and what to write instead.
+
+    Args:
+        operator: its name.
+        bound: its rule with sizes.
+        operands: what it was called with.
+        routes: how each operand becomes whole, None where it is.
+        place: the user's file and line.
+    """
+    received = sum(route.max_nbytes for route in routes if isinstance(route, Plan))
+    if not received or (operator, *place) in _told:
+        return
+    _told[(operator, *place)] = True
+    moved = [k for k, route in enumerate(routes) if isinstance(route, Plan) and route.max_nbytes]
+    told = " and ".join(f"{operands[k]!r}" for k in moved)
+    dims = [_keepable(bound, operands[k], k) for k in moved]
+    better = "give it a strategy with .shard, or work on what is whole to begin with"
+    if all(dim is not None for dim in dims):
+        layouts = [_split(operands[k], dim) for k, dim in zip(moved, dims) if dim is not None]
+        better = f"it could keep a split of {layouts[0]}: .to(that layout) before it"
+    text = (
+        f"{operator} cannot keep how {told} {'is' if len(moved) == 1 else 'are'} split: everything is "
+        f"gathered, {received:,} bytes to a rank, and computed on every rank; {better}"
+    )
+    warnings.warn_explicit(text, GatheringWarning, *place)
+
+
+def _keepable(bound: BoundRule, operand: Meta, number: int) -> int | None:
+    """The first dim of an operand that the operator can leave split over all ranks that hold it."""
+    ranks = operand.layout.mesh.size
+    for dim, factors in enumerate(bound.inputs[number]):
+        if factors and factors[0] in bound.splittable and bound.sizes[factors[0]] >= ranks:
+            return dim
+    return None
+
+
+def _split(operand: Meta, dim: int) -> str:
+    """A layout with one dim split over the whole mesh, as it is written in a program."""
+    axes = operand.layout.mesh.axes
+    over = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+    return f"mesh({', '.join(over if d == dim else 'None' for d in range(len(operand.shape)))})"

@@ -216,6 +216,14 @@ def source_line(frame: FrameType | None = None) -> str | None:
     return next(_user_lines(sys._getframe(1) if frame is None else frame), None)
 
 
+def user_place() -> tuple[str, int]:
+    """The file and the line of the innermost frame outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("unknown", 0)
+
+
 def source_lines(most: int = 8) -> str:
     """The user's call and what called it, innermost first: ``"model.py:12 < train.py:40"``."""
     return " < ".join(islice(_user_lines(sys._getframe(1)), most))

@@ -16,6 +16,7 @@ from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
+from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
@@ -90,6 +91,15 @@ class World(world.World):
         from spmdsim.redistribution.choose import choose
 
         return choose(bound, layouts, dtypes, self._machine)
+
+    def gathers_whole(
+        self, operator: str, bound: BoundRule, operands: Sequence[Meta], routes: Sequence[Route | None]
+    ) -> None:
+        """Say so, once per line of the program: see :class:`spmdsim.redistribution.guard.GatheringWarning`."""
+        from spmdsim.redistribution.guard import warn_of_gathering
+
+        if is_root():
+            warn_of_gathering(operator, bound, operands, routes, recorder.user_place())
 
     def named(self, operator: str) -> AbstractContextManager[Any]:
         """Steps run inside are recorded as those of this operator."""

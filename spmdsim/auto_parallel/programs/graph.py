@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Rule, bind
-from spmdsim.errors import InputError, context
+from spmdsim.errors import context, unknown
 
 Shape = tuple[int, ...]
 
@@ -165,8 +165,7 @@ class Graph:
         try:
             return self.by_name[name]
         except KeyError:
-            names = ", ".join(list(self.by_name)[:12])
-            raise InputError(f"no operator is called {name!r}; there are {names}") from None
+            raise unknown(f"no operator is called {name!r}", name, self.by_name) from None
 
     def configure(self, **shards: Any) -> Graph:
         """The same graph with a strategy fixed for some operators, by name (``_`` for ``.`` is accepted)."""

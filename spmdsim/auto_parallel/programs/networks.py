@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.transformer import bert, gpt, moe
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.registry import Registry
 
 __all__ = ["PROGRAMS", "bert", "build_program", "chain", "convolutions", "gpt", "mlp", "moe", "tutorial"]
@@ -134,7 +134,7 @@ def build_program(name: str, **sizes: object) -> Graph:
     from inspect import signature
 
     if name not in PROGRAMS:
-        raise InputError(f"no built-in program is called {name!r}; there are {', '.join(PROGRAMS)}")
+        raise unknown(f"no built-in program is called {name!r}", name, PROGRAMS)
     make = PROGRAMS[name]
     sizes_known = signature(make).parameters
     for key in sizes:

@@ -24,7 +24,7 @@ from spmdsim.cost.networks.dragonfly import Dragonfly
 from spmdsim.cost.networks.fat_tree import FatTree
 from spmdsim.cost.networks.topology import Flat, Nodes, Topology, check_ranks
 from spmdsim.cost.networks.torus import Torus
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.registry import Registry
 
 #: Seconds per link beyond the first where nothing else is said: a switch of today.
@@ -50,7 +50,7 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     name, _, rest = text.partition(":")
     options = _options(rest)
     if name.replace("-", "_") not in TOPOLOGIES:
-        raise InputError(f"unknown topology {name!r}; known are {', '.join(TOPOLOGIES)}")
+        raise unknown(f"unknown topology {name!r}", name, TOPOLOGIES, listed="known are")
     topology = TOPOLOGIES[name.replace("-", "_")](options, ranks, machine)
     if options:
         raise InputError(f"topology {text!r}: unknown option {next(iter(options))!r}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdsim.dialects.mindspore.settings import DEFAULTS, checked_strategy, chosen, outermost
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, unknown
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -106,7 +106,7 @@ def _check(name: str, value: Any) -> None:
     """Refuse values that cannot be had."""
     modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
     if name == "parallel_mode" and value not in modes:
-        raise InputError(f"no parallel_mode is called {value!r}; there are {', '.join(modes)}")
+        raise unknown(f"no parallel_mode is called {value!r}", str(value), modes)
     if name == "parallel_mode" and value == ParallelMode.AUTO_PARALLEL:
         raise InputError(
             "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "

@@ -15,7 +15,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.runtime import held
 from spmdsim.dialects.mindspore.settings import parallel
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn.module import Initialiser
@@ -141,7 +141,7 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
     elif callable(init):
         found = init
     else:
-        raise InputError(f"no initializer is called {init!r}; there are {', '.join(INITIALISERS)}")
+        raise unknown(f"no initializer is called {init!r}", str(init), INITIALISERS)
     return Initializer(found, sizes, np.dtype(dtype))
 
 

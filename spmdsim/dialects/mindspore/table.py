@@ -21,7 +21,7 @@ from spmdsim.dialects.mindspore import collectives, special
 from spmdsim.dialects.mindspore.arguments import Arguments, arguments
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.errors import ShardError
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
 
@@ -409,5 +409,5 @@ def find(name: str) -> Row:
     """
     row = TABLE.get(name)
     if row is None or not row.strategies:
-        raise ShardError(f"no operator {name!r} is known here; there are {', '.join(known())}")
+        raise unknown(f"no operator {name!r} is known here", name, known(), ShardError)
     return row

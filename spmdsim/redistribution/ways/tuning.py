@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from spmdsim.errors import InputError
+from spmdsim.errors import unknown
 from spmdsim.reading import read_json, readable
 
 KIB, MIB = 1024, 1024 * 1024
@@ -115,9 +115,9 @@ def _changes(path: str, vendor: str) -> dict[str, Any]:
 
 def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
     names = {field.name for field in fields(Tuning)}
-    unknown = sorted(set(changes) - names)
-    if unknown:
-        raise InputError(f"tuning file {path} sets {unknown[0]!r}; there are {', '.join(sorted(names))}")
+    wrong = sorted(set(changes) - names)
+    if wrong:
+        raise unknown(f"tuning file {path} sets {wrong[0]!r}", wrong[0], sorted(names))
     return {name: _setting(name, value) for name, value in changes.items()}
 
 

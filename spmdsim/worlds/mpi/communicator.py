@@ -26,7 +26,7 @@ from spmdsim.collectives.partition import cut
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.rank_program import compile_program
 from spmdsim.collectives.selection import choose, libraries
-from spmdsim.errors import InputError, ScheduleError, WorldError
+from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
 from spmdsim.worlds.emulated import _parsed
 from spmdsim.worlds.mpi.buffers import Buffer, buffer_of
 from spmdsim.worlds.mpi.check import DEADLINE, deadline_seconds
@@ -370,7 +370,7 @@ class EmulatedCommunicator:
 def _known_library(library: str | None) -> str:
     found = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
     if found not in libraries():
-        raise InputError(f"the choices of {library!r} are not known; known are {', '.join(libraries())}")
+        raise unknown(f"the choices of {library!r} are not known", str(library), libraries(), listed="known are")
     return found
 
 

@@ -13,7 +13,7 @@ from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.parameter import Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import primitive
 from spmdsim.dialects.mindspore.table import TABLE, Row
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 
 
 @cache
@@ -87,7 +87,7 @@ _ACTIVATIONS = ("relu", "relu6", "tanh", "sigmoid", "gelu", "softmax", "elu")
 
 def _named(activation: str) -> Callable[[Any], Any]:
     if activation not in _ACTIVATIONS:
-        raise InputError(f"no activation is called {activation!r}; there are {', '.join(_ACTIVATIONS)}")
+        raise unknown(f"no activation is called {activation!r}", str(activation), _ACTIVATIONS)
     if activation == "gelu":
         return GELU()
     return next(cell_of(row) for name, row in cells().items() if name.lower() == activation)()

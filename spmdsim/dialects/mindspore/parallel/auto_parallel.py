@@ -11,7 +11,7 @@ from spmdsim.dialects.host import host
 from spmdsim.dialects.mindspore.parallel import strategy_file
 from spmdsim.dialects.mindspore.settings import Parallel, Sharing, checked_strategy, within
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.tensor import Tensor
 
 #: How strategies are decided.
@@ -49,7 +49,7 @@ class AutoParallel:
 
     def __init__(self, network: Callable[..., Any], parallel_mode: str = "semi_auto") -> None:
         if parallel_mode not in MODES:
-            raise InputError(f"no parallel_mode is called {parallel_mode!r}; there are {', '.join(MODES)}")
+            raise unknown(f"no parallel_mode is called {parallel_mode!r}", str(parallel_mode), MODES)
         self.program = network
         if parallel_mode != "semi_auto":
             network = Parallelised(network, parallel_mode)

@@ -1,0 +1,72 @@
+"""A wrong word on the command line gets the nearest right one, and names the help that lists them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spmdsim.cli.main import COMMANDS, build_parser, main
+from spmdsim.errors import MOST_LISTED, SpmdError, unknown
+
+PLAN = ("plan", "--mesh", "dp=2,tp=4", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "8,8")
+
+WRONG = [
+    (("rnu",), "run", "spmdsim"),
+    (("run", "--ony", "matmul"), "--only", "spmdsim run"),
+    (("run", "--world", "lockstep", "-n", "2", "--only", "linaer"), "linear", "spmdsim run"),
+    (("run", "--world", "lokstep"), "lockstep", "spmdsim run"),
+    (("run", "--world", "lockstep", "-n", "2", "--dtype", "flaot32"), "float32", "spmdsim run"),
+    (("run", "--inject", "dorp"), "drop", "spmdsim run"),
+    (("layout", "--op", "matmull", "--shard", "((1,1),(1,1))", "--shapes", "(2,2),(2,2)"), "matmul", "spmdsim layout"),
+    (("search", "--program", "gtp"), "gpt", "spmdsim search"),
+    (("search", "--program", "mlp", "--method", "exat"), "exact", "spmdsim search"),
+    (("search", "--program", "mlp", "--machine", "laptp"), "laptop", "spmdsim search"),
+    (("search", "--program", "mlp", "-n", "2", "--layers", "1", "--why", "fc9", "((2,1),(1,1))"), "fc0", "spmdsim search"),
+    (("train", "--strategies", "simpel"), "simple", "spmdsim train"),
+    ((*PLAN, "--style", "mindspor"), "mindspore", "spmdsim plan"),
+    ((*PLAN, "--machine", "clutser"), "cluster", "spmdsim plan"),
+    (("launch", "--lgo-dir", "x", "-n", "2", "a.py"), "--log-dir", "spmdsim launch"),
+    (("collective", "shwo", "all_reduce", "ring"), "show", "spmdsim collective"),
+    (("collective", "show", "all_redcue", "ring", "-n", "4"), "all_reduce", "spmdsim collective show"),
+    (("collective", "show", "all_reduce", "rinng", "-n", "4"), "ring", "spmdsim collective show"),
+    (("collective", "predict", "all_reduce", "-n", "8", "--topology", "tours"), "torus", "spmdsim collective predict"),
+    (("collective", "list", "allredcue"), "all_reduce", "spmdsim collective list"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words, right, name", WRONG, ids=lambda value: None if isinstance(value, str) else value[-1]
+)
+def test_the_nearest_right_word_is_said(words, right, name, capfd):
+    try:
+        code = main(words)
+    except SystemExit as leaving:
+        code = leaving.code
+    told = capfd.readouterr()
+    assert code == 2 and told.out == ""
+    assert re.fullmatch(rf"{name}: error: [^\n]+ \(try {name} --help\)\n", told.err), told.err
+    assert f"did you mean {right!r}?" in told.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_what_it_does_not_know(command, capsys):
+    required = {"plan": PLAN[1:], "simulate": ("a.py",), "launch": ("a.py",), "calls": ("a",), "collective": ("show", "all_reduce", "ring")}  # fmt: skip
+    words = [command, "--no-such-word-at-all", *required.get(command, ())]
+    with pytest.raises(SystemExit):
+        build_parser(command).parse_args(words)
+    assert re.match(rf"spmdsim {command}( show)?: error: .*--help\)\n$", capsys.readouterr().err)
+
+
+def test_a_word_that_is_near_nothing_gets_all_there_are():
+    error = unknown("no star is called 'x'", "x", ["Sirius", "Vega"])
+    assert str(error) == "no star is called 'x'; there are Sirius, Vega" and error.wrong_word
+    many = [f"planet{k}" for k in range(MOST_LISTED + 1)]
+    assert str(unknown("no planet", "planet33", many)).endswith("'planet3'?")
+    assert len(str(unknown("no planet", "x", many))) > 100
+    assert isinstance(unknown("a", "b", ["c"], SpmdError), SpmdError)
+
+
+def test_a_dialect_that_there_is_not():
+    with pytest.raises(ImportError, match="nearest: mindspore"):
+        from spmdsim.dialects import mindspor  # noqa: F401
