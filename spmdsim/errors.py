@@ -104,7 +104,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches
 
     lower = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), lower, 1)
+    close = get_close_matches(word.lower(), lower, 1, 0.65)
     return lower[close[0]] if close else None
 
 

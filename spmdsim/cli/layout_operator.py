@@ -220,8 +220,8 @@ def find_operator(name: str) -> Any:
     for key, op in operators.items():
         if key.replace("_", "") == wanted:
             return op
-    sentence = f"no operator is called {name!r} (MindSpore's are written as there, such as ReduceSum)"
-    raise unknown(sentence, name, sorted(operators))
+    listed = "there are MindSpore's, written as there (ReduceSum), and"
+    raise unknown(f"no operator is called {name!r}", name, sorted(operators), listed=listed)
 
 
 def _attribute(text: str) -> tuple[str, Any]:

@@ -89,29 +89,9 @@ def warn_of_gathering(
     _told[(operator, *place)] = True
     moved = [k for k, route in enumerate(routes) if isinstance(route, Plan) and route.max_nbytes]
     told = " and ".join(f"{operands[k]!r}" for k in moved)
-    dims = [_keepable(bound, operands[k], k) for k in moved]
-    better = "give it a strategy with .shard, or work on what is whole to begin with"
-    if all(dim is not None for dim in dims):
-        layouts = [_split(operands[k], dim) for k, dim in zip(moved, dims) if dim is not None]
-        better = f"it could keep a split of {layouts[0]}: .to(that layout) before it"
     text = (
         f"{operator} cannot keep how {told} {'is' if len(moved) == 1 else 'are'} split: everything is "
-        f"gathered, {received:,} bytes to a rank, and computed on every rank; {better}"
+        f"gathered, {received:,} bytes to a rank, and computed on every rank; give it another split "
+        f"with .to(layout) or a strategy with .shard (its rule is '{bound.rule}'), or gather once with .to yourself"
     )
     warnings.warn_explicit(text, GatheringWarning, *place)
-
-
-def _keepable(bound: BoundRule, operand: Meta, number: int) -> int | None:
-    """The first dim of an operand that the operator can leave split over all ranks that hold it."""
-    ranks = operand.layout.mesh.size
-    for dim, factors in enumerate(bound.inputs[number]):
-        if factors and factors[0] in bound.splittable and bound.sizes[factors[0]] >= ranks:
-            return dim
-    return None
-
-
-def _split(operand: Meta, dim: int) -> str:
-    """A layout with one dim split over the whole mesh, as it is written in a program."""
-    axes = operand.layout.mesh.axes
-    over = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
-    return f"mesh({', '.join(over if d == dim else 'None' for d in range(len(operand.shape)))})"

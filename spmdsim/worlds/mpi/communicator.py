@@ -370,7 +370,9 @@ class EmulatedCommunicator:
 def _known_library(library: str | None) -> str:
     found = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
     if found not in libraries():
-        raise unknown(f"the choices of {library!r} are not known", str(library), libraries(), listed="known are")
+        raise unknown(
+            f"the choices of {library!r} are not known", str(library), libraries(), listed="known are"
+        )
     return found
 
 

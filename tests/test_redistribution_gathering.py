@@ -1,0 +1,40 @@
+"""An operator that can keep no split says once per line what it gathers and what to write instead."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, Op, Rule, Tensor, ops
+from spmdsim.redistribution.guard import GatheringWarning
+
+MESH = Mesh((4,), ("r",))
+
+
+SORT = Op("sort_all", Rule.parse("a -> a", whole="a"), np.sort)
+
+
+def test_what_is_gathered_is_said_once_per_line_with_its_bytes():
+    world = LockStep(4)
+    with pytest.warns(GatheringWarning) as told:
+        for size in (8, 8, 12):
+            x = Tensor.from_global(np.arange(size, 0.0, -1), MESH("r"), world)
+            assert SORT(x).full()[0] == 1.0
+    assert len(told) == 1 and told[0].filename == __file__
+    words = str(told[0].message)
+    assert (
+        "sort_all cannot keep how f64[8] S(0) is split: everything is gathered, 48 bytes to a rank" in words
+    )
+    assert "'a -> a'" in words and ".shard" in words
+
+
+def test_nothing_is_said_of_what_was_asked_for_or_stays_split():
+    world = LockStep(4)
+    x, whole = (Tensor.from_global(np.ones(8), layout, world) for layout in (MESH("r"), MESH(None)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SORT(x.to(MESH(None)))
+        SORT(whole)
+        ops.relu(x) + ops.relu(whole)
