@@ -83,6 +83,26 @@ ELEMENTS = _normal(8, 5), _normal(8, 5, seed=3)
 
 SAMPLES = [
     Sample(
+        "sort", ops.sort, ops.sort.op, (_normal(11, 3),), lambda x: (np.sort(x, 0), np.argsort(x, 0)),
+        {"dim": 0, "descending": False, "give": ("values", "indices")},
+    ),
+    Sample(
+        "sort_down", ops.sort, ops.sort.op, (_normal(3, 11),), lambda x: (-np.sort(-x, 1), np.argsort(-x, 1)),
+        {"dim": 1, "descending": True, "give": ("values", "indices")},
+    ),
+    Sample(
+        "topk", ops.topk, ops.topk.op, (_normal(11, 3),), lambda x: (-np.sort(-x, 0)[:4], np.argsort(-x, 0)[:4]),
+        {"dim": 0, "k": 4, "largest": True},
+    ),
+    Sample(
+        "searchsorted", ops.searchsorted, ops.searchsorted.op, (np.sort(_normal(11)), _normal(4, 3)), np.searchsorted,
+        {"side": "left"}, differentiable=False,
+    ),
+    Sample(
+        "take_along_axis", ops.take_along_axis, ops.take_along_axis.op, (_normal(9, 4), _ids(9, 6, 4)),
+        lambda x, i: np.take_along_axis(x, i, 0), {"dim": 0},
+    ),
+    Sample(
         "cumulative_sum", ops.cumulative_sum, ops.cumulative_sum.op, (_normal(9, 4),), lambda x: x.cumsum(0),
         {"dim": 0, "op": "sum", "backward": False},
     ),

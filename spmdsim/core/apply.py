@@ -417,4 +417,5 @@ def _track(
         return
     node = OpNode(recipe, operands, results, params)
     for k, result in enumerate(results):
-        result.requires_grad, result.node, result.output = True, node, k
+        if elements.types.has_gradient(result.dtype):
+            result.requires_grad, result.node, result.output = True, node, k

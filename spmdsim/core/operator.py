@@ -166,15 +166,16 @@ class Op:
                 rule, given = rule
                 sizes = tuple(sorted(given.items()))
             if dtypes is not None and len(dtypes) == len(rule.inputs):
-                rule = rule.typed(tuple(dtypes), self.result_dtype(dtypes, params))
+                kind = self.result_dtype(dtypes, params)
+                rule = rule.typed(tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
             return bind(rule, tuple(tuple(shape) for shape in shapes), sizes)
 
-    def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> np.dtype:
-        """Element type of the result."""
-        if self.dtype is not None:
-            dtype: np.dtype = np.dtype(self.dtype(*dtypes, **params))
-            return dtype
-        return elements.types.promoted(*dtypes)
+    def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> Any:
+        """Element type of the result; of several results that are not alike a tuple of them."""
+        if self.dtype is None:
+            return elements.types.promoted(*dtypes)
+        found = self.dtype(*dtypes, **params)
+        return found if isinstance(found, tuple) else np.dtype(found)
 
     def typed(self, array: Any, dtype: np.dtype) -> Any:
         """A local result in the type that the operator declares.

@@ -5,6 +5,7 @@ Element types are numpy's. Functions that make fractions of whole numbers (``sig
 width and meets float16 in float32, as in torch and JAX. What needs an order, or is not defined for a type, is refused.
 """
 
+from spmdsim.ops.along import take_along_axis
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import cast
 from spmdsim.ops.dropout import dropout
@@ -69,10 +70,12 @@ from spmdsim.ops.losses import softmax_cross_entropy, sparse_softmax_cross_entro
 from spmdsim.ops.normalise import cross_entropy, layer_norm, log_softmax, softmax
 from spmdsim.ops.norms import l2_normalize, rms_norm
 from spmdsim.ops.order import argmax, argmin
+from spmdsim.ops.places import searchsorted, topk
 from spmdsim.ops.reduce import all, any, max, mean, min, prod, sum
 from spmdsim.ops.scans import cumulative_prod, cumulative_sum, diff
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, transpose
 from spmdsim.ops.slicing import concat, pad, slice_, split
+from spmdsim.ops.sorting import argsort, sort, sort_with_indices
 from spmdsim.ops.spread import std, var
 from spmdsim.ops.windows import slice_update, window
 
@@ -85,6 +88,7 @@ __all__ = [
     "arctan2",
     "argmax",
     "argmin",
+    "argsort",
     "bias_add",
     "broadcast_to",
     "cast",
@@ -147,6 +151,7 @@ __all__ = [
     "rint",
     "rms_norm",
     "rsqrt",
+    "searchsorted",
     "sigmoid",
     "sign",
     "silu",
@@ -156,6 +161,8 @@ __all__ = [
     "softmax",
     "softmax_cross_entropy",
     "softplus",
+    "sort",
+    "sort_with_indices",
     "sparse_softmax_cross_entropy",
     "split",
     "sqrt",
@@ -164,7 +171,9 @@ __all__ = [
     "std",
     "subtract",
     "sum",
+    "take_along_axis",
     "tanh",
+    "topk",
     "transpose",
     "var",
     "where",

@@ -76,7 +76,7 @@ def _forward(
             last = np.full((1, *x.shape[:dim], *x.shape[dim + 1 :]), identity(op, x.dtype))
         before = yield last
         found = function(found, np.moveaxis(before, 0, dim))
-    return np.flip(found, dim) if backward else found
+    return np.asarray(np.flip(found, dim) if backward else found, order="C")
 
 
 def _adjoint(

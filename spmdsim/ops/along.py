@@ -1,0 +1,159 @@
+"""Looking entries up, and putting them back, one place for each element along a dim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.core.step import Step
+from spmdsim.errors import RuleError
+from spmdsim.ops.operators import operator
+from spmdsim.ops.scans import ALONG, along_dim, along_rule
+from spmdsim.ops.shape import broadcast_to
+from spmdsim.redistribution.parts import Parts, parts_step
+from spmdsim.redistribution.sparse_lookup import checked_ids
+from spmdsim.tensor import Context, Op, Tensor
+
+# -- every element to another place of the same dim --------------------------------------------------------
+
+
+def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
+    axes = tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
+    if not axes:
+        return ()
+    mesh, ranks, number = strategy.mesh, strategy.mesh.axis_size(*axes), np.dtype(np.int64)
+    counts = Step("all_to_all", axes, mesh(axes, None), mesh(None, axes), (ranks, ranks))
+    exchange = parts_step(inputs[0].layout, axes, inputs[0].shape)
+    return ((counts, number), (exchange, number), (exchange, inputs[0].dtype))
+
+
+def _put_forward(
+    context: Context, x: np.ndarray, ids: np.ndarray, dim: int
+) -> Generator[Any, Any, np.ndarray]:
+    strategy = context.strategy
+    axes = tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
+    if not axes:
+        found = np.empty_like(x)
+        np.put_along_axis(found, ids, x, dim)
+        return found
+    members, size = strategy.mesh.group(context.rank, *axes), context.size(ALONG)
+    line = Layout(strategy.mesh, [axes])
+    bounds = np.array([line.bounds((size,), member)[0] for member in members])
+    others = [n for d, n in enumerate(x.shape) if d != dim]
+    count = math.prod(others)
+    rows, to = (np.moveaxis(part, dim, -1).reshape(count, x.shape[dim]) for part in (x, ids))
+    starts, lengths = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
+    owner = np.searchsorted(bounds[:, 1], to, side="right")
+    place = (np.arange(len(rows))[:, None] * lengths[owner] + to - starts[owner]).reshape(-1)
+    order = np.argsort(owner, axis=None, kind="stable")
+    counts = np.bincount(owner.reshape(-1), minlength=len(members))
+    cuts = np.cumsum(counts)[:-1]
+    came = (yield counts[None]).reshape(-1).tolist()
+    places = yield Parts(np.split(place[order], cuts), came)
+    values = yield Parts(np.split(rows.reshape(-1)[order], cuts), came)
+    found = np.empty(rows.size, x.dtype)
+    found[np.concatenate(places)] = np.concatenate(values)
+    return np.asarray(np.moveaxis(found.reshape(*others, x.shape[dim]), -1, dim), order="C")
+
+
+_put_op = Op(
+    "put_along",
+    lambda shape, ids, dim: along_rule(shape, dim, "{}, {} -> {}"),
+    _put_forward,
+    dtype=lambda x, _ids, dim: x,
+    steps=_put_steps,
+    contextual=True,
+    moves=True,
+)
+
+
+def put_along(x: Tensor, ids: Tensor, dim: int) -> Tensor:
+    """Each element of ``x`` at the place along a dim that ``ids`` says, which name every place once."""
+    return _put_op(x.to(ids.layout), ids, dim=dim)
+
+
+# -- one entry for each id ---------------------------------------------------------------------------------
+
+
+def _take_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
+    names = [f"d{d}" for d in range(len(x))]
+    looked = " ".join("v" if d == dim else name for d, name in enumerate(names))
+    asked = " ".join("i" if d == dim else name for d, name in enumerate(names))
+    return Rule.parse(f"{looked}, {asked} -> {asked}", indexed="v", linear=((0,),))
+
+
+def _take_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.ndarray:
+    """The entries this rank holds, zeros where another rank holds them."""
+    checked_ids(ids, context.size("v"), what=f"entries of dim {dim}")
+    start, stop = context.bounds("v")
+    mine = (ids >= start) & (ids < stop)
+    if stop == start:
+        return np.zeros(ids.shape, x.dtype)
+    found = np.take_along_axis(x, np.where(mine, ids - start, 0), dim)
+    return found if stop - start == context.size("v") else np.where(mine, found, np.zeros((), x.dtype))
+
+
+def _take_vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
+) -> tuple[np.ndarray, None]:
+    x, ids = operands
+    start, stop = context.bounds("v")
+    gradient = np.zeros_like(x, order="C")
+    mine = (ids >= start) & (ids < stop)
+    where = list(np.nonzero(mine))
+    where[dim] = ids[mine] - start
+    np.add.at(gradient, tuple(where), dy[mine])
+    return gradient, None
+
+
+_take_op = Op(
+    "take_along_axis",
+    _take_rule,
+    _take_forward,
+    _take_vjp,
+    dtype=lambda x, _ids, dim: x,
+    contextual=True,
+    moves=True,
+)
+
+
+@operator(_take_op)
+def take_along_axis(x: Tensor, ids: Tensor, dim: int = -1, *, axis: int = -1) -> Tensor:
+    """For each element of ``ids`` the entry of ``x`` at that place of a dim, as ``numpy.take_along_axis``.
+
+    Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
+    partial over its axes.
+
+    Args:
+        x: the tensor.
+        ids: integers; negative ones count from the end. The other dims are those of ``x``, or broadcast with them.
+        dim: along which dim.
+        axis: the same as ``dim``.
+
+    Raises:
+        RuleError: a dim out of range, or shapes that do not fit.
+        InputError: an integer outside the dim.
+    """
+    at = along_dim("take_along_axis", x, dim)
+    if ids.ndim != x.ndim:
+        raise RuleError(f"take_along_axis: indices of {ids.ndim} dims do not fit a tensor of {x.ndim} dims")
+    try:
+        common = np.broadcast_shapes(*[(*t.shape[:at], 1, *t.shape[at + 1 :]) for t in (x, ids)])
+    except ValueError:
+        raise RuleError(
+            f"take_along_axis: shapes {x.shape} and {ids.shape} differ besides dim {at}"
+        ) from None
+    x, ids = (
+        t if t.shape == shape else broadcast_to(t, shape)
+        for t in (x, ids)
+        for shape in [(*common[:at], t.shape[at], *common[at + 1 :])]
+    )
+    if ids.dtype.kind == "i":
+        from spmdsim.ops.elementwise import add, less, where
+
+        ids = where(less(ids, 0), add(ids, x.shape[at]), ids)
+    return _take_op(x, ids, dim=at)

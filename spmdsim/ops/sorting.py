@@ -1,0 +1,266 @@
+"""Sorting along any dim, split or whole: each rank ends with its block of the sorted whole, and nothing is gathered.
+
+Where the dim is split, ranks sort their pieces, find the exact cuts (:mod:`spmdsim.ops.selection`), and send each other what
+lies between them: every element travels once, and blocks are balanced whatever the values are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.ops.along import put_along
+from spmdsim.ops.operators import operator
+from spmdsim.ops.scans import ALONG, along_dim, along_rule
+from spmdsim.ops.selection import comparable, cuts, sampling
+from spmdsim.redistribution.parts import Parts, parts_step
+from spmdsim.tensor import Context, Op, Tensor
+
+#: What a sort may give: the values in order, and where they were.
+VALUES, INDICES = "values", "indices"
+
+
+def split_axes(strategy: Strategy) -> tuple[str, ...]:
+    """The axes that split the dim that an operator goes along."""
+    return tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
+
+
+def rows_last(x: np.ndarray, dim: int) -> np.ndarray:
+    """An array as rows ``[b, n]``, those along a dim."""
+    count = math.prod(n for d, n in enumerate(x.shape) if d != dim)
+    return np.moveaxis(x, dim, -1).reshape(count, x.shape[dim])
+
+
+def rows_back(rows: np.ndarray, shape: Sequence[int], dim: int) -> np.ndarray:
+    """Rows as the array of which they are the rows along a dim."""
+    others = [n for d, n in enumerate(shape) if d != dim]
+    return np.asarray(np.moveaxis(rows.reshape(*others, rows.shape[-1]), -1, dim), order="C")
+
+
+def _rule(shape: tuple[int, ...], dim: int, descending: bool, give: tuple[str, ...]) -> Rule:
+    return along_rule(shape, dim, "{} -> " + ", ".join(["{}"] * len(give)))
+
+
+def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+    axes = split_axes(strategy)
+    if not axes:
+        return ()
+    (meta,), dim, give = inputs, params["dim"], params["give"]
+    mesh, ranks = strategy.mesh, strategy.mesh.axis_size(*axes)
+    others = [d for d in range(len(meta.shape)) if d != dim]
+    rest, entries = [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
+    samples, rounds = _sampling(meta, dim, ranks)
+    number = np.dtype(np.int64)
+
+    def transposed(inner: list[int]) -> Any:
+        """From each rank to each: an array of this shape."""
+        from spmdsim.core.step import Step
+
+        middle = [None] * len(inner)
+        src, dst = mesh(axes, None, *middle, *entries), mesh(None, axes, *middle, *entries)
+        return Step("all_to_all", axes, src, dst, (ranks, ranks, *inner, *rest))
+
+    selection = [(transposed([samples]), meta.dtype), (transposed([2]), number)] * rounds
+    exchange = parts_step(meta.layout, axes, meta.shape)
+    moved = {VALUES: (exchange, meta.dtype), INDICES: (exchange, number)}
+    kinds = [VALUES, *[kind for kind in give if kind == INDICES]]
+    return (*selection, (transposed([]), number), *[moved[kind] for kind in kinds])
+
+
+def _sampling(meta: Any, dim: int, ranks: int) -> tuple[int, int]:
+    largest = meta.layout.largest_shape(meta.shape)[dim]
+    return sampling(meta.shape[dim], ranks, largest, meta.dtype.itemsize)
+
+
+def _forward(
+    context: Context, x: np.ndarray, dim: int, descending: bool, give: tuple[str, ...]
+) -> Generator[Any, Any, Any]:
+    rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
+    if descending:  # the rows turned round, sorted, and turned round again: equal ones stay in their order
+        rows = rows[:, ::-1]
+    numbered = INDICES in give
+    rows, order = _sorted(rows, numbered)
+    if order is not None:
+        order = start + (rows.shape[1] - 1 - order if descending else order)
+    if split_axes(context.strategy):
+        rows, order = yield from _exchange(context, rows, order, dim, descending)
+    if descending:
+        rows, order = rows[:, ::-1], None if order is None else order[:, ::-1]
+    found = [
+        rows_back(part, x.shape, dim)
+        for part in (rows if VALUES in give else None, order)
+        if part is not None
+    ]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _sorted(rows: np.ndarray, numbered: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows in order, and the order if it is asked for."""
+    keys = comparable(rows)
+    if not numbered and keys is rows:
+        return np.sort(rows, axis=-1), None
+    order = np.argsort(keys, axis=-1, kind="stable")
+    return np.take_along_axis(rows, order, -1), order if numbered else None
+
+
+def _exchange(
+    context: Context, rows: np.ndarray, order: np.ndarray | None, dim: int, descending: bool
+) -> Generator[Any, Any, tuple[np.ndarray, np.ndarray | None]]:
+    """This rank's block of the rows of all ranks, in order."""
+    mesh, axes = context.strategy.mesh, split_axes(context.strategy)
+    members = mesh.group(context.rank, *axes)
+    line, size = Layout(mesh, [axes]), context.size(ALONG)
+    sizes = np.array([line.local_shape((size,), member)[0] for member in members])
+    me, turn = members.index(context.rank), slice(None, None, -1 if descending else 1)
+    if descending:
+        sizes, me = sizes[::-1], len(members) - 1 - me
+    layout, shape = context.bound.input_layouts(context.strategy)[0], context.bound.shapes[0]
+    meta_rest = [n for d, n in enumerate(layout.local_shape(shape, context.rank)) if d != dim]
+    samples, rounds = sampling(size, len(members), int(sizes.max()), rows.itemsize)
+    selection = cuts(rows, sizes, me, int(sizes[:me].sum()), samples, rounds)
+
+    def sent(array: np.ndarray, inner: int) -> np.ndarray:
+        """One array for each rank, as a step between all wants it."""
+        return array[turn].reshape(1, *array.shape[: 1 + inner], *meta_rest)
+
+    def came(array: np.ndarray, inner: int) -> np.ndarray:
+        return array.reshape(len(members), *array.shape[2 : 2 + inner], len(rows))[turn]
+
+    given = next(selection)
+    for _ in range(2 * rounds - 1):
+        given = selection.send(came((yield sent(given, 1)), 1))
+    try:
+        selection.send(came((yield sent(given, 1)), 1))
+    except StopIteration as end:
+        starts = end.value
+    ends = np.concatenate([starts[1:], np.full((1, len(rows)), rows.shape[1])])
+    counts = came((yield sent(ends - starts, 0)), 0)
+    found = []
+    for what in (rows, order):
+        if what is not None:
+            parts = [_parts(what, a, b) for a, b in zip(starts, ends)]
+            landed = yield Parts(parts[turn], counts.sum(-1)[turn].tolist())
+            found.append(_joined(landed[turn], counts).reshape(rows.shape))
+    rows, again = _sorted(found[0], order is not None)
+    return rows, None if again is None or len(found) == 1 else np.take_along_axis(found[1], again, -1)
+
+
+def _parts(rows: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """What lies between two cuts of each row, one row's after the other's."""
+    if len(rows) == 1:
+        return rows[0, starts[0] : stops[0]]
+    pieces = [row[start:stop] for row, start, stop in zip(rows, starts.tolist(), stops.tolist())]
+    return np.concatenate(pieces) if pieces else rows.reshape(-1)
+
+
+def _joined(landed: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """Rows put together of what came from each rank, one after the other: of each row, all ranks' parts."""
+    if counts.shape[1] == 1:
+        return np.concatenate(landed)
+    ends = np.cumsum(counts, axis=1)
+    pieces = [
+        part[end - count : end]
+        for row_ends, row_counts in zip(ends.T.tolist(), counts.T.tolist())
+        for part, end, count in zip(landed, row_ends, row_counts)
+    ]
+    flat = np.concatenate(pieces) if pieces else np.concatenate(landed)
+    return flat
+
+
+def _adjoint(
+    dys: Sequence[Tensor | None],
+    operands: Sequence[Tensor],
+    results: Sequence[Tensor],
+    dim: int,
+    **params: Any,
+) -> tuple[Tensor | None]:
+    """Every value's gradient goes to where the value was."""
+    return (None if dys[0] is None else put_along(dys[0], results[-1], dim),)
+
+
+_sort_op = Op(
+    "sort",
+    _rule,
+    _forward,
+    dtype=lambda x, give, **_: tuple(x if kind == VALUES else np.dtype(np.int64) for kind in give),
+    steps=_steps,
+    adjoint=_adjoint,
+    contextual=True,
+    saves_result=True,
+    moves=True,
+)
+
+
+def _sort(name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...]) -> tuple[Tensor, ...]:
+    at = along_dim(name, x, dim)
+    x = x.to(x.layout.reduced)
+    home, other = x.layout, _turned(x, at)
+    results = _sort_op.results(x.to(other), dim=at, descending=bool(descending), give=give)
+    return tuple(result.to(home) for result in results)
+
+
+def _turned(x: Tensor, dim: int) -> Layout:
+    """Where the sort is done: in another layout, with the dim whole, where moving there and back is less than sampling."""
+    layout, shape = x.layout.canonical, x.shape
+    axes = layout.dims[dim]
+    parts = layout.mesh.axis_size(*axes)
+    if parts == 1 or not math.prod(shape):
+        return x.layout
+    samples, rounds = _sampling(x.meta, dim, parts)
+    if rounds * parts * samples <= layout.largest_shape(shape)[dim]:
+        return x.layout
+    rooms = [d for d, n in enumerate(layout.largest_shape(shape)) if d != dim and n >= parts]
+    if not rooms:
+        return x.layout
+    room = max(rooms, key=lambda d: layout.largest_shape(shape)[d])
+    dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
+    return Layout(layout.mesh, dims)
+
+
+@operator(_sort_op)
+def sort(
+    x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
+) -> Tensor:
+    """Values in order along a dim, laid out as the operand.
+
+    Where the dim is split no rank ever has more than its block: regular samples lead to the exact cuts, and every
+    element goes once to the rank in whose block it ends. Nan count as larger than all other values, complex numbers
+    are ordered by their real parts first. The gradient of a value goes to where the value was.
+
+    Args:
+        x: the tensor.
+        dim: along which dim.
+        descending: largest first.
+        stable: equal values keep their order, which they do in any case.
+        axis: the same as ``dim``.
+
+    Raises:
+        RuleError: a dim out of range.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> x = Tensor.from_global(np.array([3, 1, 4, 1, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
+    >>> sort(x).full(), argsort(x).full()
+    (array([1, 1, 3, 4, 5]), array([1, 3, 0, 2, 4]))
+    """
+    return _sort("sort", x, dim, descending, (VALUES, INDICES) if x.requires_grad else (VALUES,))[0]
+
+
+@operator(_sort_op)
+def argsort(
+    x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
+) -> Tensor:
+    """The places of the values of :func:`sort` in the operand; the first one of equal values comes first."""
+    return _sort("argsort", x.detach(), dim, descending, (INDICES,))[0]
+
+
+@operator(_sort_op)
+def sort_with_indices(
+    x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
+) -> tuple[Tensor, Tensor]:
+    """The results of :func:`sort` and :func:`argsort`."""
+    values, indices = _sort("sort_with_indices", x, dim, descending, (VALUES, INDICES))
+    return values, indices
