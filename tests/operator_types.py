@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,9 @@ ROWS = {
     "cos": Row(ops.cos, np.cos),
     "dropout": Row(lambda x: ops.dropout(x, 0.5, 3), _kept),
     "elu": Row(ops.elu, _in_fractions(lambda x: np.where(x > 0, x, np.exp(x) - x.dtype.type(1))), refused="c"),
+    "erf": Row(
+        ops.erf, _in_fractions(lambda x: np.vectorize(math.erf, otypes=[float])(x).astype(x.dtype)), refused="c"
+    ),
     "exp": Row(ops.exp, np.exp),
     "expm1": Row(ops.expm1, np.expm1),
     "flatten": Row(lambda x: ops.flatten(x, 0), np.ravel),

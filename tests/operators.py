@@ -5,6 +5,7 @@ Sizes are chosen so that some split evenly over 2, 4 and 8 ranks and some do not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,9 @@ def _positive(*shape: int, seed: int = 0) -> np.ndarray:
 
 def _ids(high: int, *shape: int) -> np.ndarray:
     return np.random.default_rng([7, *shape]).integers(0, high, size=shape)
+
+
+_erf = np.vectorize(math.erf, otypes=["f8"])
 
 
 def _erf_free_gelu(x: np.ndarray) -> np.ndarray:
@@ -148,6 +152,8 @@ SAMPLES = [
     Sample("relu", ops.relu, ops.relu.op, (A,), lambda x: x * (x > 0)),
     Sample("sigmoid", ops.sigmoid, ops.sigmoid.op, (A,), lambda x: 1 / (1 + np.exp(-x))),
     Sample("gelu", ops.gelu, ops.gelu.op, (A,), _erf_free_gelu),
+    Sample("gelu_exact", ops.gelu, ops.gelu.op, (A,), lambda x: x * (1 + _erf(x / np.sqrt(2))) / 2, {"approximate": "none"}),
+    Sample("erf", ops.erf, ops.erf.op, (A,), lambda x: _erf(x)),
     Sample("cast", ops.cast, ops.cast.op, (A,), lambda x: x, {"dtype": np.dtype("f8")}),
     Sample(
         "where", ops.where, ops.where.op, (_normal(8, 5, seed=9) > 0, ELEMENTS[0], _normal(5)), np.where

@@ -92,6 +92,7 @@ def test_of_conversions(src, dst):
 
 
 ELEMENTS = [
+    "erf",
     "exp",
     "log",
     "sqrt",

@@ -58,6 +58,7 @@ ROWS = [
         lambda x, i: F.cross_entropy(x, i, reduction="none"), (X, _ids(64, 16)),
     ),
     Row("gelu", ops.gelu, lambda x: F.gelu(x, approximate="tanh"), (X * 2,)),
+    Row("gelu_exact", lambda x: ops.gelu(x, "none"), F.gelu, (X * 2,)),
     Row("silu", ops.silu, F.silu, (X * 2,)),
     Row("sigmoid", ops.sigmoid, torch.sigmoid, (X * 2,)),
     Row("softplus", ops.softplus, F.softplus, (X * 2,)),

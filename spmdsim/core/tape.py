@@ -230,8 +230,10 @@ def pull_back(
     """The leaves ``result`` depends on, each with its gradients as they arrive: not yet added or reduced.
 
     Raises:
-        UsageTypeError: a backward pass went this way before, and did not retain the graph.
+        UsageTypeError: ``result`` needs no gradient, or a backward pass went this way before and did not retain the graph.
     """
+    if not result.requires_grad:
+        raise UsageTypeError("backward() starts from a tensor that nothing with requires_grad=True went into")
     pending: dict[tuple[int, int], Pending] = {}
     leaves: dict[int, tuple[Any, Pending]] = {}
 
@@ -276,14 +278,9 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
 
 def _converted(gradient: Tensor, dtype: np.dtype) -> Tensor:
     """A given gradient in the type of the result it is for."""
-    whole = gradient.detach().to(gradient.layout.reduced)
-    meta = whole.meta.of(whole.layout, whole.shape, dtype)
-    world = whole.world
-    return type(gradient)(
-        world,
-        meta,
-        [_like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards],
-    )
+    whole, world = gradient.detach().to(gradient.layout.reduced), gradient.world
+    shards = [_like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards]
+    return type(gradient)(world, whole.meta.of(whole.layout, whole.shape, dtype), shards)
 
 
 def _latest_first(root: Node | None) -> list[Node]:

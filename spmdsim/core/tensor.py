@@ -194,7 +194,7 @@ class Tensor:
 
         Raises:
             LayoutError: a gradient of another shape, or none for more than one element.
-            UsageTypeError: a second pass, where the first did not retain the graph.
+            UsageTypeError: it needs no gradient; a second pass, where the first did not retain the graph.
         """
         from spmdsim.core.tape import backward
 

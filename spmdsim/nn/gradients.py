@@ -22,6 +22,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
 
     Raises:
         LayoutError: a loss of more than one element.
+        UsageTypeError: nothing that the loss depends on needs a gradient.
     """
     if loss.size != 1:
         raise LayoutError(

@@ -15,7 +15,6 @@ from spmdsim.ops.elementwise import (
     divide,
     equal,
     exp,
-    gelu,
     greater,
     less,
     log,
@@ -62,6 +61,7 @@ from spmdsim.ops.functions import (
     square,
     squared_difference,
 )
+from spmdsim.ops.gelu import erf, gelu
 from spmdsim.ops.index import embedding, one_hot, padded_embedding, pick
 from spmdsim.ops.indexing import getitem as getitem
 from spmdsim.ops.linear import linear
@@ -105,6 +105,7 @@ __all__ = [
     "elu",
     "embedding",
     "equal",
+    "erf",
     "exp",
     "expm1",
     "flatten",

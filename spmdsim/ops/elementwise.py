@@ -117,25 +117,6 @@ def stable_sigmoid(x: np.ndarray) -> np.ndarray:
 relu = unary("relu", _relu, lambda x, y: x > 0, real=True)
 sigmoid = unary("sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True, work=PASSES)
 
-_GELU = 0.7978845608028654  # sqrt(2 / pi)
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    """The tanh form of GELU (Hendrycks and Gimpel, 2016)."""
-    half, cubic = np.asarray(0.5, x.dtype), np.asarray(0.044715, x.dtype)
-    array: np.ndarray = half * x * (1 + np.tanh(np.asarray(_GELU, x.dtype) * (x + cubic * x * x * x)))
-    return array
-
-
-def _gelu_slope(x: np.ndarray, _y: np.ndarray) -> np.ndarray:
-    half, cubic, scale = (np.asarray(v, x.dtype) for v in (0.5, 0.044715, _GELU))
-    t = np.tanh(scale * (x + cubic * x * x * x))
-    array: np.ndarray = half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
-    return array
-
-
-gelu = unary("gelu", _gelu, _gelu_slope, fractions=True, work=PASSES, backward=3)
-
 
 def _where_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
     mask = operands[0]

@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import Meta
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.runtime import held
@@ -33,6 +36,8 @@ def value_and_grad(
         grad_position: which inputs, by number (one gradient) or numbers (a tuple); None for none.
         weights: parameters, such as ``optimizer.parameters`` (a tuple of gradients), or one.
         has_aux: accepted for compatibility.
+
+    What the loss does not depend on has gradients of zero, as in MindSpore.
 
     In a parallel program the gradients are those of the sum of all ranks' losses, or their mean
     (:mod:`spmdsim.dialects.mindspore.settings`).
@@ -59,21 +64,33 @@ def value_and_grad(
         loss = result[0] if isinstance(result, tuple) else result
         settings = parallel()
         times = 1 if settings is None else settings.factor(loss)
-        nn.backward(loss if loss.size == 1 else ops.sum(loss))  # every element counts with a gradient of one
-        of_inputs = tuple(_times(given[k].grad, times) for k in positions)
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            nn.backward(
+                loss if loss.size == 1 else ops.sum(loss)
+            )  # every element counts with a gradient of one
+        of_inputs = tuple(_times(given[k], times) for k in positions)
         of_weights = tuple(
-            None
-            if p.tensor is None
-            else _times(p.tensor.grad, times if settings is None else times / settings.divisor(p.used))
-            for p in wanted
+            _times(p, times if settings is None else times / settings.divisor(p.used)) for p in wanted
         )
         return result, _shaped(of_inputs, of_weights, grad_position, weights)
 
     return partial(outermost, both)
 
 
-def _times(gradient: Tensor | None, times: float) -> Tensor | None:
-    return held(gradient if gradient is None or times == 1 else ops.multiply(gradient, times))
+def _times(given: Tensor | Parameter, times: float) -> Tensor | None:
+    """The gradient of an input or a parameter, so many times: zeros where nothing came; None of numbers that have none."""
+    leaf: Tensor | None = given if isinstance(given, Tensor) else given.tensor
+    gradient = None if leaf is None else leaf.grad
+    if gradient is not None:
+        return held(gradient if times == 1 else ops.multiply(gradient, times))
+    if not has_gradient(given.dtype):
+        return None
+    world, shape = current_world(), given.shape
+    nowhere = Layout.replicated(Mesh((world.size,), ("rank",)), len(shape))  # and it stays so
+    layout = nowhere if leaf is None else leaf.layout.dual()
+    make = np.zeros if world.has_data else world.empty
+    shards = [make(layout.local_shape(shape, rank), given.dtype) for rank in world.ranks]
+    return held(Tensor(world, Meta.of(layout, shape, given.dtype), shards))
 
 
 def grad(

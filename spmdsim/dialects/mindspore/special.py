@@ -66,6 +66,11 @@ def mean(primitive: Primitive, operands: Operands, attrs: Attrs) -> Any:
     return ops.multiply(total, total.size / max(1, math.prod(operands[0].shape)))
 
 
+def stopped(primitive: Primitive, operands: Operands, attrs: Attrs) -> Any:
+    """The same values, through which no gradient goes."""
+    return primitive.plain(operands, attrs).detach()
+
+
 def argmax(primitive: Primitive, operands: Operands, attrs: Attrs) -> Any:
     """Where the largest element along an axis stands, in the type wanted."""
     return primitive.other("Cast")(primitive.plain(operands, attrs), attrs["output_type"])

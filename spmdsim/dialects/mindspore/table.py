@@ -246,6 +246,15 @@ def _strides(shapes: Sequence[Shape], attrs: Attrs) -> Params:
     return {"start": start, "stop": tuple(map(max, start, stop)), "step": step}
 
 
+def _form(_shapes: Sequence[Shape], attrs: Attrs) -> Params:
+    return {"approximate": attrs.get("approximate", "none")}
+
+
+def _check_form(attrs: Attrs) -> None:
+    if attrs["approximate"] not in ("none", "tanh"):
+        raise InputError(f"approximate is 'none' or 'tanh', not {attrs['approximate']!r}")
+
+
 def _elements(names: str, ours: str, functions: str = "", cell: str = "", **more: Any) -> Row:
     return Row(names, ours, functions=functions, cell=cell, elements=True, **more)
 
@@ -286,7 +295,11 @@ ROWS = (
     _elements("AddN", "add_n", called="([inputs])"),
     _elements("ReLU", "relu", "relu", "ReLU", also_named="Activation"),
     _elements("ReLU6", "relu6", "relu6", "ReLU6"),
-    _elements("GeLU", "gelu", "gelu"),
+    _elements("GeLU", "gelu"),
+    _elements("GeluExt", "gelu", "gelu(input, approximate='none')", params=_form, made="(approximate='none')",
+              called="(input)", check=_check_form),
+    _elements("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
+    _elements("Erf", "erf", "erf"),
     _elements("Tanh", "tanh", "tanh", "Tanh"),
     _elements("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
     _elements("SiLU", "silu", "silu", "SiLU"),
@@ -309,7 +322,7 @@ ROWS = (
     _elements("Sin", "sin", "sin"),
     _elements("Cos", "cos", "cos"),
     _elements("Identity", "identity", also_named="TmpIdentity _TmpIdentity"),
-    _elements("StopGradient", "identity", "stop_gradient"),
+    _elements("StopGradient", "identity", "stop_gradient", run=special.stopped),
     _elements("OnesLike", "identity", called="(x)", run=special.filled(1)),
     _elements("ZerosLike", "identity", called="(x)", run=special.filled(0)),
     _elements("Dropout", "dropout", made="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",

@@ -333,7 +333,15 @@ class GlobalTensor(_Symbols):
         return self
 
     def backward(self, gradient: GlobalTensor | None = None) -> None:
-        """Gradients of everything it depends on."""
+        """Gradients of everything it depends on.
+
+        Raises:
+            RuntimeError: nothing of that needs a gradient; no gradient is given for more than one element.
+        """
+        if not self.value.requires_grad:
+            raise OneFlowError("element 0 of tensors does not require grad and does not have a grad_fn")
+        if gradient is None and self.value.size != 1:
+            raise OneFlowError("Grad can be implicitly created only for scalar outputs")
         with same_code():
             self.value.backward(None if gradient is None else gradient.value)
 

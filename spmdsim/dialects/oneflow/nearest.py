@@ -28,7 +28,7 @@ USE = {
     "split": "sbp.split(0) of the input, sbp.broadcast of the parameters",
 }
 
-_ALIKE = """acos acosh arccos arccosh addcmul asin asinh arcsin arcsinh atan atanh arctan arctanh atan2 cosh erf erfc
+_ALIKE = """acos acosh arccos arccosh addcmul asin asinh arcsin arcsinh atan atanh arctan arctanh atan2 cosh erfc
 erfinv fmod isinf isnan logical_xor log2 sinh tan median argsort sort topk cumprod cumsum diag diagonal meshgrid roll
 searchsorted tensordot tril triu addmm dot scatter scatter_add scatter_nd argwhere nonzero is_nonzero norm nms in_top_k
 mish selu softsign softplus broadcast_like unfold any equal as_strided stride storage_offset element_size repeat tile

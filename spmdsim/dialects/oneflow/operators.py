@@ -87,6 +87,12 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     return x if max is None else core.minimum(x, max)
 
 
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    if approximate not in ("none", "tanh"):
+        raise OneFlowError("the approximate argument should be 'none' or 'tanh'")
+    return core.gelu(x, approximate)
+
+
 def _spread_out(function: Callable[..., Any]) -> Row:
     """The mean squared distance from the mean, or its root; of a sample, so that one less is divided by."""
 
@@ -110,7 +116,7 @@ def _cross_entropy(logits: Any, labels: Any, reduction: str = "mean") -> Any:
 TABLE: dict[str, Row] = {
     **same(
         core,
-        "abs=absolute add bmm=matmul cast ceil cos div=divide eq=equal exp floor gelu:GELU gt=greater log log_softmax "
+        "abs=absolute add bmm=matmul cast ceil cos div=divide eq=equal erf exp floor gt=greater log log_softmax "
         "ge=greater_equal le=less_equal log1p logical_and logical_not logical_or lt=less matmul maximum minimum mm=matmul "
         "mul=multiply ne=not_equal neg=negative negative pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid expm1 "
         "sign silu:SiLU sin softmax:Softmax sqrt square sub=subtract tanh:Tanh where",
@@ -122,6 +128,7 @@ TABLE: dict[str, Row] = {
     "clamp": Row(_clamp),
     "clip": Row(_clamp),
     "flatten": Row(_flatten, "Flatten", {"start_dim": 1}),
+    "gelu": Row(_gelu, "GELU"),
     "mean": _reduction(core.mean),
     "permute": Row(lambda x, *dims: core.transpose(x, _numbers(dims))),
     "prod": _reduction(core.prod),
@@ -142,6 +149,7 @@ NETWORK_TABLE: dict[str, Row] = {
     "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
     "identity": Row(lambda x: x, "Identity"),
     "mse_loss": Row(mse_loss, "MSELoss"),
+    "quick_gelu": Row(lambda x: core.gelu(x, "sigmoid"), "QuickGELU"),
 }
 
 

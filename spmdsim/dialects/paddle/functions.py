@@ -15,6 +15,7 @@ from spmdsim.dialects.paddle.static.program import recorded
 from spmdsim.dialects.paddle.static.variables import Variable
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import Row, same
+from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
 
 
@@ -63,6 +64,12 @@ def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool
     return y.to(y.layout.reduced)
 
 
+def _gelu(x: Any, approximate: bool = False) -> Any:
+    if not isinstance(approximate, bool):
+        raise UsageTypeError(f"approximate is True (by tanh) or False (exact), not {approximate!r}")
+    return core.gelu(x, approximate)
+
+
 def _cross_entropy(input: Any, label: Any, reduction: str = "mean") -> Any:
     labels = core.reshape(label, label.shape[:-1]) if label.ndim == input.ndim else label
     return core.cross_entropy(input, labels, reduction)
@@ -72,13 +79,14 @@ def _cross_entropy(input: Any, label: Any, reduction: str = "mean") -> Any:
 TABLE: dict[str, Row] = {
     **same(
         core,
-        "abs=absolute add divide exp gelu:GELU log maximum minimum multiply pow=power relu:ReLU rsqrt "
+        "abs=absolute add divide erf exp log maximum minimum multiply pow=power relu:ReLU rsqrt "
         "sigmoid:Sigmoid silu:Silu sqrt square subtract tanh:Tanh where",
     ),
     "assign": Row(lambda x: x),
     "argmax": Row(lambda x, axis=None: core.argmax(x, axis)),
     "cast": Row(lambda x, dtype: core.cast(x, np.dtype(dtype))),
     "flatten": Row(_flatten),
+    "gelu": Row(_gelu, "GELU"),
     "log_softmax": Row(lambda x, axis=-1: core.log_softmax(x, axis)),
     "matmul": Row(_matmul),
     "max": _reduction(core.max),

@@ -69,14 +69,14 @@ class Row:
 #: Functions of one or two elements that programs have no function for, or by another name.
 _ELEMENTWISE = same(
     ops,
-    "elu expm1 log1p reciprocal rint softplus negative identity logical_not equal not_equal greater greater_equal less "
+    "elu gelu expm1 log1p reciprocal rint softplus negative identity logical_not equal not_equal greater greater_equal less "
     "less_equal logical_and logical_or floordiv=floor_divide fmod=remainder atan2=arctan2",
 )
 #: Names of operands and results by the number of operands.
 _NAMES = {1: (("x",), ("y",)), 2: (("x", "y"), ("z",))}
 #: Functions of one element that have no operator of their own here; their rows are those of any such function.
 _FUNCTIONS = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "celu", "clip_by_scalar", "cosh", "erf", "erfc",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "celu", "clip_by_scalar", "cosh", "erfc",
     "dropout", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "lgamma", "log2", "log10",
     "log_sigmoid", "mish", "quick_gelu", "reciprocal_no_nan", "round", "scalar_add", "scalar_pow", "selu", "sinh",
     "softshrink", "softsign", "square_relu", "tan", "threshold", "trunc",
@@ -136,7 +136,7 @@ def table() -> dict[str, Row]:
     """All rows, by OneFlow's name."""
     rows = {
         name: Row(op, *_NAMES[len(op.rule.inputs)])
-        for name, op in ((name, _op(row.call)) for name, row in {**_ELEMENTWISE, **TABLE}.items())
+        for name, op in ((name, _op(row.call)) for name, row in {**TABLE, **_ELEMENTWISE}.items())
         if op and isinstance(op.rule, Rule) and op.rule.text in ("... -> ...", "..., ... -> ...")
     }
     rows |= dict.fromkeys(_FUNCTIONS, rows["relu"])

@@ -13,7 +13,7 @@ from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.parameter import Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import primitive
 from spmdsim.dialects.mindspore.table import TABLE, Row
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, UsageTypeError, unknown
 
 
 @cache
@@ -37,12 +37,16 @@ def cells() -> dict[str, Row]:
 
 
 class GELU(Cell):
-    """Gaussian error linear unit, by the tanh formula."""
+    """Gaussian error linear unit: by the tanh formula, or exact.
+
+    Raises:
+        TypeError: ``approximate`` is no truth value.
+    """
 
     def __init__(self, approximate: bool = True) -> None:
-        if not approximate:
-            raise InputError("GELU is computed by the tanh formula here; nearest: approximate=True")
-        self.gelu = ops.GeLU()
+        if not isinstance(approximate, bool):
+            raise UsageTypeError(f"approximate is True or False, not {approximate!r}")
+        self.gelu = ops.GeLU() if approximate else ops.GeluExt()
 
     def construct(self, x: Any) -> Any:
         """Element by element."""

@@ -110,7 +110,11 @@ class Module(CoreModule):
     def extra_repr(self) -> str:
         """What a module prints in its brackets: its options."""
         options = getattr(type(self), "__signature__", None)
-        named = [name for name in options.parameters if name != "reduction"] if options else []
+        named = (
+            [name for name in options.parameters if name not in ("reduction", "approximate")]
+            if options
+            else []
+        )
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in named)
 
     def __repr__(self) -> str:

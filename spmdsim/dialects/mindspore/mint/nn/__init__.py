@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects.mindspore import nn
+from spmdsim.dialects.mindspore import nn, ops
 from spmdsim.dialects.mindspore.mint.nn import functional
 from spmdsim.dialects.missing import not_covered
 
@@ -35,11 +35,15 @@ class Embedding(nn.Embedding):
         super().__init__(num_embeddings, embedding_dim, dtype=dtype)
 
 
-class GELU(nn.GELU):
-    """Gaussian error linear unit, by the tanh formula."""
+class GELU(nn.Cell):
+    """Gaussian error linear unit: exact, or by the tanh formula."""
 
-    def __init__(self, approximate: str = "tanh") -> None:
-        super().__init__(approximate == "tanh")
+    def __init__(self, approximate: str = "none") -> None:
+        self.gelu = ops.GeluExt(approximate)
+
+    def construct(self, input: Any) -> Any:
+        """Element by element."""
+        return self.gelu(input)
 
 
 __all__ = ["GELU", "Dropout", "Embedding", "Linear", "functional", *SAME.split()]
