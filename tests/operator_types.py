@@ -208,6 +208,44 @@ ROWS = {
         lambda x, p: ops.softmax_cross_entropy(x, p)[0],
         _in_fractions(lambda x, p: -(p * np.log(_softmax(x))).sum(-1, dtype=np.result_type(x, p))), 2, refused="c",
     ),
+    **{
+        name: Row(getattr(ops, name), getattr(np, name))
+        for name in (
+            "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "bitwise_invert", "conjugate", "cosh", "imag",
+            "isfinite", "isinf", "isnan", "log10", "log2", "positive", "real", "signbit", "sinh", "tan", "trunc",
+        )
+    },
+    **{
+        name: Row(getattr(ops, name), getattr(np, name), 2)
+        for name in (
+            "bitwise_and", "bitwise_or", "bitwise_xor", "copysign", "hypot", "left_shift", "logaddexp", "logical_xor",
+            "nextafter", "right_shift", "tensordot",
+        )
+    },
+    "broadcast_arrays": Row(lambda x: ops.broadcast_arrays(x, x)[1], lambda x: x),
+    "clip": Row(lambda x, a: ops.clip(x, a), lambda x, a: np.clip(x, a, None), 2, refused="c"),
+    "count_nonzero": Row(lambda x: ops.count_nonzero(x, 0), lambda x: np.count_nonzero(x, 0)),
+    "cumulative_prod": Row(lambda x: ops.cumulative_prod(x, 1), lambda x: np.cumprod(x, 1)),
+    "cumulative_sum": Row(lambda x: ops.cumulative_sum(x, 1), lambda x: np.cumsum(x, 1)),
+    "diff": Row(lambda x: ops.diff(x, 1, 1), lambda x: np.diff(x, 1, 1)),
+    "expand_dims": Row(ops.expand_dims, lambda x: x[None]),
+    "matrix_transpose": Row(ops.matrix_transpose, np.transpose),
+    "meshgrid": Row(lambda x: ops.meshgrid(ops.flatten(x, 0), ops.flatten(x, 0))[0], lambda x: np.meshgrid(x, x)[0]),
+    "moveaxis": Row(lambda x: ops.moveaxis(x, 0, 1), np.transpose),
+    "repeat": Row(lambda x: ops.repeat(x, [2, 1, 0], 1), lambda x: np.repeat(x, [2, 1, 0], 1)),
+    "squeeze": Row(lambda x: ops.squeeze(ops.expand_dims(x)), lambda x: x),
+    "stack": Row(lambda a, b: ops.stack([a, b]), lambda a, b: np.stack([a, b]), 2),
+    "swapaxes": Row(lambda x: ops.swapaxes(x, 0, 1), np.transpose),
+    "take": Row(lambda x: ops.take(x, [1, -1], 1), lambda x: np.take(x, [1, -1], 1)),
+    "take_along_axis": Row(
+        lambda x: ops.take_along_axis(x, Tensor.from_global(np.array([[2, -1], [0, 1]]), MESH(None, None), x.world), 1),
+        lambda x: np.take_along_axis(x, np.array([[2, -1], [0, 1]]), 1),
+    ),
+    "tile": Row(lambda x: ops.tile(x, (2, 3)), lambda x: np.tile(x, (2, 3))),
+    "tril": Row(ops.tril, np.tril),
+    "triu": Row(lambda x: ops.triu(x, 1), lambda x: np.triu(x, 1)),
+    "unstack": Row(lambda x: ops.unstack(x)[1], lambda x: x[1]),
+    "vecdot": Row(ops.vecdot, np.vecdot, 2),
     "cast": Row(lambda a, b: ops.cast(a, b.dtype), lambda a, b: (a.real if b.dtype.kind not in "cb" else a).astype(b.dtype), 2),
 }  # fmt: skip
 

@@ -74,6 +74,12 @@ def _written(x: np.ndarray, value: np.ndarray) -> np.ndarray:
     return result
 
 
+def _written_in_steps(x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    result = np.array(x)
+    result[:, [1, 4]] = value
+    return result
+
+
 def _elu(x: np.ndarray) -> np.ndarray:
     return np.where(x > 0, x, np.exp(x) - 1)
 
@@ -84,6 +90,50 @@ def _padded(before: tuple[int, ...], after: tuple[int, ...], value: float) -> Ca
 
 A, B = _normal(8, 7), _normal(7, 6, seed=1)
 ELEMENTS = _normal(8, 5), _normal(8, 5, seed=3)
+
+BITS = _ids(99, 8, 5), _ids(9, 5)
+_SLOPES: dict[str, tuple[tuple[np.ndarray, ...], Callable[..., Any]]] = {
+    "arccos": ((A / 4,), lambda x: np.arctan2(np.sqrt(1 - x * x), x)),
+    "arccosh": ((_positive(8, 7) + 1,), lambda x: np.log(x + np.sqrt(x * x - 1))),
+    "arcsin": ((A / 4,), lambda x: np.arctan2(x, np.sqrt(1 - x * x))),
+    "arcsinh": ((A,), lambda x: np.log(x + np.sqrt(x * x + 1))),
+    "arctan": ((A,), lambda x: np.log((1 + 1j * x) / (1 - 1j * x)).imag / 2),
+    "arctanh": ((A / 4,), lambda x: np.log((1 + x) / (1 - x)) / 2),
+    "conjugate": ((A,), lambda x: 1 * x),
+    "copysign": (ELEMENTS, lambda a, b: np.abs(a) * np.where(b < 0, -1, 1)),
+    "cosh": ((A,), lambda x: (np.exp(x) + np.exp(-x)) / 2),
+    "hypot": (ELEMENTS, lambda a, b: np.abs(a + 1j * b)),
+    "log10": ((_positive(8, 7),), lambda x: np.log(x) / np.log(10)),
+    "log2": ((_positive(8, 7),), lambda x: np.log(x) / np.log(2)),
+    "logaddexp": (ELEMENTS, lambda a, b: np.log(np.exp(a) + np.exp(b))),
+    "positive": ((A,), lambda x: x + 0),
+    "real": ((A,), lambda x: x / 1),
+    "sinh": ((A,), lambda x: (np.exp(x) - np.exp(-x)) / 2),
+    "tan": ((A,), lambda x: np.sin(x) / np.cos(x)),
+}
+#: References of functions that have a slope.
+SMOOTH = {reference for _, reference in _SLOPES.values()}
+ELEMENTWISE = _SLOPES | {
+    "bitwise_and": (BITS, lambda a, b: a & b),
+    "bitwise_invert": ((BITS[0],), lambda x: -x - 1),
+    "bitwise_or": (BITS, lambda a, b: a | b),
+    "bitwise_xor": (BITS, lambda a, b: (a | b) - (a & b)),
+    "imag": ((A,), lambda x: 0 * x),
+    "isfinite": ((BITS[0],), lambda x: x * 0 == 0),
+    "isinf": ((BITS[0],), lambda x: x * 0 != 0),
+    "isnan": ((BITS[0],), lambda x: x != x),
+    "left_shift": (BITS, lambda a, b: a * 2**b),
+    "logical_xor": ((BITS[0] > 40, BITS[1] > 4), lambda a, b: a != b),
+    "nextafter": (
+        BITS,
+        lambda a, b: (
+            a + np.spacing(1.0 * a) * np.sign(b - a) * np.where(b < a, 0.5 ** (np.log2(a) % 1 == 0), 1)
+        ),
+    ),
+    "right_shift": (BITS, lambda a, b: a // 2**b),
+    "signbit": ((A,), lambda x: x < 0),
+    "trunc": ((A * 3,), lambda x: np.sign(x) * np.floor(np.abs(x))),
+}
 
 SAMPLES = [
     Sample(
@@ -248,8 +298,8 @@ SAMPLES = [
         differentiable=False,
     ),
     Sample(
-        "remainder", ops.remainder, ops.remainder.op, (ELEMENTS[0] * 9, _positive(5)),
-        lambda a, b: a - np.floor(a / b) * b, differentiable=False,
+        "remainder", ops.remainder, ops.remainder.op, (ELEMENTS[0] * 13, _positive(5)),
+        lambda a, b: a - np.floor(a / b) * b,
     ),
     Sample(
         "squared_difference", ops.squared_difference, ops.squared_difference.op, (ELEMENTS[0], _normal(5)),
@@ -332,7 +382,7 @@ SAMPLES = [
     ),
     Sample(
         "slice_update", ops.slice_update, ops.slice_update.op, (_normal(8, 7), _normal(8, 5)), _written,
-        {"start": (0, 1), "stop": (8, 6)},
+        {"start": (0, 1), "stop": (8, 6), "step": (1, 1)},
     ),
     Sample("einsum_scalar", ops.einsum, ops.einsum.op, (_normal(7), _normal(7, seed=1)), lambda a, b: a @ b, {"equation": "i,i->"}),
     Sample("sum_scalar", ops.sum, ops.sum.op, (np.float64(3.5),), lambda x: x, {"dims": (), "keepdims": False}),
@@ -341,6 +391,29 @@ SAMPLES = [
         "one_hot_scalar", ops.one_hot, ops.one_hot.op, (np.int64(3),), lambda i: np.eye(9)[i],
         {"depth": 9, "dtype": np.dtype("f8")}, differentiable=False,
     ),
+    Sample(
+        "slice_update_steps", ops.slice_update, ops.slice_update.op, (_normal(8, 7), _normal(8, 2)), _written_in_steps,
+        {"start": (0, 1), "stop": (8, 6), "step": (1, 3)},
+    ),
+    Sample(
+        "clip", lambda x, a, b, limits: ops.clip(x, a, b), ops.clip.op, (_normal(8, 5), _normal(5), _normal(8, 1) + 1),
+        lambda x, a, b: np.minimum(np.maximum(x, a), b), {"limits": "min max"},
+    ),
+    Sample(
+        "clip_max", lambda x, b, limits: ops.clip(x, max=b), ops.clip.op, ELEMENTS, np.minimum, {"limits": "max"},
+    ),
+    Sample(
+        "tril", lambda x, k, upper: ops.tril(x, k), ops.tril.op, (_normal(3, 8, 6),),
+        lambda x: x * (np.arange(6) <= np.arange(8)[:, None] + 1), {"k": 1, "upper": False},
+    ),
+    Sample(
+        "triu", lambda x, k, upper: ops.triu(x, k), ops.triu.op, (_normal(3, 8, 6),),
+        lambda x: x * (np.arange(6) >= np.arange(8)[:, None] - 2), {"k": -2, "upper": True},
+    ),
+    *[
+        Sample(name, getattr(ops, name), getattr(ops, name).op, operands, reference, differentiable=reference in SMOOTH)
+        for name, (operands, reference) in ELEMENTWISE.items()
+    ],
 ]  # fmt: skip
 
 
@@ -356,6 +429,21 @@ class Composed:
 
 
 COMPOSED = [
+    Composed("broadcast_arrays", lambda a, b: ops.add(ops.broadcast_arrays(a, b)[0], ops.multiply(b, 0)), (_normal(8, 1), _normal(6)), lambda a, b: a + 0 * b),
+    Composed("count_nonzero", lambda x: ops.count_nonzero(x, 0), (_ids(2, 8, 5),), lambda x: np.sum(x != 0, 0), differentiable=False),
+    Composed("expand_dims", lambda x: ops.expand_dims(x, (0, 2)), (A,), lambda x: x[None, :, None]),
+    Composed("matrix_transpose", ops.matrix_transpose, (_normal(3, 4, 5),), lambda x: np.einsum("ijk->ikj", x)),
+    Composed("meshgrid", lambda a, b: ops.multiply(*ops.meshgrid(a, b)), (_normal(8), _normal(6)), lambda a, b: np.outer(b, a)),
+    Composed("moveaxis", lambda x: ops.moveaxis(x, 0, -1), (_normal(4, 5, 6),), lambda x: np.einsum("ijk->jki", x)),
+    Composed("repeat", lambda x: ops.repeat(x, 3, 0), (A,), lambda x: x[np.arange(24) // 3]),
+    Composed("squeeze", lambda x: ops.squeeze(x, 1), (_normal(8, 1, 3),), lambda x: x[:, 0]),
+    Composed("stack", lambda a, b: ops.stack([a, b], 1), ELEMENTS, lambda a, b: np.array([a, b]).swapaxes(0, 1)),
+    Composed("swapaxes", lambda x: ops.swapaxes(x, 0, 2), (_normal(4, 5, 6),), lambda x: np.einsum("ijk->kji", x)),
+    Composed("take", lambda x: ops.take(x, [3, -1, 0, 3], 1), (A,), lambda x: x[:, [3, -1, 0, 3]]),
+    Composed("tensordot", lambda a, b: ops.tensordot(a, b, 1), (A, B), lambda a, b: a @ b),
+    Composed("tile", lambda x: ops.tile(x, (2, 1, 3)), (_normal(8, 3),), lambda x: np.concatenate([np.concatenate([x] * 3, 1)[None]] * 2)),
+    Composed("unstack", lambda x: ops.unstack(x, 1)[2], (A,), lambda x: x[:, 2]),
+    Composed("vecdot", ops.vecdot, (A, _normal(7)), lambda a, b: a @ b),
     Composed("diff", lambda x: ops.diff(x, 1, 2, prepend=1.5), (_normal(4, 7),), lambda x: np.diff(x, 2, 1, prepend=1.5)),
     Composed("flatten", ops.flatten, (_normal(4, 3, 2),), lambda x: x.reshape(4, 6)),
     Composed("linear", ops.linear, (A, B, _normal(6)), lambda x, w, b: x @ w + b),

@@ -40,10 +40,12 @@ _unnamed = nullcontext()
 class Node(ABC):
     """Something that computed tensors from operands."""
 
-    __slots__ = ("number", "operands")
+    __slots__ = ("number", "operands", "sources")
 
     def __init__(self, operands: tuple[Tensor, ...]) -> None:
         self.operands = operands
+        #: What had computed each operand, and as which result: the tensor may be given other values later.
+        self.sources = [(operand.node, operand.output) for operand in operands]
         #: Grows from call to call, so a node's number is higher than those of the nodes it depends on.
         self.number = next(_numbers)
 
@@ -68,12 +70,13 @@ class MoveNode(Node):
 class OpNode(Node):
     """An operator call, with what its local gradient function needs."""
 
-    __slots__ = ("params", "recipe", "results", "saved", "spent")
+    __slots__ = ("params", "recipe", "results", "saved", "spent", "values")
 
     def __init__(
         self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
     ) -> None:
         super().__init__(tuple(operands))
+        self.values = [operand.held for operand in operands]
         self.recipe = recipe
         self.params = params
         self.results = [(result.world, result.meta) for result in results]
@@ -88,7 +91,7 @@ class OpNode(Node):
 
     def spend(self) -> None:
         """Drop the operands and results that the gradient function looked at."""
-        self.spent, self.operands, self.saved = True, (), None
+        self.spent, self.operands, self.sources, self.values, self.saved = True, (), [], [], None
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Run the local gradient function on every owned rank."""
@@ -123,7 +126,8 @@ class OpNode(Node):
     def _adjoint(self, dys: list[Tensor | None], wanted: list[bool]) -> list[Pending]:
         """The gradients by operators on global tensors."""
         kind, op = type(self.operands[0]), self.recipe.op
-        operands = [operand.detach() for operand in self.operands]
+        given = zip(self.operands, self.recipe.inputs, self.values)
+        operands = [kind(x.world, meta, held, origin=x.origin) for x, meta, held in given]
         results = [kind(world, meta, shards) for (world, meta), shards in zip(self.results, self.saved or ())]
         gradients = op.adjoint(dys, operands, results, **self.params)  # type: ignore[misc]
         return [[g] if w and g is not None else [] for g, w in zip(gradients, wanted)]
@@ -144,7 +148,7 @@ class OpNode(Node):
                 vjp,
                 *((recipe.context(rank),) if recipe.op.contextual else ()),
                 given[0] if single else given,
-                [operand.held[k] for operand in self.operands],
+                [held[k] for held in self.values],
                 saved[0] if single and saved is not None else saved,
                 **self.params,
             )
@@ -152,9 +156,9 @@ class OpNode(Node):
         results = None if together is None else together(world, recipe.strategy.mesh, jobs)
         for k, rank in enumerate(world.ranks):
             if rank not in jobs:
-                for column, operand, kind in zip(columns, self.operands, kinds):
+                for column, held, kind in zip(columns, self.values, kinds):
                     if column is not None:
-                        column.append(np.asarray(operand.held[k], kind))
+                        column.append(np.asarray(held[k], kind))
                 continue
             found = jobs.pop(rank)() if results is None else results[rank]
             for i, (column, gradient) in enumerate(zip(columns, found)):
@@ -237,13 +241,13 @@ def pull_back(
     pending: dict[tuple[int, int], Pending] = {}
     leaves: dict[int, tuple[Any, Pending]] = {}
 
-    def arrive(tensor: Tensor, gradients: Pending) -> None:
+    def arrive(tensor: Tensor, source: tuple[Node | None, int], gradients: Pending) -> None:
         if not gradients or not tensor.requires_grad:
             return
-        if tensor.node is None:
+        if source[0] is None:
             leaves.setdefault(id(tensor), (tensor, []))[1].extend(gradients)
         else:
-            pending.setdefault((id(tensor.node), tensor.output), []).extend(gradients)
+            pending.setdefault((id(source[0]), source[1]), []).extend(gradients)
 
     nodes = _latest_first(result.node)
     for node in nodes:
@@ -252,13 +256,13 @@ def pull_back(
                 f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
                 "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
             )
-    arrive(result, [_seed(result, gradient)])
+    arrive(result, (result.node, result.output), [_seed(result, gradient)])
     for node in nodes:
         results = len(node.results) if isinstance(node, OpNode) else 1
         arrived = [pending.pop((id(node), k), []) for k in range(results)]
         if any(arrived):
-            for operand, gradients in zip(node.operands, node.pull(arrived)):
-                arrive(operand, gradients)
+            for operand, source, gradients in zip(node.operands, node.sources, node.pull(arrived)):
+                arrive(operand, source, gradients)
         if isinstance(node, OpNode) and not retain_graph:
             node.spend()
     return list(leaves.values())
@@ -288,8 +292,7 @@ def _latest_first(root: Node | None) -> list[Node]:
     found = {id(root): root} if root is not None else {}
     waiting = list(found.values())
     while waiting:
-        for operand in waiting.pop().operands:
-            node = operand.node
+        for node, _ in waiting.pop().sources:
             if node is not None and id(node) not in found:
                 found[id(node)] = node
                 waiting.append(node)

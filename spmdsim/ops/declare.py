@@ -102,17 +102,19 @@ def binary(
     function: Callable[..., Any],
     vjp: Vjp | None,
     linear: Any = "none",
+    moves: bool = False,
     **rule: Any,
 ) -> OperatorFunction[[Operand, Operand], Tensor]:
     """A function of two elements; ``vjp(dy, operands, result)`` gives both gradients, not yet summed to their shapes.
 
     A gradient may be a function without arguments, which is called if that gradient is wanted. The result's type
-    follows from the function.
+    follows from the function. With ``moves`` floats of 16 bits are given to it as they are.
     """
     declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
-    op = Op(name, declared, function, None if vjp is None else _summed(vjp), dtype=derived(name, function))
+    gradient = None if vjp is None else _summed(vjp)
+    op = Op(name, declared, function, gradient, dtype=derived(name, function), moves=moves)
 
-    def call(a: Operand, b: Operand) -> Tensor:
+    def call(a: Operand, b: Operand, /) -> Tensor:
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             like = a if isinstance(a, Tensor) else b
             a, b = (
@@ -144,8 +146,9 @@ def _lazily(gradient: Any, shape: tuple[int, ...]) -> Any:
 def unary(
     name: str,
     function: Callable[..., Any],
-    derivative: Callable[[np.ndarray, np.ndarray], Any] | None,
+    derivative: Callable[[np.ndarray, np.ndarray], Any] | None = None,
     linear: Any = "none",
+    vjp: Vjp | None = None,
     fractions: bool = False,
     real: bool = False,
     **rule: Any,
@@ -157,21 +160,23 @@ def unary(
         function: numpy array in, array out.
         derivative: ``dy/dx`` from operand and result; the gradient is ``dy`` times its conjugate.
         linear: as in :meth:`Rule.parse`.
+        vjp: the gradient function, where it is no product with a derivative.
         fractions: whole numbers become fractions before the function sees them. numpy's own functions do that by
             themselves.
         real: not for complex numbers.
         **rule: more of :meth:`Rule.parse`.
     """
 
-    def vjp(dy: np.ndarray, operands: Sequence[np.ndarray], result: np.ndarray) -> tuple[np.ndarray]:
+    def times(dy: np.ndarray, operands: Sequence[np.ndarray], result: np.ndarray) -> tuple[np.ndarray]:
         return (dy * conj(derivative(operands[0], result)),)  # type: ignore[misc]
 
     local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)
     dtype = derived(name, local, real)
-    op = Op(name, declared, local, vjp if derivative else None, dtype=dtype, saves_result=True)
+    gradient = times if derivative else vjp
+    op = Op(name, declared, local, gradient, dtype=dtype, saves_result=derivative is not None)
 
-    def call(x: Tensor) -> Tensor:
+    def call(x: Tensor, /) -> Tensor:
         return op(x)
 
     return _named(call, op, name)

@@ -28,7 +28,9 @@ not_equal = binary("not_equal", np.not_equal, None)
 logical_and = binary("logical_and", np.logical_and, None)
 logical_or = binary("logical_or", np.logical_or, None)
 floor_divide = binary("floor_divide", np.floor_divide, None)
-remainder = binary("remainder", np.remainder, None)
+remainder = binary(
+    "remainder", np.remainder, lambda dy, ab, y: (dy, lambda: -dy * np.floor_divide(ab[0], ab[1]))
+)
 squared_difference = binary(
     "squared_difference",
     lambda a, b: (a - b) * (a - b),

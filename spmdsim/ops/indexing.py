@@ -38,7 +38,9 @@ def getitem(x: Tensor, index: Index) -> Tensor:
         RuleError: anything else, or an index out of range.
         InputError: a tensor of integers with one out of range.
     """
-    parts = _per_dim([_part(p) for p in (index if isinstance(index, tuple) else (index,))], len(x.meta.shape))
+    parts = per_dim(
+        [place_of(p) for p in (index if isinstance(index, tuple) else (index,))], len(x.meta.shape)
+    )
     cut, shape, looked, place = _basic(x, parts)
     found = cut if cut.shape == shape else reshape(cut, shape)
     if looked is None:
@@ -52,7 +54,7 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     return found
 
 
-def _part(part: Any) -> Any:
+def place_of(part: Any) -> Any:
     """One entry of an index: an integer, a slice, None, ``...``, or an array or tensor of integers or truth."""
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
@@ -73,7 +75,7 @@ def _part(part: Any) -> Any:
     return found if found.ndim else int(found)
 
 
-def _per_dim(parts: list[Any], ndim: int) -> list[Any]:
+def per_dim(parts: list[Any], ndim: int) -> list[Any]:
     """The entries with ``...`` written out: one per dim, and None where a dim is new."""
     given = len([p for p in parts if p is not None and p is not Ellipsis])
     if given > ndim:
@@ -110,18 +112,13 @@ def _basic(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[int, ...], in
             shape.append(1)
             continue
         dim = len(start)
-        n = x.shape[dim]
-        if isinstance(part, int):
-            if not -n <= part < n:
-                raise RuleError(f"index {part} is out of range for dim {dim} of size {n}")
-            a, b, s = part % n, part % n + 1, 1
-        else:
-            if _is_array(part):
-                looked, place, part = k, len(shape), slice(None)
-            a, b, s = _bounds(part, n)
-            if s < 0:
-                turned.append(dim)
-                s = -s
+        if _is_array(part):
+            looked, place, part = k, len(shape), slice(None)
+        a, b, s = span(part, x.shape[dim], dim)
+        if s < 0:
+            turned.append(dim)
+            s = -s
+        if not isinstance(part, int):
             shape.append(len(range(a, b, s)))
         start.append(a)
         stop.append(b)
@@ -131,8 +128,12 @@ def _basic(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[int, ...], in
     return flip(cut, turned) if turned else cut, tuple(shape), looked, place
 
 
-def _bounds(part: slice, n: int) -> tuple[int, int, int]:
+def span(part: int | slice, n: int, dim: int) -> tuple[int, int, int]:
     """First place, place after the last, and step; a negative step says that these are to be turned round."""
+    if isinstance(part, int):
+        if not -n <= part < n:
+            raise RuleError(f"index {part} is out of range for dim {dim} of size {n}")
+        return part % n, part % n + 1, 1
     if part.step is not None and not part.step:
         raise RuleError(f"slices of tensors need a step that is not zero, but got {part}")
     a, b, s = part.indices(n)

@@ -17,7 +17,13 @@ R = TypeVar("R")
 
 #: Names of the same parameter. A function declares one of them first and takes them all; those that it declares besides
 #: are for type checkers and ``help``: their values arrive under the first name.
-SAME = (("dim", "dims", "axis"), ("correction", "ddof"))
+SAME = (
+    ("dim", "dims", "axis"),
+    ("correction", "ddof"),
+    ("perm", "axes"),
+    ("before", "pad_width"),
+    ("value", "constant_values"),
+)
 
 
 class OperatorFunction(Generic[P, R]):

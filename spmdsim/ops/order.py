@@ -32,22 +32,26 @@ def _extreme(name: str, function: Callable[..., np.ndarray]) -> Op:
 _argmax_op, _argmin_op = _extreme("argmax", np.argmax), _extreme("argmin", np.argmin)
 
 
-def _place(op: Op, x: Tensor, dim: int | None) -> Tensor:
+def _place(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
     x = x.detach()
+    kept = tuple(1 if dim is None or d == dim % x.ndim else n for d, n in enumerate(x.shape))
     if dim is None:
         x, dim = reshape(x, -1), 0
     if not -x.ndim <= dim < x.ndim:
         raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
-    return op(x, dim=dim % x.ndim)
+    if not x.shape[dim]:
+        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dim {dim}")
+    found = op(x, dim=dim % x.ndim)
+    return reshape(found, kept) if keepdims else found
 
 
 @operator(_argmax_op)
-def argmax(x: Tensor, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
     """Where the largest element is along a dim (None: its place among all elements), the first one of equals."""
-    return _place(_argmax_op, x, dim)
+    return _place(_argmax_op, x, dim, keepdims)
 
 
 @operator(_argmin_op)
-def argmin(x: Tensor, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
     """Where the smallest element is along a dim (None: its place among all elements), the first one of equals."""
-    return _place(_argmin_op, x, dim)
+    return _place(_argmin_op, x, dim, keepdims)

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
+from spmdsim.ops.functions import not_equal
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.element_types import ordered
+from spmdsim.tensor.element_types import number_type, ordered
 
 Dims = int | Sequence[int] | None
 
@@ -106,13 +108,18 @@ def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.nda
 
 
 def _mean_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool, count: int) -> np.ndarray:
-    return np.asarray(_total(x, dims, keepdims, x.dtype) * x.dtype.type(1 / count))
+    return np.asarray(_total(x, dims, keepdims, x.dtype) * x.dtype.type(_share(count)))
+
+
+def _share(count: int) -> float:
+    """What each of several elements adds to their mean; of none it is nan, as numpy has it."""
+    return 1 / count if count else math.nan
 
 
 def _mean_vjp(
     dy: np.ndarray, operands: Sequence[np.ndarray], y: Any, dims: tuple[int, ...], keepdims: bool, count: int
 ) -> tuple[np.ndarray]:
-    return _sum_vjp(dy * dy.dtype.type(1 / count), operands, y, dims, keepdims)
+    return _sum_vjp(dy * dy.dtype.type(_share(count)), operands, y, dims, keepdims)
 
 
 def _mean_rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool, count: int) -> Rule:
@@ -134,19 +141,31 @@ _all_op = Op("all", _rule("all"), _local(np.all, lambda _: True), dtype=boolean)
 _any_op = Op("any", _rule("any"), _local(np.any, lambda _: False), dtype=boolean)
 
 
+def _typed(x: Tensor, dtype: DTypeLike | None) -> Tensor:
+    return x if dtype is None else as_type(x, number_type(dtype, "a tensor cannot have"))
+
+
 @operator(_sum_op)
-def sum(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Sum over dims (all for None). Partial over the axes of split dims until somebody needs it."""
-    return _sum_op(x, dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+def sum(
+    x: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
+    axis: Dims = None,
+) -> Tensor:
+    """Sum over dims (all for None), in another type if one is given.
+
+    Partial over the axes of split dims until somebody needs it.
+    """
+    return _typed(_sum_op(_typed(x, dtype), dims=normal_dims(dims, x.ndim), keepdims=keepdims), dtype)
 
 
 @operator(_mean_op)
 def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Mean over dims: the sum divided by the global number of elements."""
+    """Mean over dims: the sum divided by the global number of elements; nan where there are none."""
     found = normal_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in found)
-    if not count:
-        raise RuleError(f"the mean of no elements is undefined: shape {x.shape}, dims {found}")
     floating = x if x.dtype.kind in "fcV" else cast(x, np.float64)
     return _mean_op(floating, dims=found, keepdims=keepdims, count=count)
 
@@ -185,13 +204,21 @@ def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 
 
 @operator(_prod_op)
-def prod(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
+def prod(
+    x: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
+    axis: Dims = None,
+) -> Tensor:
     """Product over dims; an element's slope is the product of the others, also where some are zero."""
+    x = _typed(x, dtype)
     found = normal_dims(dims, x.ndim)
     given = x.detach()
     result = _prod_op(given, dims=found, keepdims=keepdims)
     if not x.requires_grad:
-        return result
+        return _typed(result, dtype)
     result = result.to(result.layout.reduced)
     zero = equal(given, 0)
     safe = where(zero, 1, wide(given))
@@ -204,6 +231,12 @@ def prod(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
 def _whole(x: Tensor) -> Tensor:
     """Nothing of it pending."""
     return x.to(x.layout.reduced)
+
+
+@operator()
+def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
+    """How many elements over dims (all for None) are not zero."""
+    return sum(cast(not_equal(x.detach(), 0), np.int64), dims, keepdims)
 
 
 @operator(_all_op)

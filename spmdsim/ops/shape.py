@@ -134,13 +134,16 @@ _reshape_op = Op(
 
 
 @operator(_reshape_op)
-def reshape(x: Tensor, shape: int | Sequence[int], layout: Layout | None = None) -> Tensor:
+def reshape(
+    x: Tensor, shape: int | Sequence[int], layout: Layout | None = None, *, copy: bool | None = None
+) -> Tensor:
     """The same elements, in row-major order, in another shape.
 
     Args:
         x: the tensor.
         shape: new shape, or the only size; one size may be -1.
         layout: where the result should live; if left out, where it is without moving data, if possible.
+        copy: of no account, as tensors are values; for the array API standard.
 
     Raises:
         RuleError: another number of elements.
@@ -204,13 +207,13 @@ _transpose_op = Op(
 
 
 @operator(_transpose_op)
-def transpose(x: Tensor, perm: Sequence[int] | None = None) -> Tensor:
+def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
     """Dims in another order (reversed if left out): result dim i is operand dim ``perm[i]``.
 
     Raises:
         RuleError: ``perm`` is not a permutation of the dims.
     """
-    order = tuple(range(x.ndim))[::-1] if perm is None else tuple(p % x.ndim for p in perm)
+    order = tuple(range(x.ndim))[::-1] if perm is None else tuple(p + x.ndim if p < 0 else p for p in perm)
     if sorted(order) != list(range(x.ndim)):
         raise RuleError(f"{perm} is not an order of the {x.ndim} dims")
     return _transpose_op(x, perm=order)

@@ -12,12 +12,16 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
+from spmdsim.layout.sizes import integers
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
-from spmdsim.ops.shape import moving_rule
+from spmdsim.ops.shape import moving_rule, reshape
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.element_types import as_array
 
 Shape = tuple[int, ...]
+#: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
+PadWidth = int | Sequence[int] | Sequence[Sequence[int]]
 
 
 def _cut_rule(shape: Shape, new_sizes: Sequence[int], kept: Sequence[bool]) -> tuple[Rule, dict[str, int]]:
@@ -116,17 +120,55 @@ _pad_op = Op("pad", _pad_rule, _pad_forward, _pad_vjp, moves=True)
 
 
 @operator(_pad_op)
-def pad(x: Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Tensor:
+def pad(
+    x: Tensor,
+    before: PadWidth,
+    after: Sequence[int] | str | None = None,
+    value: float = 0.0,
+    *,
+    pad_width: PadWidth = 0,
+    mode: str = "constant",
+    constant_values: float = 0.0,
+) -> Tensor:
     """The tensor with ``before`` and ``after`` elements of ``value`` added per dim.
 
+    Args:
+        x: the tensor.
+        before: one count per dim; or, without ``after``, numpy's ``pad_width``: one count, a pair for all dims, or a
+            pair per dim.
+        after: one count per dim.
+        value: what is added.
+        pad_width: the same as ``before``.
+        mode: ``"constant"``, as numpy's; it may stand in the place of ``after``.
+        constant_values: the same as ``value``.
+
+    >>> from spmdsim import Tensor
+    >>> pad(Tensor.ones(2), ((1, 2),)).full().tolist()
+    [0.0, 1.0, 1.0, 0.0, 0.0]
+
     Raises:
-        RuleError: a negative count, or not one per dim.
+        RuleError: a negative count, or not one per dim; another mode.
     """
-    if len(before) != x.ndim or len(after) != x.ndim or min((*before, *after), default=0) < 0:
+    if isinstance(after, str):
+        mode, after = after, None
+    if mode != "constant":
+        raise RuleError(f"pad has the mode 'constant', but got {mode!r}")
+    first, last = _both_sides(before, x.ndim) if after is None else (before, after)
+    if np.shape(first) != (x.ndim,) or np.shape(last) != (x.ndim,) or min((*first, *last), default=0) < 0:  # type: ignore[misc]
+        given = before if after is None else (before, after)
+        raise RuleError(f"pad needs {x.ndim} counts >= 0 on each side, but got {given}")
+    return _pad_op(x, before=integers(first), after=integers(last), value=value)  # type: ignore[arg-type]
+
+
+def _both_sides(width: PadWidth, ndim: int) -> tuple[Any, Any]:
+    """What numpy's pad_width says: the counts before and those after."""
+    try:
+        pairs = np.broadcast_to(as_array(width), (ndim, 2))
+    except ValueError:
         raise RuleError(
-            f"pad needs {x.ndim} counts >= 0 on each side, but got {tuple(before)}, {tuple(after)}"
-        )
-    return _pad_op(x, before=tuple(before), after=tuple(after), value=value)
+            f"pad takes a count, a pair of them or {ndim} pairs for a tensor of {ndim} dims, but got {width}"
+        ) from None
+    return tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist())
 
 
 def _concat_rule(*shapes: Shape, dim: int) -> tuple[Rule, dict[str, int]]:
@@ -153,14 +195,16 @@ _concat_op = Op(
 
 
 @operator(_concat_op)
-def concat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int = 0) -> Tensor:
-    """Tensors one after the other along a dim, which must not be split.
+def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None = 0) -> Tensor:
+    """Tensors one after the other along a dim, which must not be split; as one dim each for None.
 
     Raises:
         RuleError: other dims that differ, or a dim out of range.
     """
     if not tensors:
         raise RuleError("concat needs at least one tensor")
+    if dim is None:
+        tensors, dim = [reshape(x, -1) for x in tensors], 0
     ndim = tensors[0].ndim
     if not -ndim <= dim < ndim:
         raise RuleError(f"dim {dim} is out of range for tensors of {ndim} dims")

@@ -21,13 +21,14 @@ from spmdsim.tensor.operands import Operand
 Shape = tuple[int, ...]
 
 
-def _cut(shape: Shape, start: Shape, stop: Shape) -> list[bool]:
-    return [(a, b) != (0, n) for a, b, n in zip(start, stop, shape)]
+def _cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
+    steps = step or (1,) * len(shape)
+    return [(a, b, s) != (0, n, 1) for a, b, s, n in zip(start, stop, steps, shape)]
 
 
-def _names(shape: Shape, start: Shape, stop: Shape) -> tuple[list[str], list[str]]:
+def _names(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> tuple[list[str], list[str]]:
     """The dims of the tensor and of the window; a cut dim of the window is another factor than the tensor's."""
-    cut = _cut(shape, start, stop)
+    cut = _cut(shape, start, stop, step)
     tensor = [f"c{d}" if c else f"d{d}" for d, c in enumerate(cut)]
     return tensor, [f"w{d}" if c else f"d{d}" for d, c in enumerate(cut)]
 
@@ -41,20 +42,24 @@ def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str,
 
 
 def _overlap(
-    context: Context, start: Shape, stop: Shape, shape: Shape
+    context: Context, start: Shape, stop: Shape, step: Shape, shape: Shape
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Where this rank's part and the window meet: as slices of the part, and of the window."""
     held: list[slice] = []
     seen: list[slice] = []
-    for d, (a, b, cut) in enumerate(zip(start, stop, _cut(shape, start, stop))):
+    cuts = _cut(shape, start, stop, step)
+    for d, (a, b, s, cut) in enumerate(zip(start, stop, step or (1,) * len(shape), cuts)):
         if not cut:
             held.append(slice(None))
             seen.append(slice(None))
             continue
         first, last = context.bounds(f"c{d}")
-        low, high = max(a, first), max(max(a, first), min(b, last))
-        held.append(slice(low - first, high - first))
-        seen.append(slice(low - a, high - a))
+        # The window's entries that lie from the first place on, and from the one after the last.
+        low, high = (min(max(-((a - place) // s), 0), len(range(a, b, s))) for place in (first, last))
+        held.append(
+            slice(a + low * s - first, max(a + high * s - first, 0), s) if low < high else slice(0, 0)
+        )
+        seen.append(slice(low, high))
     return tuple(held), tuple(seen)
 
 
@@ -64,7 +69,7 @@ def _window_shape(x: np.ndarray, shape: Shape, start: Shape, stop: Shape) -> lis
 
 def _read(context: Context, x: np.ndarray, start: Shape, stop: Shape) -> np.ndarray:
     shape = context.bound.shapes[0]
-    held, seen = _overlap(context, start, stop, shape)
+    held, seen = _overlap(context, start, stop, (), shape)
     found = np.zeros(_window_shape(x, shape, start, stop), x.dtype)
     found[seen] = x[held]
     return found
@@ -74,7 +79,7 @@ def _read_vjp(
     context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, start: Shape, stop: Shape
 ) -> tuple[np.ndarray]:
     gradient = np.zeros_like(operands[0])
-    held, seen = _overlap(context, start, stop, context.bound.shapes[0])
+    held, seen = _overlap(context, start, stop, (), context.bound.shapes[0])
     gradient[held] = dy[seen]
     return (gradient,)
 
@@ -102,24 +107,32 @@ def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
     return _read_op(x, start=first, stop=last)
 
 
-def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape) -> Rule:
-    tensor, window = _names(shape, start, stop)
+def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Shape) -> Rule:
+    tensor, window = _names(shape, start, stop, step)
     whole = " ".join(name for name in window if name[0] == "w")
     text = f"{' '.join(tensor)}, {' '.join(window)} -> {' '.join(tensor)}"
     return Rule.parse(text, whole=whole, linear="all")
 
 
-def _write(context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape) -> np.ndarray:
-    held, seen = _overlap(context, start, stop, context.bound.shapes[0])
+def _write(
+    context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape, step: Shape
+) -> np.ndarray:
+    held, seen = _overlap(context, start, stop, step, context.bound.shapes[0])
     found = np.array(x, np.result_type(x, value))
     found[held] = value[seen]
     return found
 
 
 def _write_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, start: Shape, stop: Shape
+    context: Context,
+    dy: np.ndarray,
+    operands: Sequence[np.ndarray],
+    _y: Any,
+    start: Shape,
+    stop: Shape,
+    step: Shape,
 ) -> tuple[np.ndarray, np.ndarray]:
-    held, seen = _overlap(context, start, stop, context.bound.shapes[0])
+    held, seen = _overlap(context, start, stop, step, context.bound.shapes[0])
     below, value = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
     below[held] = 0
     value[seen] = dy[held]
@@ -130,15 +143,24 @@ _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True,
 
 
 @operator(_write_op)
-def slice_update(x: Tensor, value: Operand, start: Sequence[int], stop: Sequence[int]) -> Tensor:
-    """``x`` with the window ``[start:stop]`` per dim replaced by ``value``.
+def slice_update(
+    x: Tensor,
+    value: Operand,
+    start: Sequence[int],
+    stop: Sequence[int],
+    step: Sequence[int] | None = None,
+) -> Tensor:
+    """``x`` with the window ``[start:stop:step]`` per dim replaced by ``value`` (steps from 1 on).
 
     Raises:
         RuleError: bounds outside the tensor, or a value of another shape than the window.
     """
     x, value = alike("slice_update", x, value)
     first, last = _check(x.shape, start, stop)
-    wanted = tuple(b - a for a, b in zip(first, last))
+    steps = (1,) * x.ndim if step is None else tuple(step)
+    if len(steps) != x.ndim or min(steps, default=1) < 1:
+        raise RuleError(f"a window of shape {x.shape} needs {x.ndim} steps from 1 on, but got {steps}")
+    wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
-    return _write_op(x, value, start=first, stop=last)
+    return _write_op(x, value, start=first, stop=last, step=steps)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
-from spmdsim.core import Layout, tensor
+from spmdsim.core import Layout
 from spmdsim.core.apply import watchers
 from spmdsim.core.world import recordings
-from spmdsim.errors import UsageTypeError, two_names
+from spmdsim.errors import InputError, UsageTypeError, two_names
 from spmdsim.tensor.move import along, move
 from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
-from spmdsim.tensor.values import ReadableTensor
+from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.current import world as current
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-    from spmdsim import ops
     from spmdsim.ops.reduce import Dims
     from spmdsim.tensor.operands import Operand
     from spmdsim.tensor.verdict import Verdict
@@ -35,26 +34,29 @@ IndexEntry: TypeAlias = "SupportsIndex | slice | EllipsisType | np.ndarray | Seq
 Index: TypeAlias = "IndexEntry | tuple[IndexEntry, ...]"
 
 
+#: Versions of the array API standard that tensors know.
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+
+
 def origin_of(tensors: Sequence[Tensor]) -> int:
     """The number of what is moved in one call: a tensor, or several together."""
     origins = [tensor.origin for tensor in tensors]
     return origins[0] if len(origins) == 1 else hash(tuple(origins)) & ORIGINS
 
 
-class _Operators:
-    """The room of operators, which is right of this one: loaded when the first of them is used."""
+def _creation(name: str) -> Any:
+    """A function of :mod:`spmdsim.tensor.creation`, which is right of this file, as a method of the class."""
 
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(import_module("spmdsim.ops"), name)
-        setattr(self, name, function)
-        return function
+    def made(*args: Any, **options: Any) -> Tensor:
+        tensor: Tensor = getattr(import_module("spmdsim.tensor.creation"), name)(*args, **options)
+        return tensor
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"See :func:`spmdsim.tensor.creation.{name}`."
+    return staticmethod(made)
 
 
-if not TYPE_CHECKING:
-    ops = _Operators()
-
-
-class Tensor(ReadableTensor):
+class Tensor(SymbolicTensor):
     """A global tensor over a world. Its shards are never changed in place.
 
     Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
@@ -67,6 +69,9 @@ class Tensor(ReadableTensor):
 
     #: numpy leaves ``array + tensor`` to the tensor instead of taking it apart.
     __array_ufunc__ = None
+
+    zeros, ones, empty = map(_creation, ("zeros", "ones", "empty"))
+    arange, linspace, eye = map(_creation, ("arange", "linspace", "eye"))
 
     @classmethod
     def from_global(  # type: ignore[override]  # a world may be left out
@@ -170,82 +175,7 @@ class Tensor(ReadableTensor):
 
         return check_replicas(self)
 
-    # -- symbols --------------------------------------------------------------------------------------
-
-    def __add__(self, other: Operand) -> Tensor:
-        return ops.add(self, other)
-
-    def __radd__(self, other: Operand) -> Tensor:
-        return ops.add(other, self)
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return ops.subtract(self, other)
-
-    def __rsub__(self, other: Operand) -> Tensor:
-        return ops.subtract(other, self)
-
-    def __mul__(self, other: Operand) -> Tensor:
-        return ops.multiply(self, other)
-
-    def __rmul__(self, other: Operand) -> Tensor:
-        return ops.multiply(other, self)
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        return ops.divide(self, other)
-
-    def __rtruediv__(self, other: Operand) -> Tensor:
-        return ops.divide(other, self)
-
-    def __pow__(self, other: Operand) -> Tensor:
-        return ops.power(self, other)
-
-    def __rpow__(self, other: Operand) -> Tensor:
-        return ops.power(other, self)
-
-    def __floordiv__(self, other: Operand) -> Tensor:
-        return ops.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Operand) -> Tensor:
-        return ops.floor_divide(other, self)
-
-    def __mod__(self, other: Operand) -> Tensor:
-        return ops.remainder(self, other)
-
-    def __rmod__(self, other: Operand) -> Tensor:
-        return ops.remainder(other, self)
-
-    def __matmul__(self, other: Operand) -> Tensor:
-        return ops.matmul(self, other)
-
-    def __rmatmul__(self, other: Operand) -> Tensor:
-        return ops.matmul(other, self)
-
-    def __gt__(self, other: Operand) -> Tensor:
-        return ops.greater(self, other)
-
-    def __ge__(self, other: Operand) -> Tensor:
-        return ops.greater_equal(self, other)
-
-    def __lt__(self, other: Operand) -> Tensor:
-        return ops.less(self, other)
-
-    def __le__(self, other: Operand) -> Tensor:
-        return ops.less_equal(self, other)
-
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ops.equal(self, other) if _comparable(other) else NotImplemented
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ops.not_equal(self, other) if _comparable(other) else NotImplemented
-
-    #: A tensor hashes by identity, though ``==`` compares elements.
-    __hash__ = tensor.Tensor.__hash__
-
-    def __neg__(self) -> Tensor:
-        return ops.negative(self)
-
-    def __abs__(self) -> Tensor:
-        return ops.absolute(self)
+    # -- parts ----------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Index) -> Tensor:
         return ops.getitem(self, index)
@@ -261,12 +191,65 @@ class Tensor(ReadableTensor):
                 "a tensor is not turned into an array by itself; use .full() on all ranks, or .local()"
             )
 
+    def __setitem__(self, index: Index, value: Operand) -> None:
+        """``x[index] = value``: the tensor gets new values; no array is written into (see :func:`become`)."""
+        become(self, ops.setitem(before(self), index, value), "an assignment")
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        """The array API standard's functions for tensors: :mod:`spmdsim.array_api`.
+
+        Raises:
+            InputError: a version of the standard that it is not.
+        """
+        xp = import_module("spmdsim.array_api")
+        if api_version not in (None, *VERSIONS):
+            raise InputError(
+                f"the array API is there in versions {', '.join(VERSIONS)}, not in {api_version!r}"
+            )
+        return xp
+
+    def __dlpack__(self, /, **options: Any) -> Any:
+        """The array that this process has whole, for other libraries.
+
+        Raises:
+            UsageTypeError: the tensor lies in pieces.
+        """
+        if self.layout.split_axes or self.layout.partial_axes:
+            raise UsageTypeError(
+                f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
+            )
+        return self.local().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Main memory, in DLPack's words."""
+        return (1, 0)
+
     # -- methods --------------------------------------------------------------------------------------
 
     @property
     def T(self) -> Tensor:
         """The tensor with its dims in reversed order."""
         return ops.transpose(self)
+
+    @property
+    def mT(self) -> Tensor:
+        """The tensor with its last two dims exchanged."""
+        return ops.matrix_transpose(self)
+
+    @property
+    def device(self) -> str:
+        """Where the array API standard has arrays: here in main memory, on every rank."""
+        return "cpu"
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """The tensor itself: there is one device.
+
+        Raises:
+            InputError: another device, or a stream.
+        """
+        if device != self.device or stream is not None:
+            raise InputError(f"the only device is 'cpu', without streams, but got {device!r}, {stream!r}")
+        return self
 
     def astype(self, dtype: DTypeLike) -> Tensor:
         """The tensor with another element type; see :func:`spmdsim.ops.cast`."""
@@ -354,19 +337,13 @@ class Tensor(ReadableTensor):
         given = _one("var", correction=correction or None, ddof=ddof or None)
         return ops.var(self, _dims("var", dims, axis, dim), keepdims, correction=given or 0)
 
-    def argmax(self, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+    def argmax(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
-        return ops.argmax(self, dim if axis is None else _one("argmax", dim=dim, axis=axis))
+        return ops.argmax(self, dim if axis is None else _one("argmax", dim=dim, axis=axis), keepdims)
 
-    def argmin(self, dim: int | None = None, *, axis: int | None = None) -> Tensor:
+    def argmin(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the smallest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmin`."""
-        return ops.argmin(self, dim if axis is None else _one("argmin", dim=dim, axis=axis))
-
-
-def _comparable(other: object) -> TypeGuard[Operand]:
-    """Whether ``==`` compares elements with it; what is no operand is not equal."""
-    known = (tensor.Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
-    return isinstance(other, known) or hasattr(other, "as_operand")
+        return ops.argmin(self, dim if axis is None else _one("argmin", dim=dim, axis=axis), keepdims)
 
 
 V = TypeVar("V")

@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim.core import tensor
 from spmdsim.core.reductions import in_type
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import InputError, UsageTypeError, WorldError
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -81,6 +81,15 @@ class ReadableTensor(tensor.Tensor):
         return float(self.item())
 
     def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        """The only element, if it is an integer, where Python wants one: ``range(n)``."""
+        if self.dtype.kind not in "iu":
+            raise UsageTypeError(f"only a tensor of integers is an index, but this one holds {self.dtype}")
         return int(self.item())
 
     def __bool__(self) -> bool:

@@ -1,0 +1,329 @@
+"""Tensors arranged anew: dims added and taken away, stacked, repeated, tiled, looked up entry by entry.
+
+Most are made of operators that are declared elsewhere: a reshape, a transposition, a broadcast, a lookup. Repeating is a
+broadcast into a dim of its own, so that nothing moves where a piece is repeated whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Rule
+from spmdsim.errors import RuleError
+from spmdsim.layout.sizes import integers
+from spmdsim.ops.array_functions import conjugate
+from spmdsim.ops.contract import matmul
+from spmdsim.ops.declare import alike
+from spmdsim.ops.elementwise import add, less, multiply, where
+from spmdsim.ops.lookup import gather
+from spmdsim.ops.operators import operator
+from spmdsim.ops.reduce import Dims, as_type, normal_dims
+from spmdsim.ops.reduce import any as any_
+from spmdsim.ops.reduce import sum as sum_
+from spmdsim.ops.shape import broadcast_to, moving_rule, reshape, transpose
+from spmdsim.ops.slicing import concat
+from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.operands import Operand, as_operand
+
+Shape = tuple[int, ...]
+
+
+def one_dim(dim: int, ndim: int) -> int:
+    """A dim counted from the front.
+
+    Raises:
+        RuleError: out of range.
+    """
+    return normal_dims(int(dim), ndim)[0]
+
+
+# -- dims of size one, and their order ----------------------------------------------------------------
+
+
+@operator()
+def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
+    """The tensor with new dims of size one, where ``axis`` says that they stand in the result.
+
+    Raises:
+        RuleError: out of range.
+    """
+    places = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis or ())
+    new = normal_dims(places, x.ndim + len(places))
+    rest = iter(x.shape)
+    return reshape(x, [1 if d in new else next(rest) for d in range(x.ndim + len(places))])
+
+
+@operator()
+def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
+    """The tensor without dims of size one: those of ``axis``, or all.
+
+    Raises:
+        RuleError: a dim of another size.
+    """
+    gone = [d for d, n in enumerate(x.shape) if n == 1] if axis is None else normal_dims(axis, x.ndim)
+    for d in gone:
+        if x.shape[d] != 1:
+            raise RuleError(f"only dims of size one are squeezed, but dim {d} of shape {x.shape} is not")
+    return reshape(x, [n for d, n in enumerate(x.shape) if d not in gone])
+
+
+@operator()
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """The tensor with dims at other places, the others in the order that they have.
+
+    Raises:
+        RuleError: not as many places as dims, or out of range.
+    """
+    ends = [(d,) if isinstance(d, (int, np.integer)) else tuple(d) for d in (source, destination)]
+    if len(ends[0]) != len(ends[1]):
+        raise RuleError(f"moveaxis takes one place per dim, but got {source} and {destination}")
+    for dims in ends:
+        normal_dims(dims, x.ndim)
+    moves = {one_dim(b, x.ndim): one_dim(a, x.ndim) for a, b in zip(*ends)}
+    rest = iter([d for d in range(x.ndim) if d not in moves.values()])
+    return transpose(x, [moves[d] if d in moves else next(rest) for d in range(x.ndim)])
+
+
+@operator()
+def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
+    """The tensor with two dims exchanged."""
+    a, b = one_dim(axis1, x.ndim), one_dim(axis2, x.ndim)
+    return transpose(x, [{a: b, b: a}.get(d, d) for d in range(x.ndim)])
+
+
+@operator()
+def matrix_transpose(x: Tensor) -> Tensor:
+    """The tensor with its last two dims exchanged.
+
+    Raises:
+        RuleError: fewer than two dims.
+    """
+    if x.ndim < 2:
+        raise RuleError(f"a matrix has two dims, but the shape is {x.shape}")
+    return swapaxes(x, -2, -1)
+
+
+# -- several tensors ----------------------------------------------------------------------------------
+
+
+@operator()
+def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
+    """Tensors repeated to the shape in which they meet.
+
+    Raises:
+        RuleError: shapes that do not broadcast.
+    """
+    like = next(x for x in tensors if isinstance(x, Tensor))
+    given = [as_operand(x, like) for x in tensors]
+    try:
+        shape = np.broadcast_shapes(*[x.shape for x in given])
+    except ValueError:
+        shapes = " and ".join(str(x.shape) for x in given)
+        raise RuleError(f"shapes {shapes} do not broadcast") from None
+    return [x if x.shape == shape else broadcast_to(x, shape) for x in given]
+
+
+@operator()
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one shape, one after the other along a new dim.
+
+    Raises:
+        RuleError: other shapes, no tensors, or a dim out of range.
+    """
+    shapes = {x.shape for x in tensors}
+    if len(shapes) != 1:
+        raise RuleError(f"stack takes tensors of one shape, but got {sorted(shapes)}")
+    dim = one_dim(axis, tensors[0].ndim + 1)
+    return concat([expand_dims(x, dim) for x in tensors], dim)
+
+
+@operator()
+def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """The entries of a dim, one tensor each."""
+    moved = moveaxis(x, axis, 0)
+    return tuple(moved[k] for k in range(moved.shape[0]))
+
+
+@operator()
+def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinates of the points of a grid: each tensor of one dim, repeated along those of the others.
+
+    Args:
+        *tensors: coordinates along each dim.
+        indexing: ``"ij"``, or ``"xy"`` with the first two dims exchanged.
+
+    Raises:
+        RuleError: another indexing.
+    """
+    if indexing not in ("xy", "ij"):
+        raise RuleError(f"indexing is 'xy' or 'ij', but got {indexing!r}")
+    count = len(tensors)
+    places = list(range(count))
+    if indexing == "xy" and count > 1:
+        places[:2] = 1, 0
+    rows = [reshape(x, [-1 if d == place else 1 for d in range(count)]) for x, place in zip(tensors, places)]
+    return broadcast_arrays(*rows) if rows else []
+
+
+# -- repeated -----------------------------------------------------------------------------------------
+
+
+@operator()
+def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: int | None = None) -> Tensor:
+    """Each entry of a dim (of all elements for None) several times, one after the other.
+
+    Args:
+        x: the tensor.
+        repeats: how often, all or one number per entry. Of a tensor, all ranks have to look at the values.
+        axis: which dim.
+
+    Raises:
+        RuleError: a negative number, or not one per entry.
+    """
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    dim = one_dim(axis, x.ndim)
+    counts = np.asarray(repeats.full() if isinstance(repeats, Tensor) else repeats)
+    n = x.shape[dim]
+    if counts.dtype.kind not in "iub" or (counts < 0).any() or counts.shape not in ((), (1,), (n,)):
+        raise RuleError(f"repeats are one number from 0 on or {n} of them, but got {counts.tolist()}")
+    if counts.size == 1:
+        times = int(counts.reshape(()))
+        wide = broadcast_to(expand_dims(x, dim + 1), (*x.shape[: dim + 1], times, *x.shape[dim + 1 :]))
+        return reshape(wide, (*x.shape[:dim], n * times, *x.shape[dim + 1 :]))
+    return gather(x, as_operand(np.repeat(np.arange(n), counts), x), dim)
+
+
+@operator()
+def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
+    """The whole tensor several times, one after the other along each dim.
+
+    Raises:
+        RuleError: a negative number.
+    """
+    times = integers((repetitions,) if isinstance(repetitions, (int, np.integer)) else repetitions)
+    if min(times, default=0) < 0:
+        raise RuleError(f"tile takes numbers from 0 on, but got {times}")
+    ndim = max(x.ndim, len(times))
+    shape = (1,) * (ndim - x.ndim) + x.shape
+    times = (1,) * (ndim - len(times)) + times
+    split = reshape(x, [n for size in shape for n in (1, size)])
+    wide = broadcast_to(split, [n for pair in zip(times, shape) for n in pair])
+    return reshape(wide, [a * b for a, b in zip(times, shape)])
+
+
+# -- triangles ----------------------------------------------------------------------------------------
+
+
+def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:
+    if len(shape) < 2:
+        raise RuleError(f"a triangle needs two dims, but the shape is {shape}")
+    leading = " ".join(f"d{d}" for d in range(len(shape) - 2))
+    return moving_rule(f"{leading} m n -> {leading} m n", (), "each")
+
+
+def _triangle(context: Context, x: np.ndarray, k: int, upper: bool) -> np.ndarray:
+    k += context.bounds("m")[0] - context.bounds("n")[0]
+    return np.asarray(np.triu(x, k) if upper else np.tril(x, k))
+
+
+_triangle_op = Op(
+    "triangle",
+    _triangle_rule,
+    _triangle,
+    lambda context, dy, _xs, _y, k, upper: (_triangle(context, dy, k, upper),),
+    contextual=True,
+    moves=True,
+)
+
+
+@operator(_triangle_op)
+def tril(x: Tensor, k: int = 0) -> Tensor:
+    """The lower triangles of matrices ``[..., m, n]``, zeros above their ``k``-th diagonal."""
+    return _triangle_op(x, k=k, upper=False)
+
+
+@operator(_triangle_op)
+def triu(x: Tensor, k: int = 0) -> Tensor:
+    """The upper triangles of matrices ``[..., m, n]``, zeros below their ``k``-th diagonal."""
+    return _triangle_op(x, k=k, upper=True)
+
+
+# -- looked up ----------------------------------------------------------------------------------------
+
+
+def _from_zero(ids: Operand, n: int, x: Tensor) -> Tensor:
+    """Integers that count from the end where they are negative, as such that count from the front."""
+    tensor = as_operand(ids, x)
+    if tensor.dtype.kind == "u":
+        return tensor
+    if tensor.dtype.kind != "i":
+        raise RuleError(f"entries are looked up by integers, not by {tensor.dtype}")
+    wide = as_type(tensor, np.dtype(np.int64))
+    return where(less(wide, 0), add(wide, n), wide)
+
+
+@operator()
+def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
+    """Entries of a dim by number, negative ones from the end; of all elements for None, as ``numpy.take``.
+
+    Where that dim is split the result is partial over its axes, as that of :func:`gather`.
+
+    Raises:
+        RuleError: indices that are no integers, or a dim out of range.
+        InputError: an index out of range.
+    """
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    dim = one_dim(axis, x.ndim)
+    return gather(x, _from_zero(indices, x.shape[dim], x), dim)
+
+
+# -- products -----------------------------------------------------------------------------------------
+
+
+@operator()
+def tensordot(a: Operand, b: Operand, axes: int | Sequence[Any] = 2) -> Tensor:
+    """The sum of products over dims of two tensors: the last of one and the first of the other, or pairs of them.
+
+    Raises:
+        RuleError: dims that do not fit one another.
+    """
+    x, y = alike("tensordot", a, b)
+    if isinstance(axes, (int, np.integer)):
+        left, right = list(range(x.ndim - int(axes), x.ndim)), list(range(int(axes)))
+    else:
+        ends = [(d,) if isinstance(d, (int, np.integer)) else tuple(d) for d in axes]
+        left, right = ([one_dim(d, t.ndim) for d in dims] for dims, t in zip(ends, (x, y)))
+    if [x.shape[d] for d in left] != [y.shape[d] for d in right]:
+        raise RuleError(f"tensordot of shapes {x.shape} and {y.shape} over {axes}: the dims differ in size")
+    rows = [d for d in range(x.ndim) if d not in left]
+    columns = [d for d in range(y.ndim) if d not in right]
+    height, width = [x.shape[d] for d in rows], [y.shape[d] for d in columns]
+    inner = math.prod(x.shape[d] for d in left)
+    first = reshape(transpose(x, [*rows, *left]), (math.prod(height), inner))
+    second = reshape(transpose(y, [*right, *columns]), (inner, math.prod(width)))
+    return reshape(matmul(first, second), (*height, *width))
+
+
+@operator()
+def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
+    """The sum of products over one dim of two tensors, whose others broadcast; of complex numbers the first is conjugated.
+
+    Raises:
+        RuleError: dims of different sizes.
+    """
+    x, y = alike("vecdot", a, b)
+    dims = [one_dim(axis, t.ndim) - t.ndim for t in (x, y)]
+    if x.shape[dims[0]] != y.shape[dims[1]]:
+        raise RuleError(f"vecdot of shapes {x.shape} and {y.shape}: dim {axis} differs in size")
+    products = multiply(conjugate(x) if x.dtype.kind == "c" else x, y)
+    return (
+        any_(products, dims[0])
+        if products.dtype.kind == "b"
+        else sum_(products, dims[0], dtype=products.dtype)
+    )

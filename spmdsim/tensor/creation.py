@@ -1,0 +1,348 @@
+"""Tensors made of nothing: each rank makes its own piece, from where that lies, and nothing else.
+
+They live where ``layout`` says; left out, every rank of the world has them whole. ``world`` is
+:func:`spmdsim.world` if left out. ``device`` is there for the array API standard: all arrays are in main memory, ``"cpu"``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.layout.sizes import integers
+from spmdsim.tensor.element_types import as_array, number_type
+from spmdsim.tensor.sources import Described
+from spmdsim.tensor.tensor import Tensor
+from spmdsim.worlds.current import world as current
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from spmdsim.worlds.base import World
+
+Index = tuple[slice, ...]
+DEVICE = "cpu"
+
+
+def check_device(device: Any) -> None:
+    """Refuse every device but the one that there is.
+
+    Raises:
+        InputError: such as a GPU.
+    """
+    if device not in (None, DEVICE):
+        raise InputError(
+            f"the only device is {DEVICE!r}, but got {device!r}; where pieces live is said by layout="
+        )
+
+
+def _made(
+    block: Callable[[Index], Any],
+    words: str,
+    shape: Sequence[int],
+    dtype: np.dtype,
+    layout: Layout | None,
+    world: World | None,
+    device: Any,
+) -> Tensor:
+    """A tensor of which each rank makes its piece; ranks compare the words that say which."""
+    check_device(device)
+    sizes = tuple(shape)
+    if layout is None:
+        world = current() if world is None else world
+        layout = Layout.replicated(Mesh((world.size,), ("world",)), len(sizes))
+    return Tensor.from_global(Described(block, words), layout, world, shape=sizes, dtype=dtype)
+
+
+def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = integers((shape,) if isinstance(shape, (int, np.integer)) else shape)
+    if any(n < 0 for n in sizes):
+        raise InputError(f"a shape has no negative sizes, but got {sizes}")
+    return sizes
+
+
+def _local(index: Index) -> list[int]:
+    return [part.stop - part.start for part in index]
+
+
+def full(
+    shape: int | Sequence[int],
+    fill_value: complex,
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: Any = None,
+) -> Tensor:
+    """A tensor of one number, of its type if ``dtype`` is left out.
+
+    >>> from spmdsim import Mesh
+    >>> full((6,), 2.5, layout=Mesh((3,), ("x",))("x")).local(1)
+    array([2.5, 2.5])
+    """
+    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
+    number = np.asarray(value).astype(kind)
+    return _made(
+        lambda index: np.full(_local(index), number), repr(value), _sizes(shape), kind, layout, world, device
+    )
+
+
+def zeros(
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: Any = None,
+) -> Tensor:
+    """A tensor of zeros, float64 if ``dtype`` is left out."""
+    return full(shape, 0, dtype=_or_float(dtype), layout=layout, world=world, device=device)
+
+
+def ones(
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: Any = None,
+) -> Tensor:
+    """A tensor of ones, float64 if ``dtype`` is left out."""
+    return full(shape, 1, dtype=_or_float(dtype), layout=layout, world=world, device=device)
+
+
+def empty(
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: Any = None,
+) -> Tensor:
+    """A tensor whose values do not matter: zeros, so that copies of it are alike."""
+    return zeros(shape, dtype=dtype, layout=layout, world=world, device=device)
+
+
+def _or_float(dtype: DTypeLike | None) -> DTypeLike:
+    return np.float64 if dtype is None else dtype
+
+
+def full_like(
+    x: Tensor,
+    /,
+    fill_value: complex,
+    *,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+    device: Any = None,
+) -> Tensor:
+    """A tensor of one number with the shape, the type and the layout of another."""
+    return full(
+        x.shape,
+        fill_value,
+        dtype=x.dtype if dtype is None else dtype,
+        layout=x.layout.reduced if layout is None else layout,
+        world=x.world,
+        device=device,
+    )
+
+
+def zeros_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
+) -> Tensor:
+    """Zeros with the shape, the type and the layout of another tensor."""
+    return full_like(x, 0, dtype=dtype, layout=layout, device=device)
+
+
+def ones_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
+) -> Tensor:
+    """Ones with the shape, the type and the layout of another tensor."""
+    return full_like(x, 1, dtype=dtype, layout=layout, device=device)
+
+
+def empty_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
+) -> Tensor:
+    """A tensor like another, whose values do not matter: zeros."""
+    return zeros_like(x, dtype=dtype, layout=layout, device=device)
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: Any = None,
+) -> Tensor:
+    """The numbers from ``start`` (0 if it is the only one given) up to, and without, ``stop``.
+
+    >>> from spmdsim import Mesh
+    >>> arange(7, layout=Mesh((3,), ("x",))("x")).local(2)
+    array([5, 6])
+
+    Raises:
+        InputError: a step of zero.
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    if not step:
+        raise InputError(f"arange needs a step that is not zero, but got {step!r}")
+    natural = np.result_type(*[np.asarray(value) for value in (first, last, step)])
+    kind = natural if dtype is None else number_type(dtype, "a tensor cannot have")
+    count = _count(first, last, step)
+
+    def block(index: Index) -> np.ndarray:
+        places = np.arange(index[0].start, index[0].stop)
+        if natural.kind == "f":
+            return np.asarray(first + places * ((first + step) - first)).astype(kind)
+        # Python's integers have no limits on the way: the first number may be the only one that fits the type.
+        begin = first + index[0].start * step
+        return np.arange(begin, begin + len(places) * step, step).astype(kind)
+
+    return _made(block, repr((first, last, step)), (count,), kind, layout, world, device)
+
+
+def _count(first: Any, last: Any, step: Any) -> int:
+    """How many numbers there are from the first to before the last: exactly where they are integers."""
+    if all(isinstance(value, (int, np.integer)) for value in (first, last, step)):
+        return len(range(first, last, step))
+    return int(max(0, math.ceil((last - first) / step)))
+
+
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    *,
+    dtype: DTypeLike | None = None,
+    endpoint: bool = True,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``num`` numbers from ``start`` to ``stop`` at equal distances, ``stop`` itself left out without ``endpoint``.
+
+    Raises:
+        InputError: a negative number of them.
+    """
+    if num < 0:
+        raise InputError(f"linspace makes no negative number of elements, but got {num}")
+    natural = np.result_type(np.asarray(start), np.asarray(stop), np.float64)
+    kind = natural if dtype is None else number_type(dtype, "a tensor cannot have")
+    parts = num - 1 if endpoint else num
+
+    def block(index: Index) -> np.ndarray:
+        a, b = index[0].start, index[0].stop
+        found = np.arange(a, b).astype(natural) * ((stop - start) / max(parts, 1)) + start
+        if endpoint and b == num > 1:
+            found[-1] = stop
+        return np.floor(found).astype(kind) if kind.kind in "iu" else found.astype(kind)
+
+    return _made(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: Any = None,
+) -> Tensor:
+    """Ones on the diagonal that is ``k`` above the main one, zeros elsewhere."""
+    kind = number_type(_or_float(dtype), "a tensor cannot have")
+
+    def block(index: Index) -> np.ndarray:
+        rows, columns = index
+        height, width = _local(index)
+        return np.asarray(np.eye(height, width, k + rows.start - columns.start, dtype=kind))
+
+    shape = _sizes((n_rows, n_rows if n_cols is None else n_cols))
+    return _made(block, f"eye {k}", shape, kind, layout, world, device)
+
+
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+    copy: bool | None = None,
+    layout: Layout | None = None,
+    world: World | None = None,
+) -> Tensor:
+    """A tensor of a number, nested lists, an array (which every rank has) or a tensor.
+
+    Args:
+        obj: the values.
+        dtype: another element type.
+        device: ``"cpu"``.
+        copy: False refuses what cannot be done without copying. Tensors are values, and share what is equal.
+        layout: where the pieces go; a tensor stays where it is, and all ranks have all of what is none, if left out.
+        world: the world.
+
+    Raises:
+        InputError: ``copy=False``, and a copy would be needed.
+    """
+    check_device(device)
+    kind = None if dtype is None else number_type(dtype, "a tensor cannot have")
+    same = isinstance(obj, Tensor) and kind in (None, obj.dtype) and layout in (None, obj.layout)
+    if copy is False and not same:
+        raise InputError(
+            "asarray takes its pieces out of what it is given: without a copy it takes tensors only"
+        )
+    if isinstance(obj, Tensor):
+        moved = obj if layout is None else obj.to(layout)
+        # In place, a tensor becomes another value; a copy does not.
+        if kind in (None, obj.dtype):
+            return moved if moved is not obj or not copy else _again(obj)
+        from importlib import import_module
+
+        cast: Tensor = import_module("spmdsim.ops").cast(moved, kind)
+        return cast
+    array = as_array(obj)
+    if array.dtype == object:
+        raise UsageTypeError(
+            f"asarray takes numbers, lists of them, arrays and tensors, but got {type(obj).__name__}"
+        )
+    if layout is None:
+        world = current() if world is None else world
+        layout = Layout.replicated(Mesh((world.size,), ("world",)), array.ndim)
+    return Tensor.from_global(array, layout, world, dtype=kind)
+
+
+def _again(x: Tensor) -> Tensor:
+    """The same values as another tensor."""
+    same = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
+    same.node, same.output = x.node, x.output
+    return same
+
+
+def from_dlpack(
+    x: Any,
+    /,
+    *,
+    device: Any = None,
+    copy: bool | None = None,
+    layout: Layout | None = None,
+    world: World | None = None,
+) -> Tensor:
+    """A tensor of what another library's array holds, which every rank has."""
+    if isinstance(x, Tensor):
+        return asarray(x, device=device, copy=copy, layout=layout)
+    check_device(device)
+    return asarray(np.from_dlpack(x), layout=layout, world=world)

@@ -1,0 +1,159 @@
+"""A tensor's symbols: what ``+`` and its kin stand for, in one table, with their reflected and in-place forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from spmdsim.core import tensor
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError
+from spmdsim.tensor.values import ReadableTensor
+
+if TYPE_CHECKING:
+    from spmdsim import ops as ops
+    from spmdsim.tensor.operands import Operand
+    from spmdsim.tensor.tensor import Tensor
+
+
+class _Operators:
+    """The room of operators, which is right of this one: loaded when the first of them is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(import_module("spmdsim.ops"), name)
+        setattr(self, name, function)
+        return function
+
+
+if not TYPE_CHECKING:
+    ops = _Operators()
+
+
+def _binary(name: str) -> Callable[[Any, Operand], Tensor]:
+    def symbol(self: Tensor, other: Operand) -> Tensor:
+        result: Tensor = getattr(ops, name)(self, other)
+        return result
+
+    return symbol
+
+
+def _reflected(name: str) -> Callable[[Any, Operand], Tensor]:
+    def symbol(self: Tensor, other: Operand) -> Tensor:
+        result: Tensor = getattr(ops, name)(other, self)
+        return result
+
+    return symbol
+
+
+def _unary(name: str) -> Callable[[Any], Tensor]:
+    def symbol(self: Tensor) -> Tensor:
+        result: Tensor = getattr(ops, name)(self)
+        return result
+
+    return symbol
+
+
+def _in_place(name: str) -> Callable[[Any, Operand], Any]:
+    def symbol(self: Any, other: Operand) -> Any:
+        return become(self, getattr(ops, name)(before(self), other), name)
+
+    return symbol
+
+
+def _is_leaf(x: tensor.Tensor) -> bool:
+    return x.requires_grad and x.node is None
+
+
+def before(x: Any) -> Any:
+    """A tensor as it is now, for what will be its new values; those of a leaf have no history."""
+    if x.node is None:
+        return x.detach()
+    same = type(x)(x.world, x.meta, x.held, True, x.name, x.origin)
+    same.node, same.output = x.node, x.output
+    return same
+
+
+def become(x: tensor.Tensor, result: Any, what: str) -> Any:
+    """Let a tensor be another one's values, in its own layout and element type: ``x += y``, ``x[k] = y``, ``out=x``.
+
+    No array is written into: who shares arrays with it keeps what it had. A leaf of the graph of gradients stays one,
+    with new values; any other tensor gets the history of its new values.
+
+    Raises:
+        LayoutError: the result has another shape.
+        UsageTypeError: the tensor is a leaf that wants a gradient, and the values have a history of their own.
+        RuleError: the element type cannot hold the result.
+    """
+    if result.shape != x.shape:
+        raise LayoutError(f"{what} in place would make shape {result.shape} of {x.shape}; give it a new name")
+    if result.dtype != x.dtype:
+        if not np.can_cast(result.dtype, x.dtype, "same_kind"):
+            raise RuleError(
+                f"{what} in place would make {result.dtype} of {x.dtype}; give it a new name, or convert it first"
+            )
+        result = ops.cast(result, x.dtype)
+    if _is_leaf(x) and result.requires_grad:
+        raise UsageTypeError(
+            f"{what} in place: the tensor wants a gradient, and so do its new values; give them a new name, or "
+            "detach() them"
+        )
+    placed = result.to(x.layout.reduced)
+    x.meta, x.held, x.origin, x.sums = placed.meta, placed.held, placed.origin, None
+    if not _is_leaf(x):
+        x._tracked, x.node, x.output = placed.requires_grad, placed.node, placed.output
+    return x
+
+
+def _comparable(other: object) -> TypeGuard[Operand]:
+    """Whether ``==`` compares elements with it; what is no operand is not equal."""
+    known = (tensor.Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
+    return isinstance(other, known) or hasattr(other, "as_operand")
+
+
+class SymbolicTensor(ReadableTensor):
+    """A tensor with the symbols of Python and numpy."""
+
+    __slots__ = ()
+
+    __add__, __radd__, __iadd__ = _binary("add"), _reflected("add"), _in_place("add")
+    __sub__, __rsub__, __isub__ = _binary("subtract"), _reflected("subtract"), _in_place("subtract")
+    __mul__, __rmul__, __imul__ = _binary("multiply"), _reflected("multiply"), _in_place("multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _binary("divide"), _reflected("divide"), _in_place("divide")
+    __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
+    __ifloordiv__ = _in_place("floor_divide")
+    __mod__, __rmod__, __imod__ = _binary("remainder"), _reflected("remainder"), _in_place("remainder")
+    __pow__, __rpow__, __ipow__ = _binary("power"), _reflected("power"), _in_place("power")
+    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul"), _reflected("matmul"), _in_place("matmul")
+    __and__, __rand__, __iand__ = _binary("bitwise_and"), _reflected("bitwise_and"), _in_place("bitwise_and")
+    __or__, __ror__, __ior__ = _binary("bitwise_or"), _reflected("bitwise_or"), _in_place("bitwise_or")
+    __xor__, __rxor__, __ixor__ = _binary("bitwise_xor"), _reflected("bitwise_xor"), _in_place("bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = (
+        _binary("left_shift"),
+        _reflected("left_shift"),
+        _in_place("left_shift"),
+    )
+    __rshift__, __rrshift__, __irshift__ = (
+        _binary("right_shift"),
+        _reflected("right_shift"),
+        _in_place("right_shift"),
+    )
+    __gt__, __ge__, __lt__, __le__ = map(_binary, ("greater", "greater_equal", "less", "less_equal"))
+    __neg__, __pos__, __abs__ = map(_unary, ("negative", "positive", "absolute"))
+    __invert__ = _unary("bitwise_invert")
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return ops.equal(self, other) if _comparable(other) else NotImplemented  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return ops.not_equal(self, other) if _comparable(other) else NotImplemented  # type: ignore[arg-type]
+
+    #: A tensor hashes by identity, though ``==`` compares elements.
+    __hash__ = tensor.Tensor.__hash__
+
+    def __divmod__(self, other: Operand) -> tuple[Tensor, Tensor]:
+        return ops.floor_divide(self, other), ops.remainder(self, other)  # type: ignore[arg-type]
+
+    def __rdivmod__(self, other: Operand) -> tuple[Tensor, Tensor]:
+        return ops.floor_divide(other, self), ops.remainder(other, self)  # type: ignore[arg-type]
