@@ -58,6 +58,7 @@ LEFT_OF = {
 LEFT_OF["tensor"] = (*LEFT_OF["worlds"], "worlds")
 LEFT_OF["ops"] = (*LEFT_OF["tensor"], "tensor")
 LEFT_OF["local"] = (*LEFT_OF["ops"], "ops")
+LEFT_OF["linalg"] = LEFT_OF["fft"] = (*LEFT_OF["ops"], "ops")
 LEFT_OF["nn"] = (*LEFT_OF["ops"], "ops")
 LEFT_OF["auto_parallel"] = (*LEFT_OF["nn"], "nn", "imitated")
 LEFT_OF["cases"] = (*LEFT_OF["nn"], "nn")

@@ -97,18 +97,19 @@ def _adjoint(
     first = logical_and(zero, equal(count, as_operand(1, count)))
     one, none = as_operand(1, x), as_operand(0, x)
     without = _scan_op(where(first, one, x), dim=dim, op="prod", backward=backward)
-    before = divide(_scan_op(multiply(dy, _conj(y)), **back), _conj(where(zero, one, x)))
-    at = _scan_op(multiply(dy, _conj(without)), **back)
+    before = divide(_scan_op(multiply(dy, conjugated(y)), **back), conjugated(where(zero, one, x)))
+    at = _scan_op(multiply(dy, conjugated(without)), **back)
     return (where(first, at, where(equal(count, as_operand(0, count)), before, none)),)
 
 
-_conj_op = Op(
+_conjugate_op = Op(
     "conj", Rule.parse("... -> ...", linear="each"), lambda x: np.conj(x), lambda dy, *_: (conj(dy),)
 )
 
 
-def _conj(x: Tensor) -> Tensor:
-    return _conj_op(x) if x.dtype.kind == "c" else x
+def conjugated(x: Tensor) -> Tensor:
+    """The complex conjugate of a tensor; what is real stays as it is."""
+    return _conjugate_op(x) if x.dtype.kind == "c" else x
 
 
 def _linear_in_sums(shape: tuple[int, ...], dim: int, op: str, backward: bool) -> Rule:

@@ -1,0 +1,386 @@
+"""Fourier transforms of global tensors, with the names and arguments of ``numpy.fft`` and the array API standard.
+
+A dim that is whole is transformed where it is. One that is split is brought together first, by one all_to_all that splits
+another dim in its place (of several dims one that is transformed already, so that nothing moves twice); where there is no
+other dim to be split it is gathered. Results stay where they were computed; ``layout=`` takes them elsewhere, such as back.
+All have gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from spmdsim.core import Layout, Mesh, Rule
+from spmdsim.errors import RuleError
+from spmdsim.ops.declare import cast
+from spmdsim.ops.scans import ALONG, along_dim, conjugated
+from spmdsim.ops.slicing import concat, slice_
+from spmdsim.tensor import Op, Tensor
+from spmdsim.worlds.base import World
+from spmdsim.worlds.current import world as current
+
+__all__ = [
+    "fft",
+    "fft2",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifft2",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfft2",
+    "irfftn",
+    "rfft",
+    "rfft2",
+    "rfftfreq",
+    "rfftn",
+]
+
+#: Which norm undoes which: a transform's transpose is the one the other way, scaled alike.
+_OTHER = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+_FUNCTIONS: dict[str, Any] = {
+    "fft": np.fft.fft,
+    "ifft": np.fft.ifft,
+    "rfft": np.fft.rfft,
+    "irfft": np.fft.irfft,
+}
+Axes = int | Sequence[int] | None
+Sizes = Sequence[int | None] | None
+
+
+def _rule(shape: tuple[int, ...], kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
+    names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
+    left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
+    rule = Rule.parse(f"{left} -> {right}", whole=f"{ALONG} v", linear="each", work="functions")
+    return rule, {"v": n // 2 + 1 if kind == "rfft" else n}
+
+
+def _local(x: np.ndarray, kind: str, n: int, dim: int, norm: Any) -> np.ndarray:
+    if x.size or not n:
+        return np.asarray(_FUNCTIONS[kind](x, n, dim, norm), order="C")
+    shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
+    shape = [size if d == dim else old for d, (size, old) in enumerate(zip(shape, x.shape))]
+    return np.zeros(shape, _dtype(x.dtype, kind))
+
+
+def _vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, kind: str, n: int, dim: int, norm: str
+) -> tuple[np.ndarray]:
+    """The transposed transform: the one the other way, of what was cut off or filled up."""
+    size, other = operands[0].shape[dim], _OTHER[norm]
+    if not dy.size:
+        return (np.zeros_like(operands[0]),)
+    if kind in ("fft", "rfft"):
+        found = _local(dy, "ifft", n, dim, other)
+    elif kind == "ifft":
+        found = _local(dy, "fft", n, dim, other)
+    else:  # all but the first and the middle one stand for two conjugate ones
+        found = _local(np.ascontiguousarray(dy.real), "rfft", n, dim, other)
+        doubled = np.full(n // 2 + 1, 2.0, dy.real.dtype)
+        doubled[0] = 1
+        if n % 2 == 0:
+            doubled[-1] = 1
+        found = found * doubled.reshape([-1 if d == dim else 1 for d in range(found.ndim)])
+    missing = [(0, max(size - found.shape[dim], 0) if d == dim else 0) for d in range(found.ndim)]
+    return (
+        np.pad(found, missing)[tuple([slice(size) if d == dim else slice(None) for d in range(found.ndim)])],
+    )
+
+
+def _dtype(x: np.dtype, kind: str, **_: Any) -> np.dtype:
+    single = x.itemsize <= (8 if x.kind == "c" else 4) and x.kind in "fcV"
+    if kind == "irfft":
+        return np.dtype(np.float32 if single else np.float64)
+    return np.dtype(np.complex64 if single else np.complex128)
+
+
+_op = Op("fft", _rule, _local, _vjp, dtype=_dtype)
+
+
+def _transform(
+    kind: str, x: Tensor, n: int | None, axis: int, norm: str | None, done: Sequence[int] = ()
+) -> Tensor:
+    at = along_dim(kind, x, axis)
+    if norm not in (None, *_OTHER):
+        raise RuleError(f"the norm of a transform is {', '.join(map(repr, _OTHER))}, but got {norm!r}")
+    if n is None:
+        n = 2 * (x.shape[at] - 1) if kind == "irfft" else x.shape[at]
+    if n < 1:
+        raise RuleError(f"{kind} of {n} points along dim {at}; it takes one at least")
+    if kind == "rfft" and x.dtype.kind == "c":
+        raise RuleError("rfft takes real numbers, but got complex ones: use fft")
+    return _op(_together(x, at, done), kind=kind, n=int(n), dim=at, norm=norm or "backward")
+
+
+def _together(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
+    """The tensor with a dim whole: its axes split another dim, one that is transformed already if there is such a one."""
+    axes = x.layout.canonical.dims[dim]
+    if not axes:
+        return x
+    layout, parts = x.layout.canonical, x.layout.mesh.axis_size(*axes)
+    pieces = layout.largest_shape(x.shape)
+    rooms = [d for d in range(x.ndim) if d != dim and pieces[d] >= parts]
+    if not rooms:
+        return x  # the operator finds the cheapest way, which is to gather
+    room = max(rooms, key=lambda d: (d in done, pieces[d] % parts == 0, pieces[d]))
+    dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
+    return x.to(Layout(layout.mesh, dims))
+
+
+def _laid(x: Tensor, layout: Layout | None) -> Tensor:
+    return x if layout is None else x.to(layout)
+
+
+# -- one dim ------------------------------------------------------------------------------------------------
+
+
+def fft(
+    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """The discrete Fourier transform along a dim.
+
+    Args:
+        x: the tensor.
+        n: points of the transform: the dim is cut to so many, or filled up with zeros.
+        axis: the dim.
+        norm: where it is scaled by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
+        layout: where the result is to go.
+
+    Raises:
+        RuleError: a dim out of range, no points, an unknown norm.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))(None, "x"), LockStep(2))
+    >>> y = fft(x)
+    >>> y.layout, bool(np.allclose(y.full(), np.fft.fft(np.eye(4))))
+    (Mesh((2,), ('x',))('x', None), True)
+    """
+    return _laid(_transform("fft", x, n, axis, norm), layout)
+
+
+def ifft(
+    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """The inverse of :func:`fft`."""
+    return _laid(_transform("ifft", x, n, axis, norm), layout)
+
+
+def rfft(
+    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """The first ``n // 2 + 1`` values of :func:`fft` of real numbers; the others are their conjugates."""
+    return _laid(_transform("rfft", x, n, axis, norm), layout)
+
+
+def irfft(
+    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """The inverse of :func:`rfft`, ``n`` real numbers (``2 * (m - 1)`` for ``m`` values)."""
+    return _laid(_transform("irfft", x, n, axis, norm), layout)
+
+
+def hfft(
+    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """:func:`fft` of ``n`` values that are conjugates of one another, given the first half; the result is real."""
+    return irfft(conjugated(x), n, axis, _OTHER.get(norm or "backward", norm), layout=layout)
+
+
+def ihfft(
+    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """The inverse of :func:`hfft`: the first half of the transform of real numbers."""
+    return _laid(conjugated(rfft(x, n, axis, _OTHER.get(norm or "backward", norm))), layout)
+
+
+# -- several dims ---------------------------------------------------------------------------------------------
+
+
+def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, int | None]]:
+    """The dims to transform with their points, as numpy takes them."""
+    given = None if axes is None else [axes] if isinstance(axes, int) else list(axes)
+    if given is None:
+        given = list(range(x.ndim)) if s is None else list(range(-len(s), 0))
+    dims = [along_dim("a transform", x, axis) for axis in given]
+    sizes = [None] * len(dims) if s is None else [None if n in (None, -1) else n for n in s]
+    if len(sizes) != len(dims):
+        raise RuleError(f"{len(sizes)} numbers of points were given for {len(dims)} dims")
+    if not dims:
+        raise RuleError("a transform needs at least one dim")
+    return list(zip(dims, sizes))
+
+
+def _several(kind: str, x: Tensor, dims: Sequence[tuple[int, int | None]], norm: str | None) -> Tensor:
+    """One dim after the other: first those that are whole, so that those that are split find room in them."""
+    done: list[int] = []
+    for dim, n in sorted(dims, key=lambda one: bool(x.layout.canonical.dims[one[0]])):
+        x = _transform(kind, x, n, dim, norm, done)
+        done.append(dim)
+    return x
+
+
+def fftn(
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """:func:`fft` along several dims, all if none are given; ``s`` are the points of each.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, record
+    >>> x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))("x", None), LockStep(2))
+    >>> with record() as trace:
+    ...     y = fftn(x)
+    >>> trace.counts(), y.layout
+    ({'all_to_all': 1}, Mesh((2,), ('x',))(None, 'x'))
+    """
+    return _laid(_several("fft", x, _dims(x, s, axes), norm), layout)
+
+
+def ifftn(
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """The inverse of :func:`fftn`."""
+    return _laid(_several("ifft", x, _dims(x, s, axes), norm), layout)
+
+
+def rfftn(
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """:func:`fftn` of real numbers, of which the last dim's first half is computed."""
+    *others, (last, n) = _dims(x, s, axes)
+    y = _transform("rfft", x, n, last, norm)
+    done, rest = [last], sorted(others, key=lambda one: bool(y.layout.canonical.dims[one[0]]))
+    for dim, points in rest:
+        y = _transform("fft", y, points, dim, norm, done)
+        done.append(dim)
+    return _laid(y, layout)
+
+
+def irfftn(
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+) -> Tensor:
+    """The inverse of :func:`rfftn`."""
+    *others, (last, n) = _dims(x, s, axes)
+    x = _several("ifft", x, others, norm)
+    return _laid(_transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
+
+
+def fft2(
+    x: Tensor,
+    s: Sizes = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = None,
+    *,
+    layout: Layout | None = None,
+) -> Tensor:
+    """:func:`fftn` along two dims, the last ones if none are given."""
+    return fftn(x, s, axes, norm, layout=layout)
+
+
+def ifft2(
+    x: Tensor,
+    s: Sizes = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = None,
+    *,
+    layout: Layout | None = None,
+) -> Tensor:
+    """The inverse of :func:`fft2`."""
+    return ifftn(x, s, axes, norm, layout=layout)
+
+
+def rfft2(
+    x: Tensor,
+    s: Sizes = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = None,
+    *,
+    layout: Layout | None = None,
+) -> Tensor:
+    """:func:`rfftn` along two dims, the last ones if none are given."""
+    return rfftn(x, s, axes, norm, layout=layout)
+
+
+def irfft2(
+    x: Tensor,
+    s: Sizes = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = None,
+    *,
+    layout: Layout | None = None,
+) -> Tensor:
+    """The inverse of :func:`rfft2`."""
+    return irfftn(x, s, axes, norm, layout=layout)
+
+
+# -- frequencies --------------------------------------------------------------------------------------------
+
+
+def _frequencies(
+    values: np.ndarray, layout: Layout | None, dtype: DTypeLike | None, world: World | None
+) -> Tensor:
+    if layout is None:
+        world = current() if world is None else world
+        layout = Layout.replicated(Mesh((world.size,), ("world",)), 1)
+    made = Tensor.from_global(values, layout, world)
+    return made if dtype is None else cast(made, dtype)
+
+
+def fftfreq(
+    n: int,
+    d: float = 1.0,
+    *,
+    layout: Layout | None = None,
+    dtype: DTypeLike | None = None,
+    world: World | None = None,
+) -> Tensor:
+    """The frequencies of the values of :func:`fft`: ``[0, 1, ..., -2, -1] / (n d)``.
+
+    Args:
+        n: points.
+        d: the time between two of them.
+        layout: where they go; whole on all ranks if left out.
+        dtype: element type, float64 if left out.
+        world: the world; :func:`spmdsim.world` if left out.
+    """
+    return _frequencies(np.fft.fftfreq(n, d), layout, dtype, world)
+
+
+def rfftfreq(
+    n: int,
+    d: float = 1.0,
+    *,
+    layout: Layout | None = None,
+    dtype: DTypeLike | None = None,
+    world: World | None = None,
+) -> Tensor:
+    """The frequencies of the values of :func:`rfft`; see :func:`fftfreq`."""
+    return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world)
+
+
+def _shifted(x: Tensor, axes: Axes, back: bool) -> Tensor:
+    for dim, _ in _dims(x, None, axes):
+        size = x.shape[dim]
+        cut = size // 2 if back else size - size // 2
+        if 0 < cut < size:
+            zeros, ends, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
+            middle, first = list(zeros), list(ends)
+            middle[dim] = first[dim] = cut
+            x = concat([slice_(x, middle, ends, steps), slice_(x, zeros, first, steps)], dim)
+    return x
+
+
+def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
+    """The frequency 0 in the middle of each dim."""
+    return _shifted(x, axes, False)
+
+
+def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
+    """The inverse of :func:`fftshift`."""
+    return _shifted(x, axes, True)

@@ -1,0 +1,173 @@
+"""Products of vectors and matrices, and what stands on a diagonal: made of products and look-ups that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_letters
+
+import numpy as np
+
+from spmdsim.core import Layout
+from spmdsim.errors import RuleError
+from spmdsim.linalg.whole import inv, square
+from spmdsim.ops.along import take_along_axis
+from spmdsim.ops.contract import einsum, matmul
+from spmdsim.ops.declare import alike
+from spmdsim.ops.elementwise import multiply, subtract
+from spmdsim.ops.reduce import sum as sum_
+from spmdsim.ops.scans import along_dim, conjugated
+from spmdsim.ops.shape import broadcast_to, reshape, transpose
+from spmdsim.ops.slicing import concat, slice_
+from spmdsim.tensor import Tensor
+
+__all__ = [
+    "cross",
+    "diagonal",
+    "matmul",
+    "matrix_power",
+    "matrix_transpose",
+    "outer",
+    "tensordot",
+    "trace",
+    "vecdot",
+]
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """``a[i] * b[j]`` of two vectors.
+
+    Raises:
+        RuleError: operands that are no vectors.
+    """
+    if a.ndim != 1 or b.ndim != 1:
+        raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
+    return einsum("i,j->ij", *alike("outer", a, b))
+
+
+def vecdot(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
+    """Inner products along a dim, the first operand conjugated."""
+    a, b = alike("vecdot", a, b)
+    product = multiply(conjugated(a), b)
+    return sum_(product, along_dim("vecdot", product, axis) if axis >= 0 else axis)
+
+
+def tensordot(a: Tensor, b: Tensor, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """The product summed over several dims.
+
+    Args:
+        a: first operand.
+        b: second operand.
+        axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
+
+    Raises:
+        RuleError: different numbers of dims, or sizes that differ.
+    """
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(a.ndim, b.ndim):
+            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {b.ndim} dims")
+        axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    sides = [[one] if isinstance(one, int) else list(one) for one in axes]
+    left, right = ([along_dim("tensordot", x, d) for d in side] for x, side in zip((a, b), sides))
+    if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
+        raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
+    first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
+    for d, e in zip(left, right):
+        second[e] = first[d]
+    kept = [n for d, n in enumerate(first) if d not in left] + [
+        n for e, n in enumerate(second) if e not in right
+    ]
+    return einsum(f"{first},{''.join(second)}->{''.join(kept)}", *alike("tensordot", a, b))
+
+
+def matrix_transpose(x: Tensor) -> Tensor:
+    """Matrices ``[..., m, n]`` as ``[..., n, m]``.
+
+    Raises:
+        RuleError: fewer than two dims.
+    """
+    if x.ndim < 2:
+        raise RuleError(f"matrix_transpose takes matrices [..., m, n], but the shape is {x.shape}")
+    return transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2])
+
+
+def matrix_power(x: Tensor, n: int) -> Tensor:
+    """Square matrices multiplied with themselves, by squaring; the inverse for a negative ``n``.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        square("matrix_power", x)
+    if n == 0:
+        one = Tensor.from_global(
+            np.eye(x.shape[-1], dtype=x.dtype), Layout.replicated(x.layout.mesh, 2), x.world
+        )
+        return broadcast_to(one, x.shape)
+    if n < 0:
+        return matrix_power(inv(x), -n)
+    found: Tensor | None = None
+    while True:
+        if n % 2:
+            found = x if found is None else matmul(found, x)
+        n //= 2
+        if not n:
+            assert found is not None
+            return found
+        x = matmul(x, x)
+
+
+def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
+    """The diagonals of matrices ``[..., m, n]``; each rank looks up those of the rows or columns that it has.
+
+    Args:
+        x: the matrices.
+        offset: how many columns to the right of the main diagonal.
+
+    Raises:
+        RuleError: fewer than two dims.
+    """
+    if x.ndim < 2:
+        raise RuleError(f"diagonal takes matrices [..., m, n], but the shape is {x.shape}")
+    rows, columns = x.shape[-2:]
+    first = max(0, -offset)
+    count = max(0, min(rows - first, columns - max(0, offset)))
+    if not columns or not count:
+        return reshape(slice_(x, [0] * x.ndim, [*x.shape[:-2], 0, 0], [1] * x.ndim), (*x.shape[:-2], 0))
+    ids = np.clip(np.arange(rows) + offset, 0, columns - 1).reshape(*[1] * (x.ndim - 2), rows, 1)
+    dims = [*[None] * (x.ndim - 2), x.layout.dims[-2], None]
+    places = Tensor.from_global(ids, Layout(x.layout.mesh, dims), x.world)
+    found = take_along_axis(x, places, -1)
+    found = reshape(found, found.shape[:-1])
+    if count == rows:
+        return found
+    starts, stops = [0] * found.ndim, list(found.shape)
+    starts[-1], stops[-1] = first, first + count
+    return slice_(found, starts, stops, [1] * found.ndim)
+
+
+def trace(x: Tensor, *, offset: int = 0) -> Tensor:
+    """The sums of :func:`diagonal`."""
+    return sum_(diagonal(x, offset=offset), -1)
+
+
+def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
+    """Cross products along a dim of three entries.
+
+    Raises:
+        RuleError: the dim has another size.
+    """
+    at = along_dim("cross", a, axis)
+    if a.shape[at] != 3 or b.shape[along_dim("cross", b, axis)] != 3:
+        raise RuleError(f"cross takes dims of size 3, but dim {axis} of {a.shape} and {b.shape} is not")
+    a, b = alike("cross", a, b)
+
+    def turned(x: Tensor, by: int) -> Tensor:
+        return concat([_entry(x, axis, (k + by) % 3) for k in range(3)], axis % x.ndim)
+
+    return subtract(multiply(turned(a, 1), turned(b, 2)), multiply(turned(a, 2), turned(b, 1)))
+
+
+def _entry(x: Tensor, axis: int, k: int) -> Tensor:
+    starts, stops = [0] * x.ndim, list(x.shape)
+    starts[axis], stops[axis] = k, k + 1
+    return slice_(x, starts, stops, [1] * x.ndim)

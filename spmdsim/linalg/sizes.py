@@ -1,0 +1,131 @@
+"""Norms, ranks and what follows from singular values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from spmdsim.errors import RuleError
+from spmdsim.linalg.tall import adjoint, svd, svdvals
+from spmdsim.linalg.whole import in_fractions
+from spmdsim.ops.contract import matmul
+from spmdsim.ops.declare import cast
+from spmdsim.ops.elementwise import absolute, divide, greater, multiply, power, sqrt, where
+from spmdsim.ops.functions import not_equal
+from spmdsim.ops.reduce import max as max_
+from spmdsim.ops.reduce import min as min_
+from spmdsim.ops.reduce import sum as sum_
+from spmdsim.ops.scans import along_dim
+from spmdsim.ops.shape import reshape, transpose
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import as_operand
+
+Order = int | float | str | None
+
+
+def vector_norm(
+    x: Tensor, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
+) -> Tensor:
+    """Norms of vectors: ``sum(|x| ** ord) ** (1 / ord)``, the largest or smallest size for ``inf`` and ``-inf``.
+
+    Args:
+        x: the tensor.
+        axis: along which dims, all for None.
+        keepdims: keep them with size 1.
+        ord: the order; 0 counts what is not 0.
+    """
+    x = in_fractions(x)
+    if ord == 0:
+        found = sum_(cast(not_equal(x, as_operand(0, x)), absolute(x).dtype), axis, keepdims)
+        return found
+    size = absolute(x)
+    if ord == 1:
+        return sum_(size, axis, keepdims)
+    if ord == 2:
+        return sqrt(sum_(multiply(size, size), axis, keepdims))
+    if not isinstance(ord, (int, float)):
+        raise RuleError(f"the order of a norm of vectors is a number, but got {ord!r}")
+    if math.isinf(ord):
+        return (max_ if ord > 0 else min_)(size, axis, keepdims)
+    return power(sum_(power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
+
+
+def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Tensor:
+    """Norms of matrices ``[..., m, n]``.
+
+    Args:
+        x: the matrices.
+        keepdims: keep both dims with size 1.
+        ord: ``"fro"``, ``"nuc"`` (the sum of singular values), 2 and -2 (the largest and the smallest), 1 and -1 (of the
+            sums of columns), ``inf`` and ``-inf`` (of those of rows).
+
+    Raises:
+        RuleError: another order, or fewer than two dims.
+    """
+    if x.ndim < 2:
+        raise RuleError(f"matrix_norm takes matrices [..., m, n], but the shape is {x.shape}")
+    if ord == "fro":
+        return vector_norm(x, axis=(x.ndim - 2, x.ndim - 1), keepdims=keepdims)
+    x = in_fractions(x)
+    if ord in ("nuc", 2, -2):
+        values = svdvals(x)
+        found = sum_(values, -1) if ord == "nuc" else max_(values, -1) if ord == 2 else min_(values, -1)
+    elif ord in (1, -1, math.inf, -math.inf):
+        sums = sum_(absolute(x), x.ndim - 2 if abs(float(ord)) == 1 else x.ndim - 1)
+        found = (max_ if float(ord) > 0 else min_)(sums, -1)
+    else:
+        raise RuleError(
+            f"the order of a norm of matrices is 'fro', 'nuc', 1, 2, inf or negative, but got {ord!r}"
+        )
+    return reshape(found, (*found.shape, 1, 1)) if keepdims else found
+
+
+def norm(
+    x: Tensor, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
+) -> Tensor:
+    """``numpy.linalg.norm``: of vectors along one dim, of matrices along two; of all elements if nothing is given.
+
+    Raises:
+        RuleError: more than two dims, or an order that the norm does not have.
+    """
+    if ord is None:
+        return vector_norm(x, axis=None if axis is None else axis, keepdims=keepdims)
+    given = list(range(x.ndim)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    dims = [along_dim("norm", x, d) for d in given]
+    if len(dims) == 1:
+        return vector_norm(x, axis=dims[0], keepdims=keepdims, ord=ord)
+    if len(dims) != 2:
+        raise RuleError(f"norm of order {ord!r} goes along one dim or two, but got {dims}")
+    others = [d for d in range(x.ndim) if d not in dims]
+    found = matrix_norm(transpose(x, [*others, *dims]), ord=ord)
+    return reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else found
+
+
+def _cutoff(values: Tensor, shape: Sequence[int], rtol: float | None) -> Tensor:
+    """Below which singular values count as 0."""
+    epsilon = np.finfo(values.dtype).eps * max(shape[-2:]) if rtol is None else rtol
+    return multiply(max_(values, -1, True), as_operand(epsilon, values))
+
+
+def matrix_rank(x: Tensor, *, rtol: float | None = None) -> Tensor:
+    """How many singular values are larger than ``rtol`` times the largest one."""
+    values = svdvals(x.detach())
+    return sum_(cast(greater(values, _cutoff(values, x.shape, rtol)), np.int64), -1)
+
+
+def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Pseudo-inverses, from singular values larger than ``rtol`` times the largest one."""
+    u, s, vh = svd(x)
+    kept = greater(s, _cutoff(s, x.shape, rtol).detach())
+    one, none = as_operand(1, s), as_operand(0, s)
+    inverse = where(kept, divide(one, where(kept, s, one)), none)
+    scaled = multiply(adjoint(vh), reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
+    return matmul(scaled, adjoint(u))
+
+
+def cond(x: Tensor) -> Tensor:
+    """The largest singular value over the smallest."""
+    values = svdvals(x)
+    return divide(max_(values, -1), min_(values, -1))

@@ -1,0 +1,172 @@
+"""Factors of tall matrices that are split by rows: nothing but small triangles is gathered (TSQR)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.core.step import Step
+from spmdsim.errors import RuleError
+from spmdsim.linalg.whole import hermitian, in_fractions, svd_op
+from spmdsim.ops.contract import matmul
+from spmdsim.ops.elementwise import add
+from spmdsim.ops.scans import conjugated
+from spmdsim.ops.shape import transpose
+from spmdsim.tensor import Context, Op, Tensor
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """Matrices, transposed and conjugated."""
+    return conjugated(transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]))
+
+
+def _rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
+    tall = len(shape) == 2 and shape[0] >= shape[1]
+    rule = Rule.parse("... m n -> ... m k, ... k n", whole="n k" if tall else "m n k", work="passes")
+    return rule, {"k": min(shape[-2:])}
+
+
+def _row_axes(strategy: Strategy) -> tuple[str, ...]:
+    return tuple(a for a in strategy.axes_of("m") if strategy.mesh.axis_size(a) > 1)
+
+
+def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
+    axes = _row_axes(strategy)
+    if not axes:
+        return ()
+    n, mesh, dtype = bound.sizes["n"], strategy.mesh, inputs[0].dtype
+    step = Step(
+        "all_gather", axes, mesh(axes, None, None), mesh(None, None, None), (mesh.axis_size(*axes), n, n)
+    )
+    return ((step, dtype),)
+
+
+def _positive(q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The factors of which the second has no negative numbers on its diagonal: one answer, however the rows are split."""
+    diagonal = np.diagonal(r, axis1=-2, axis2=-1)
+    size = np.abs(diagonal)
+    sign = np.where(size == 0, 1, diagonal / np.where(size == 0, 1, size)).astype(r.dtype)
+    return q * sign[..., None, :], np.conj(sign)[..., :, None] * r
+
+
+def _forward(
+    context: Context, x: np.ndarray
+) -> Generator[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    q, r = np.linalg.qr(x)
+    axes = _row_axes(context.strategy)
+    if axes:
+        n, mesh = context.size("n"), context.strategy.mesh
+        members, rows = mesh.group(context.rank, *axes), Layout(mesh, [axes])
+        heights = [min(rows.local_shape((context.size("m"),), member)[0], n) for member in members]
+        all_of = yield np.pad(r, ((0, n - len(r)), (0, 0)))[None]
+        stacked = np.concatenate([one[:height] for one, height in zip(all_of, heights)])
+        mine = sum(heights[: members.index(context.rank)])
+        small, r = np.linalg.qr(stacked)
+        q = q @ small[mine : mine + len(q.T)]
+    return _positive(q, r)
+
+
+def _middle(r: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+    """``c`` of the gradient ``(dq + q c) r^-H``, from the triangle, its gradient and ``dq^H q``."""
+    whole = np.zeros_like(r)
+    dr, product = parts
+    whole = r @ hermitian(dr) - product
+    lower = np.tril(whole, -1)
+    diagonal = np.real(np.einsum("...ii->...i", whole))[..., None] * np.eye(r.shape[-1])
+    return np.asarray(lower + hermitian(lower) + diagonal, r.dtype)
+
+
+_middle_op = Op("qr_gradient", Rule.parse("... m n, ... m n, ... m n -> ... m n", whole="m n"), _middle)
+_back_op = Op(
+    "qr_back",
+    Rule.parse("... m k, ... n k -> ... m n", whole="n k"),
+    lambda x, r: hermitian(np.linalg.solve(r, hermitian(x))),
+)
+
+
+def _adjoint(
+    dys: Sequence[Tensor | None], operands: Sequence[Tensor], results: Sequence[Tensor]
+) -> tuple[Tensor]:
+    """The gradient of a tall matrix of full rank: products of its shape, and functions of the small triangle.
+
+    Raises:
+        RuleError: a wide matrix.
+    """
+    (dq, dr), (q, r) = dys, results
+    if q.shape[-1] != r.shape[-1]:
+        raise RuleError(f"qr of wide matrices has no gradient here; the shape is {operands[0].shape}")
+    zeros = r * 0
+    product = zeros if dq is None else matmul(adjoint(dq), q)
+    middle = matmul(q, _middle_op(r, zeros if dr is None else dr, product.to(r.layout)))
+    return (_back_op(middle if dq is None else add(dq, middle), r),)
+
+
+qr_op = Op("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True)
+
+
+def _by_rows(x: Tensor) -> Tensor:
+    """A tall matrix with its rows split only; columns that are split are brought together, and rows split instead."""
+    dims = x.layout.reduced.canonical.dims
+    if x.ndim != 2 or x.shape[0] < x.shape[1] or not dims[1]:
+        return x
+    return x.to(x.layout.mesh((*dims[0], *dims[1]), None))
+
+
+def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    """``q r = x`` with orthonormal columns of ``q`` and an upper triangle ``r`` without negative numbers on its diagonal.
+
+    Where a tall matrix is split by rows each rank factors its rows, and the triangles alone are gathered: ``q`` lies as
+    the matrix, ``r`` on every rank.
+
+    Args:
+        x: ``[..., m, n]``.
+        mode: ``"reduced"``, the only one.
+
+    Raises:
+        RuleError: another mode, or fewer than two dims.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> x = Tensor.from_global(np.arange(12.0).reshape(6, 2), Mesh((2,), ("x",))("x", None), LockStep(2))
+    >>> q, r = qr(x)
+    >>> q.layout == x.layout, bool(np.allclose(q.full() @ r.full(), x.full()))
+    (True, True)
+    """
+    if mode != "reduced":
+        raise RuleError(f"qr has the mode 'reduced', but got {mode!r}")
+    if x.ndim < 2:
+        raise RuleError(f"qr takes matrices [..., m, n], but the shape is {x.shape}")
+    q, r = qr_op.results(_by_rows(in_fractions(x)))
+    return q, r
+
+
+def _split_and_tall(x: Tensor) -> bool:
+    return x.ndim == 2 and x.shape[0] >= x.shape[1] and bool(x.layout.canonical.split_axes)
+
+
+def svd(x: Tensor, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``, reduced; of tall split ones by way of :func:`qr`.
+
+    Raises:
+        RuleError: full matrices are asked for, or fewer than two dims.
+    """
+    if full_matrices:
+        raise RuleError("svd gives the reduced matrices: full_matrices=False")
+    if x.ndim < 2:
+        raise RuleError(f"svd takes matrices [..., m, n], but the shape is {x.shape}")
+    if not _split_and_tall(x):
+        if x.ndim == 2 and x.shape[0] < x.shape[1] and x.layout.canonical.split_axes:
+            v, s, uh = svd(adjoint(x))
+            return adjoint(uh), s, adjoint(v)
+        u, s, vh = svd_op.results(in_fractions(x))
+        return u, s, vh
+    q, r = qr(x)
+    u, s, vh = svd_op.results(r)
+    return matmul(q, u), s, vh
+
+
+def svdvals(x: Tensor) -> Tensor:
+    """The singular values alone, largest first."""
+    return svd(x)[1] if not _split_and_tall(x) else svd_op.results(qr(x)[1])[1]

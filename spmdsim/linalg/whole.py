@@ -1,0 +1,220 @@
+"""Functions of whole matrices, each declared by a rule that keeps the matrix's dims whole and a local function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Rule
+from spmdsim.errors import RuleError
+from spmdsim.ops.declare import alike, cast
+from spmdsim.ops.shape import reshape
+from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.element_types import fractional
+
+
+def hermitian(x: np.ndarray) -> np.ndarray:
+    """Matrices, transposed and conjugated."""
+    turned: np.ndarray = np.conj(np.swapaxes(x, -1, -2))
+    return turned
+
+
+def square(name: str, x: Tensor) -> Tensor:
+    """A tensor of square matrices of fractions.
+
+    Raises:
+        RuleError: they are not square.
+    """
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise RuleError(f"{name} takes square matrices [..., n, n], but the shape is {x.shape}")
+    return in_fractions(x)
+
+
+def in_fractions(x: Tensor) -> Tensor:
+    """A tensor whose elements can be divided."""
+    return x if x.dtype.kind in "fcV" else cast(x, fractional(x.dtype))
+
+
+def _op(name: str, text: str, forward: Callable[..., Any], vjp: Any, **more: Any) -> Op:
+    rule = Rule.parse(text, whole="m n", work="passes")
+    return Op(name, rule, forward, vjp, saves_result=True, **more)
+
+
+def _real(x: np.dtype) -> np.dtype:
+    return np.dtype(f"f{x.itemsize // 2}") if x.kind == "c" else x
+
+
+def _diagonals(values: np.ndarray) -> np.ndarray:
+    """Matrices with these diagonals."""
+    found: np.ndarray = values[..., None] * np.eye(values.shape[-1], dtype=values.dtype)
+    return found
+
+
+def _det_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], y: np.ndarray) -> tuple[np.ndarray]:
+    """Cofactors, which there are for singular matrices, too: from the singular values, each left out in turn."""
+    u, s, v = np.linalg.svd(xs[0])
+    n = s.shape[-1]
+    others = np.where(np.eye(n, dtype=bool), 1, s[..., None, :]).prod(-1)
+    turn = np.linalg.det(u @ v)[..., None, None]
+    cofactors = np.conj(turn) * ((u * others[..., None, :]) @ v)
+    return (dy[..., None, None] * cofactors,)
+
+
+def _slogdet_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], _ys: Any) -> tuple[np.ndarray]:
+    """Of the logarithm; the sign of a real matrix has none of its own."""
+    if dys[1] is None:
+        return (np.zeros_like(xs[0]),)
+    return (dys[1][..., None, None] * hermitian(np.linalg.inv(xs[0])),)
+
+
+def _eigh_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> tuple[np.ndarray]:
+    (values, vectors), (dvalues, dvectors) = ys, dys
+    inner = np.zeros_like(vectors) if dvalues is None else _diagonals(dvalues).astype(vectors.dtype)
+    if dvectors is not None:
+        gaps = values[..., None, :] - values[..., :, None]
+        inner = inner + np.where(gaps == 0, 0, hermitian(vectors) @ dvectors / np.where(gaps == 0, 1, gaps))
+    found = vectors @ inner @ hermitian(vectors)
+    return ((found + hermitian(found)) / 2,)
+
+
+def _eigvalsh_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], _y: np.ndarray) -> tuple[np.ndarray]:
+    vectors = np.linalg.eigh(xs[0])[1]
+    return ((vectors * dy[..., None, :]) @ hermitian(vectors),)
+
+
+def _solve_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    back = np.linalg.solve(hermitian(xs[0]), dy)
+    return _summed(-back @ hermitian(y), xs[0].shape), _summed(back, xs[1].shape)
+
+
+def _summed(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    from spmdsim.ops.broadcast import unbroadcast
+
+    return unbroadcast(gradient, shape)
+
+
+def _inv_vjp(dy: np.ndarray, _xs: Any, y: np.ndarray) -> tuple[np.ndarray]:
+    return (-hermitian(y) @ dy @ hermitian(y),)
+
+
+def _svd(x: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(np.linalg.svd(x, full_matrices=False))
+
+
+def _svd_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> tuple[np.ndarray]:
+    """The gradient of the reduced decomposition of matrices with different singular values, none of them 0."""
+    (u, s, vh), (du, ds, dvh), dtype = ys, dys, xs[0].dtype
+    v = hermitian(vh)
+    squares = s[..., None, :] ** 2 - s[..., :, None] ** 2
+    f = np.where(squares == 0, 0, 1 / np.where(squares == 0, 1, squares))
+    inner = np.zeros((*s.shape, s.shape[-1]), dtype) if ds is None else _diagonals(ds).astype(dtype)
+    found, inverse = np.zeros(xs[0].shape, dtype), 1 / s
+    if du is not None:
+        left = f * (hermitian(u) @ du)
+        inner = inner + (left + hermitian(left)) * s[..., None, :]
+        rest = du - u @ (hermitian(u) @ du)
+        found = found + (rest * inverse[..., None, :]) @ vh
+        if dtype.kind == "c":
+            turned = hermitian(u) @ du
+            inner = inner + _diagonals(1j * np.imag(np.diagonal(turned, axis1=-2, axis2=-1)) * inverse)
+    if dvh is not None:
+        dv = hermitian(dvh)
+        right = f * (vh @ dv)
+        inner = inner + s[..., :, None] * (right + hermitian(right))
+        rest = dv - v @ (vh @ dv)
+        found = found + (u * inverse[..., None, :]) @ hermitian(rest)
+    return (u @ inner @ vh + found,)
+
+
+det_op = _op("det", "... m n -> ...", np.linalg.det, _det_vjp)
+inv_op = _op("inv", "... m n -> ... m n", np.linalg.inv, _inv_vjp)
+slogdet_op = _op(
+    "slogdet",
+    "... m n -> ..., ...",
+    lambda x: tuple(np.linalg.slogdet(x)),
+    _slogdet_vjp,
+    dtype=lambda x: (x, _real(x)),
+)
+solve_op = _op("solve", "... m n, ... n k -> ... n k", np.linalg.solve, _solve_vjp)
+eigh_op = _op(
+    "eigh",
+    "... m n -> ... n, ... m n",
+    lambda x: tuple(np.linalg.eigh(x)),
+    _eigh_vjp,
+    dtype=lambda x: (_real(x), x),
+)
+eigvalsh_op = _op("eigvalsh", "... m n -> ... n", np.linalg.eigvalsh, _eigvalsh_vjp, dtype=_real)
+
+
+def _svd_rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
+    rule = Rule.parse("... m n -> ... m k, ... k, ... k n", whole="m n k", work="passes")
+    return rule, {"k": min(shape[-2:])}
+
+
+svd_op = Op("svd", _svd_rule, _svd, _svd_vjp, dtype=lambda x: (x, _real(x), x), saves_result=True)
+
+
+def det(x: Tensor) -> Tensor:
+    """Determinants of matrices ``[..., n, n]``.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    return det_op(square("det", x))
+
+
+def inv(x: Tensor) -> Tensor:
+    """Inverses of matrices ``[..., n, n]``.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    return inv_op(square("inv", x))
+
+
+def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Signs of determinants, and the logarithms of their absolute values.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    sign, logarithm = slogdet_op.results(square("slogdet", x))
+    return sign, logarithm
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    """``x`` of ``a x = b``; the columns of ``b`` may be split, each rank then solves for its own.
+
+    Args:
+        a: ``[..., n, n]``.
+        b: ``[n]``, or ``[..., n, k]``.
+
+    Raises:
+        RuleError: matrices that are not square, or shapes that do not fit.
+    """
+    a, b = alike("solve", square("solve", a), in_fractions(b))
+    if b.ndim == 1:
+        found = solve_op(a, reshape(b, (b.shape[0], 1)))
+        return reshape(found, found.shape[:-1])
+    return solve_op(a, b)
+
+
+def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns; the lower triangle is read.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    values, vectors = eigh_op.results(square("eigh", x))
+    return values, vectors
+
+
+def eigvalsh(x: Tensor) -> Tensor:
+    """The eigenvalues alone.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    return eigvalsh_op(square("eigvalsh", x))

@@ -1,0 +1,131 @@
+"""Transforms of split and whole dims against numpy's, with their gradients and what they send."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_ops_scans import given, layouts
+
+from spmdsim import Mesh, Tensor, fft, ops
+from spmdsim.core import Layout
+from spmdsim.errors import RuleError
+from spmdsim.trace import record
+from spmdsim.worlds import ShapeOnly
+
+pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
+
+REAL, COMPLEX = (
+    ("rfft", "ihfft", "rfftn", "rfft2"),
+    ("fft", "ifft", "irfft", "hfft", "fftn", "ifftn", "irfftn", "fft2", "ifft2", "irfft2"),
+)
+
+
+def numbers(shape: tuple[int, ...], kind: str, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape)
+    return x if kind in REAL else x + 1j * rng.normal(size=shape)
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("kind", [*REAL, *COMPLEX])
+def test_numpy_s_transforms(world, kind):
+    x, reference = numbers((5, 12), kind), getattr(np.fft, kind)
+    several = kind[-1] in "n2"
+    choices = (
+        [{}, {"s": (6, 9)}, {"axes": (1, 0), "norm": "ortho"}]
+        if several
+        else [{}, {"axis": 0}, {"n": 7}, {"n": 15, "norm": "ortho"}, {"axis": 0, "norm": "forward"}]
+    )
+    for layout in layouts(world.size):
+        t = given(x, layout, world)
+        for given_ in choices:
+            expected = reference(x, **{"axes": (-2, -1), **given_} if several else given_)
+            y = getattr(fft, kind)(t, **given_)
+            assert y.dtype == expected.dtype
+            np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("kind", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "irfftn"])
+def test_gradients(world, kind):
+    """Along a direction, by central differences: the transforms are linear, so these are exact but for rounding."""
+    x, along, reference = numbers((4, 6), kind), numbers((4, 6), kind, 1), getattr(np.fft, kind)
+    for given_ in ({}, {"norm": "ortho"}, *([] if kind[-1] == "n" else [{"n": 9}, {"n": 4}, {"axis": 0}])):
+        dy = numbers(reference(x, **given_).shape, "fft", 2)
+        dy = dy if np.iscomplexobj(reference(x, **given_)) else dy.real
+        wanted = (
+            dy.conj() * (reference(x + along, **given_) - reference(x - along, **given_))
+        ).real.sum() / 2
+        for layout in layouts(4):
+            t = Tensor.from_global(x, layout, world, requires_grad=True)
+            y = getattr(fft, kind)(t, **given_)
+            y.backward(given(dy, Layout.replicated(layout.mesh, 2), world))
+            assert t.grad.layout == t.layout.dual()
+            assert (t.grad.full().conj() * along).real.sum() == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int16", "complex64", "bool"])
+@pytest.mark.ranks(2)
+def test_types_are_numpy_s(world, dtype):
+    x = (np.arange(8) % 3).astype(dtype)
+    got = fft.fft(given(x, Mesh((2,), ("x",))(None), world))
+    assert got.dtype == (np.fft.fft(x).dtype if dtype != "float16" else np.complex64)
+    np.testing.assert_allclose(got.full(), np.fft.fft(x.astype("f8")), atol=1e-5)
+
+
+@pytest.mark.ranks(4, 8)
+def test_one_all_to_all_there_and_one_back_if_asked_for(world):
+    size = world.size
+    mesh, x = Mesh((size,), ("x",)), np.random.default_rng(0).normal(size=(16, 24))
+    t = given(x, mesh("x", None), world)
+    with record() as trace:
+        y = fft.fft2(t)
+    assert trace.counts() == {"all_to_all": 1} and y.layout == mesh(None, "x")
+    assert set(trace.collectives[0].planned) == {16 * 24 * 16 * (size - 1) // size**2}
+    with record() as back:
+        z = fft.ifft2(y, layout=mesh("x", None))
+    assert back.counts() == {"all_to_all": 1} and z.layout == mesh("x", None)
+    np.testing.assert_allclose(z.full(), x, atol=1e-14)
+    with record() as there_and_back:
+        fft.fft2(t, layout=t.layout)
+    assert there_and_back.counts() == {"all_to_all": 2}
+    with record() as predicted:
+        fft.fft2(given(x, mesh("x", None), ShapeOnly(size)))
+    assert predicted.collectives[0].step == trace.collectives[0].step
+    with record() as alone:
+        fft.fft(t)
+    assert alone.counts() == {}
+
+
+@pytest.mark.ranks(4)
+def test_frequencies_and_their_order(world):
+    for n in (7, 8):
+        for layout in layouts(4, 1):
+            freq = fft.fftfreq(n, 0.5, layout=layout, world=world)
+            np.testing.assert_allclose(freq.full(), np.fft.fftfreq(n, 0.5))
+            np.testing.assert_allclose(fft.fftshift(freq).full(), np.fft.fftshift(np.fft.fftfreq(n, 0.5)))
+            np.testing.assert_allclose(fft.ifftshift(fft.fftshift(freq)).full(), freq.full())
+            half = fft.rfftfreq(n, layout=layout.reduced, dtype="float32", world=world)
+            assert half.dtype == np.float32
+            np.testing.assert_array_equal(half.full(), np.fft.rfftfreq(n).astype("f4"))
+    x = np.arange(15).reshape(3, 5)
+    for layout in layouts(4):
+        np.testing.assert_array_equal(fft.fftshift(given(x, layout, world), 1).full(), np.fft.fftshift(x, 1))
+        np.testing.assert_array_equal(fft.ifftshift(given(x, layout, world)).full(), np.fft.ifftshift(x))
+    assert fft.fftfreq(4, world=world).layout.split_axes == ()
+
+
+@pytest.mark.ranks(2)
+def test_what_cannot_be_transformed(world):
+    x = given(np.ones((2, 3)), Mesh((2,), ("x",))("x", None), world)
+    with pytest.raises(RuleError, match="rfft takes real numbers, but got complex ones: use fft"):
+        fft.rfft(fft.fft(x))
+    with pytest.raises(RuleError, match="fft of 0 points along dim 1; it takes one at least"):
+        fft.fft(x, 0)
+    with pytest.raises(RuleError, match="is 'backward', 'ortho', 'forward', but got 'unit'"):
+        fft.fft(x, norm="unit")
+    with pytest.raises(RuleError, match="1 numbers of points were given for 2 dims"):
+        fft.fftn(x, (4,), (0, 1))
+    with pytest.raises(RuleError, match="dim 2 is out of range"):
+        fft.fftn(x, axes=(0, 2))
+    assert ops.sum(fft.fft(x)).shape == ()
