@@ -30,6 +30,7 @@ COMMANDS: Registry[str] = Registry(
         "simulate": "run an mpi4py script on virtual ranks and name its mistakes",
         "search": "find the best layouts for a network",
         "explore": "write a page to play with: layouts, redistributions, collectives, a search",
+        "labs": "labs that grade themselves: list them, copy them, check an answer",
         "doctor": "look at MPI, BLAS and this machine, and say what is wrong",
     },
 )

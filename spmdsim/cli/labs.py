@@ -1,0 +1,157 @@
+"""``spmdsim labs``: list the labs, copy them, grade an answer."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spmdsim.cli.arguments import Command, Subparsers, positive
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.labs import Lab, Score
+
+SUBCOMMANDS = ("list", "copy", "check")
+
+EXAMPLES = """\
+examples:
+  spmdsim labs list
+  spmdsim labs copy course                       notebooks and scripts for students
+  spmdsim labs copy --teacher teacher            guide, slides, solutions, the form for nbgrader
+  spmdsim labs check 1                           grade lab1.py or lab1.ipynb of this folder
+  spmdsim labs check 3 handed_in/ada.ipynb --json
+  spmdsim labs check 1 --task most_bytes --hint 2
+"""
+
+LIMITS = """\
+Each task runs in a process of its own with limits; a program that leaves (sys.exit(0)) or ends its process earns nothing
+for it. A program that wants to can change what it is told there: read what counts for a mark, or grade with nbgrader.
+exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the command and its subcommands."""
+    parser = subparsers.add_parser(
+        "labs", description="Labs that grade themselves: with notebooks, and on real ranks.", epilog=EXAMPLES
+    )
+    inner = parser.add_subparsers(dest="subcommand", metavar="list|copy|check", required=True)
+    Command(inner, "list", run_list, "Say which labs there are.")
+    copy = Command(
+        inner, "copy", run_copy, "Write the labs into a folder; files that are there stay as they are."
+    )
+    copy("folder", metavar="DIR", help="where to; made if it is not there")
+    copy("--teacher", action="store_true", help="guide, slides, solutions and nbgrader's form instead")
+    copy("--replace", action="store_true", help="write over files that are there")
+    check = Command(
+        inner,
+        "check",
+        run_check,
+        "Grade an answer: points, and the first mistake of each task.",
+        epilog=LIMITS,
+    )
+    check("number", type=positive, metavar="N", help="the lab")
+    check("file", nargs="?", metavar="FILE", help="the script or notebook (labN.py or labN.ipynb)")
+    check("--task", metavar="NAME", help="only this one")
+    check(
+        "--hint",
+        type=int,
+        choices=(1, 2, 3),
+        help="print hints for the first task that lacks points, up to this level",
+    )
+    check("--json")
+    from spmdsim.launch.limits import add_limits
+
+    add_limits(check.parser.add_argument)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """A line per lab."""
+    from spmdsim.cli.output import say
+    from spmdsim.labs import lab, lab_numbers
+
+    for of in map(lab, lab_numbers()):
+        tasks = ", ".join(task.name for task in of.tasks)
+        say(f"{of.number}  {of.title}  ({of.minutes} minutes, {of.points} points: {tasks})")
+    return 0
+
+
+def run_copy(args: argparse.Namespace) -> int:
+    """Write what students, or teachers, get."""
+    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.labs.forms import student_files, teacher_files
+
+    files = teacher_files() if args.teacher else student_files()
+    folder = Path(args.folder)
+    there = [name for name in files if (folder / name).exists()]
+    if there and not args.replace:
+        raise InputError(
+            f"{folder / there[0]} is there already, maybe with answers: take another folder, or --replace"
+        )
+    if is_speaker():
+        try:
+            for name, text in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    remark(f"wrote {len(files)} files into {folder}")
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Grade; 0 if all points are there."""
+    from spmdsim.cli.output import emit_json, say
+    from spmdsim.labs import lab
+    from spmdsim.labs.grading import hints, report
+
+    of = lab(args.number)
+    if args.task and args.hint:
+        say(*hints(of.task(args.task), args.hint))
+        return 0
+    scores = _scores(of, args)
+    lacking = [each for each in scores if each.points < each.most]
+    if args.json:
+        from dataclasses import asdict
+
+        points = sum(each.points for each in scores)
+        emit_json(
+            {
+                "lab": of.number,
+                "points": points,
+                "of": sum(each.most for each in scores),
+                "tasks": list(map(asdict, scores)),
+            }
+        )
+    else:
+        say(*report(of, scores))
+    if lacking and args.hint:
+        say(*hints(of.task(lacking[0].task), args.hint))
+    return int(bool(lacking))
+
+
+def _scores(of: Lab, args: argparse.Namespace) -> list[Score]:
+    from spmdsim.labs.answers import compiled, run_program
+    from spmdsim.labs.grading import score_apart
+    from spmdsim.launch.limits import MIB, Limits
+
+    path = _file(of, args.file)
+    codes = compiled(path)
+    limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
+    tasks = [of.task(args.task)] if args.task else of.tasks
+    return [score_apart(of, task, lambda: run_program(codes, path), limits, quiet=True) for task in tasks]
+
+
+def _file(of: Lab, name: str | None) -> Path:
+    """The answer: what is named, else the one that lies here."""
+    if name is not None:
+        return Path(name)
+    here = [path for path in (Path(f"lab{of.number}.py"), Path(f"lab{of.number}.ipynb")) if path.exists()]
+    if not here:
+        raise InputError(
+            f"there is no lab{of.number}.py or lab{of.number}.ipynb here: `spmdsim labs copy DIR` writes them"
+        )
+    if len(here) > 1:
+        return max(here, key=lambda path: path.stat().st_mtime)  # the one that was worked on
+    return here[0]

@@ -1,0 +1,1 @@
+"""One module per lab, with a checker for each of its tasks."""

@@ -1,0 +1,92 @@
+"""Where does my tensor live?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.labs.judging import expect, expect_equal, expect_layout, numbers, tensor
+from spmdsim.layout.pieces import Pieces
+
+GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
+
+
+def layouts(answer: Callable[..., Any]) -> Iterator[None]:
+    """Where everybody's piece lies, on two meshes; the tensors are laid out so on the ranks."""
+    given = [answer(mesh) for mesh in GRIDS]
+    for three in given:
+        expect(
+            isinstance(three, tuple | list) and len(three) == 3,
+            f"three layouts are asked for, but it gives {three!r}",
+        )
+    for number, name in enumerate(("first", "second", "third")):
+        for mesh, three in zip(GRIDS, given):
+            wanted = (mesh("tp", None), mesh("tp", "dp"), mesh(None, ("dp", "tp")))[number]
+            expect_layout(three[number], wanted, (8, 8), f"the {name} layout")
+            array = numbers(8, 8)
+            for rank, piece in zip(tensor(array, wanted).world.ranks, tensor(array, three[number]).shards):
+                held = array[tuple(slice(*ends) for ends in Pieces(wanted, (8, 8)).bounds(rank))]
+                expect((piece == held).all(), f"rank {rank} holds other elements than the {name} layout says")
+        yield
+
+
+def block(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against the elements, of which each says in which block it is."""
+    for cases in (((7, 4), (8, 4)), ((9, 4), (10, 4), (13, 5)), ((3, 5), (0, 2), (1, 1))):
+        for size, parts in cases:
+            whole = Mesh((parts,), ("x",))("x")
+            for index in range(parts):
+                start, stop = Pieces(whole, (size,)).bounds(index)[0]
+                value = answer(size, parts, index)
+                if start == stop:  # nothing lies anywhere
+                    empty = isinstance(value, tuple | list) and len(value) == 2 and value[0] == value[1]
+                    expect(empty, f"block({size}, {parts}, {index}) gives {value!r}, but it is empty")
+                else:
+                    expect_equal(value, (start, stop), f"block({size}, {parts}, {index})")
+        yield
+
+
+def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
+    yield from ((mesh("dp", None), (4, 6)), (mesh("dp", "tp"), (8, 8)), (mesh(None, ("tp", "dp")), (3, 11)))
+    yield from ((mesh(None, None), (2, 3)), (mesh("tp", None), (7, 2)))
+
+
+def owners(answer: Callable[..., Any]) -> Iterator[None]:
+    """Every element of a few tensors."""
+    for mesh in GRIDS:
+        for layout, shape in _cases(mesh):
+            pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
+            places = (
+                [(2, 5), (1, 0)]
+                if shape == (4, 6)
+                else [(i, j) for i in range(shape[0]) for j in range(shape[1])]
+            )
+            for place in places:
+                held = {
+                    rank
+                    for rank, piece in enumerate(pieces)
+                    if all(i in range(*ends) for i, ends in zip(place, piece))
+                }
+                expect_equal(answer(layout, shape, place), held, f"owners({layout}, {shape}, {place})")
+        yield
+
+
+def most_bytes(answer: Callable[..., Any]) -> Iterator[None]:
+    """Even and uneven pieces, and copies."""
+    mesh = GRIDS[0]
+    even = [(mesh("dp", None), (8, 8), 4), (mesh("dp", "tp"), (8, 8), 8), (mesh(None, None), (8, 8), 2)]
+    uneven = [
+        (mesh(None, "tp"), (5, 7), 2),
+        (mesh(("dp", "tp"), None), (11, 3), 4),
+        (mesh("tp", "dp"), (6, 5), 8),
+    ]
+    for cases in (even, uneven):
+        for layout, shape, itemsize in cases:
+            pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
+            most = max(math.prod(stop - start for start, stop in piece) for piece in pieces)
+            expect_equal(
+                answer(layout, shape, itemsize), most * itemsize, f"most_bytes({layout}, {shape}, {itemsize})"
+            )
+        yield

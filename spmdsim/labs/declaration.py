@@ -1,0 +1,230 @@
+"""What a lab is, read from its two Markdown texts.
+
+``lab1.md``, for students::
+
+    # Title
+    Minutes: 35
+    Goals:
+    - one per line
+
+    Text, and a block of Python that every program of the lab starts with.
+
+    ## function (2 points): What it is about
+    Text, and a block of Python with the function to be written. A block that starts with ``python look`` is only a
+    cell of the notebook.
+
+    ### Hints
+    1. three of them
+
+``lab1.teacher.md`` has a text for whoever teaches, ``## Slides`` and, per function, ``## function`` with the solution and
+a ``### sentence`` for each typical wrong answer: the sentence that it gets, what people think, and the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from spmdsim.errors import InputError
+from spmdsim.labs.judging import Checker
+
+COURSE = Path(__file__).parent / "course"
+LEVELS = 3
+"""How many hints each task has, the last of them nearly the answer."""
+PARTS = re.compile(r"^```python(?P<look> look)?\n(?P<code>.*?)^```\n?", re.MULTILINE | re.DOTALL)
+TASK = re.compile(r"(?P<name>\w+) \((?P<points>\d+) points?\): (?P<title>.+)")
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """An answer that is typical and wrong.
+
+    Attributes:
+        sentence: what whoever gives it is told.
+        why: what people think who give it.
+        code: the answer.
+    """
+
+    sentence: str
+    why: str
+    code: str
+
+
+@dataclass(frozen=True)
+class LabTask:
+    """One function that a student writes.
+
+    Attributes:
+        name: the function's.
+        points: how many it is worth; its checker earns them one by one.
+        title: in a few words.
+        parts: text and code as (kind, text) in the order in which they stand; kinds are ``text``, ``look`` and ``code``.
+        hints: three, each says more than the one before.
+        solution: code that earns all points.
+        wrong: typical wrong answers.
+    """
+
+    name: str
+    points: int
+    title: str
+    parts: tuple[tuple[str, str], ...]
+    hints: tuple[str, ...]
+    solution: str
+    wrong: tuple[WrongAnswer, ...]
+
+    @property
+    def starter(self) -> str:
+        """The code that is there before the student begins."""
+        return next(text for kind, text in self.parts if kind == "code")
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab: what students get, and what whoever teaches gets beside it.
+
+    Attributes:
+        number: from 1 on.
+        title: of the lab.
+        minutes: how long students take.
+        goals: what they can do afterwards.
+        parts: text and code before the first task, as in a task.
+        tasks: in order.
+        notes: for whoever teaches, Markdown.
+        slides: Markdown, one slide between two lines ``---``.
+    """
+
+    number: int
+    title: str
+    minutes: int
+    goals: tuple[str, ...]
+    parts: tuple[tuple[str, str], ...]
+    tasks: tuple[LabTask, ...]
+    notes: str
+    slides: str
+
+    @property
+    def setup(self) -> str:
+        """The code that every program of the lab starts with."""
+        return "".join(text for kind, text in self.parts if kind == "code")
+
+    @property
+    def points(self) -> int:
+        """The most that can be earned."""
+        return sum(task.points for task in self.tasks)
+
+    def task(self, name: str) -> LabTask:
+        """The task whose function is called so.
+
+        Raises:
+            InputError: there is none.
+        """
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        names = ", ".join(task.name for task in self.tasks)
+        raise InputError(f"lab {self.number} has no task {name!r}; its tasks are {names}")
+
+    def checker(self, task: LabTask) -> Checker:
+        """What judges a task."""
+        checker: Callable[..., Iterator[None]] = getattr(
+            import_module(f"spmdsim.labs.checks.lab{self.number}"), task.name
+        )
+        return checker
+
+    def program(self, answers: dict[str, str]) -> str:
+        """The lab's program with some tasks answered by code, the others as students find them."""
+        return "\n\n".join([self.setup, *(answers.get(task.name, task.starter) for task in self.tasks)])
+
+
+def lab_numbers() -> list[int]:
+    """The labs that there are.
+
+    >>> lab_numbers()[:1]
+    [1]
+    """
+    return sorted(int(path.stem.removeprefix("lab")) for path in COURSE.glob("lab?.md"))
+
+
+@cache
+def lab(number: int) -> Lab:
+    """A lab by its number.
+
+    Raises:
+        InputError: there is none.
+
+    >>> lab(1).title
+    'Where does my tensor live?'
+    """
+    if number not in lab_numbers():
+        raise InputError(f"there is no lab {number}; there are {', '.join(map(str, lab_numbers()))}")
+    text = (COURSE / f"lab{number}.md").read_text(encoding="utf-8")
+    teacher = (COURSE / f"lab{number}.teacher.md").read_text(encoding="utf-8")
+    head, sections = _sections(text, "## ")
+    notes, answers = _sections(teacher, "## ")
+    title, minutes, goals, body = _head(head)
+    tasks = tuple(_task(heading, content, answers) for heading, content in sections.items())
+    slides = answers["Slides"].strip()
+    return Lab(number, title, minutes, goals, _parts(body), tasks, notes.strip(), slides)
+
+
+def _sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
+    """What stands before the first heading of a level, and what stands below each, by heading; code is not looked at."""
+    before: list[str] = []
+    found: dict[str, list[str]] = {}
+    lines, code = before, False
+    for line in text.splitlines(keepends=True):
+        code ^= line.startswith("```")
+        if line.startswith(mark) and not code:
+            lines = found.setdefault(line.removeprefix(mark).strip(), [])
+        else:
+            lines.append(line)
+    return "".join(before), {heading: "".join(some) for heading, some in found.items()}
+
+
+def _head(text: str) -> tuple[str, int, tuple[str, ...], str]:
+    title, minutes, goals, body = re.fullmatch(
+        r"# ([^\n]+)\n+Minutes: (\d+)\nGoals:\n((?:- [^\n]+\n)+)(.*)", text, re.DOTALL
+    ).groups()  # type: ignore[union-attr]  # a lab that is written otherwise is told so by the tests
+    return title, int(minutes), tuple(line[2:] for line in goals.splitlines()), body
+
+
+def _parts(text: str) -> tuple[tuple[str, str], ...]:
+    """Text and blocks of code, in order."""
+    parts: list[tuple[str, str]] = []
+    end = 0
+    for found in PARTS.finditer(text):
+        parts.append(("text", text[end : found.start()].strip()))
+        parts.append(("look" if found["look"] else "code", found["code"]))
+        end = found.end()
+    parts.append(("text", text[end:].strip()))
+    return tuple((kind, content) for kind, content in parts if content)
+
+
+def _task(heading: str, content: str, answers: dict[str, str]) -> LabTask:
+    name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]
+    body, below = _sections(content, "### ")
+    hints = tuple(
+        " ".join(hint.split()) for hint in re.split(r"^\d\. ", below["Hints"], flags=re.MULTILINE)[1:]
+    )
+    solution, wrong = _sections(answers[name], "### ")
+    return LabTask(
+        name,
+        int(points),
+        title,
+        _parts(body),
+        hints,
+        _code(solution),
+        tuple(WrongAnswer(sentence, _text(some), _code(some)) for sentence, some in wrong.items()),
+    )
+
+
+def _code(text: str) -> str:
+    return "".join(content for kind, content in _parts(text) if kind == "code")
+
+
+def _text(text: str) -> str:
+    return " ".join(content for kind, content in _parts(text) if kind == "text")

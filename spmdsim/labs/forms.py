@@ -1,0 +1,163 @@
+"""The forms of a lab: a notebook, a script, a page of the instructor's guide, and a notebook for nbgrader."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from spmdsim.labs.answers import CHECKING
+from spmdsim.labs.declaration import COURSE, Lab, LabTask, lab, lab_numbers
+from spmdsim.labs.judging import RANKS
+
+
+def _cell(kind: str, source: str, name: str, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    code: dict[str, Any] = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    lines = source.strip("\n").splitlines(keepends=True)
+    return {"cell_type": kind, "id": name, "metadata": metadata or {}, **code, "source": lines}
+
+
+def _heading(task: LabTask) -> str:
+    return f"## {task.title}\n\n*{task.name}, {task.points} point{'s' * (task.points > 1)}*\n\n"
+
+
+def _goals(of: Lab) -> str:
+    goals = "".join(f"- {goal}\n" for goal in of.goals)
+    return f"# Lab {of.number}: {of.title}\n\n{of.minutes} minutes, {of.points} points. Afterwards you can\n\n{goals}\n"
+
+
+def notebook(of: Lab, nbgrader: bool = False) -> str:
+    """A notebook (nbformat 4) without outputs; for nbgrader with its solutions and grades in the cells' metadata."""
+    cells = list(_cells(of, nbgrader))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
+    check = f"from spmdsim.labs import Grader\n\ncheck = Grader({of.number}{', strict=True' * nbgrader})"
+    tag = {"tags": [CHECKING]}
+    yield _cell("markdown", _goals(of), "goals")
+    for number, (kind, text) in enumerate(of.parts):
+        yield _cell("markdown" if kind == "text" else "code", text, f"start-{number}")
+    yield _cell("code", check, "check", {**tag, **(_graded("check", locked=True) if nbgrader else {})})
+    for task in of.tasks:
+        heading = _heading(task)
+        for number, (kind, text) in enumerate(task.parts):
+            shown = heading + text if kind == "text" else text
+            heading = "" if kind == "text" else heading
+            metadata = {}
+            if kind == "code" and nbgrader:
+                shown += f"\n\n### BEGIN SOLUTION\n{task.solution}### END SOLUTION"
+                metadata = _graded(task.name, solution=True)
+            yield _cell("markdown" if kind == "text" else "code", shown, f"{task.name}-{number}", metadata)
+        metadata = (
+            _graded(f"check-{task.name}", points=task.points, grade=True, locked=True) if nbgrader else {}
+        )
+        yield _cell("code", f"check({task.name})", f"check-{task.name}", {**tag, **metadata})
+    if not nbgrader:
+        first = of.tasks[0].name
+        stuck = f'Stuck? `check.hint("{first}", 1)` says a little, with 2 and 3 more. The sum:'
+        yield _cell("markdown", stuck, "sum-text")
+        yield _cell("code", "check.total()", "sum", tag)
+
+
+def _graded(name: str, points: int = 0, **what: bool) -> dict[str, Any]:
+    """Metadata of a cell by nbgrader's schema 3."""
+    facts = {"grade": False, "locked": False, "solution": False, "task": False, **what}
+    worth = {"points": points} if facts["grade"] else {}
+    return {"nbgrader": {**facts, **worth, "grade_id": name, "schema_version": 3}}
+
+
+def script(of: Lab) -> str:
+    """The same as a program for one process that plays all ranks, and for real ones."""
+    name = f"lab{of.number}.py"
+    top = (
+        f'"""Lab {of.number}: {of.title}\n\n'
+        f"python {name}                                {RANKS} ranks in lock step, no MPI\n"
+        f"mpirun -n {RANKS} python {name}                    real ranks (or: spmdsim launch -n {RANKS} {name})\n"
+        f"spmdsim labs check {of.number} --task NAME --hint 1  a hint; 2 and 3 say more\n"
+        '"""'
+    )
+    pieces = [top, *_commented(of.parts)]
+    for task in of.tasks:
+        first, *rest = task.parts
+        pieces += [_comment(_heading(task) + first[1]), *_commented(tuple(rest))]
+    end = f'if __name__ == "__main__":\n    from spmdsim.labs import grade\n\n    raise SystemExit(grade({of.number}, globals()))'
+    text, wide = "", False
+    for piece in [*pieces, end]:
+        opens = piece.startswith(("def ", "if "))
+        text += "\n" * (0 if not text else 3 if opens or wide else 2) + piece.strip("\n")
+        wide = opens
+    return text + "\n"
+
+
+def _commented(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    for kind, text in parts:
+        yield text if kind == "code" else _comment(text if kind == "text" else textwrap.indent(text, "    "))
+
+
+def _comment(text: str) -> str:
+    return "\n".join(f"# {line}".rstrip() for line in text.strip("\n").splitlines())
+
+
+def guide(of: Lab) -> str:
+    """The page of the instructor's guide: goals, timing, solutions, what students get wrong and what they are told."""
+    lines = [_goals(of) + of.notes, "", "## Timing", ""]
+    each = (of.minutes - 5) / of.points
+    lines += ["| minutes | what |", "|---|---|", "| 5 | the introduction (slides below) |"]
+    lines += [f"| {each * task.points:.0f} | {task.name}: {task.title} |" for task in of.tasks]
+    for task in of.tasks:
+        lines += ["", f"## {task.name}: {task.title} ({task.points} points)", "", "```python"]
+        lines += [task.solution.strip(), "```", "", "Hints:", ""]
+        lines += [f"{number}. {hint}" for number, hint in enumerate(task.hints, 1)]
+        for wrong in task.wrong:
+            lines += ["", f"**What students get wrong.** {wrong.why}", "", "```python", wrong.code.strip()]
+            lines += ["```", "", f"They read: “{wrong.sentence}”"]
+    lines += ["", "## Slides", "", of.slides]
+    return "\n".join(lines) + "\n"
+
+
+def slides(of: Lab) -> str:
+    """The slides alone, for Marp, reveal.js or pandoc: one between two lines ``---``."""
+    return f"# Lab {of.number}: {of.title}\n\n---\n\n{of.slides}\n"
+
+
+NBGRADER = '''"""Settings of nbgrader for these labs: what students see in place of a solution."""
+
+c = get_config()  # noqa: F821
+c.CourseDirectory.course_id = "spmdsim"
+c.ClearSolutions.code_stub = {"python": "# Your lines go into the function above."}
+'''
+
+
+def student_files() -> dict[str, str]:
+    """Path -> text of what students get."""
+    files = {"README.md": (COURSE / "README.md").read_text(encoding="utf-8").replace("LABS\n", _table())}
+    for number in lab_numbers():
+        files |= {f"lab{number}.ipynb": notebook(lab(number)), f"lab{number}.py": script(lab(number))}
+    return files
+
+
+def teacher_files() -> dict[str, str]:
+    """Path -> text of what whoever teaches gets: guide, slides, solved scripts, and the form for nbgrader."""
+    files = {
+        "GUIDE.md": (COURSE / "GUIDE.md").read_text(encoding="utf-8"),
+        "nbgrader/nbgrader_config.py": NBGRADER,
+    }
+    for number in lab_numbers():
+        of = lab(number)
+        files[f"guide/lab{number}.md"] = guide(of)
+        files[f"slides/lab{number}.md"] = slides(of)
+        files[f"solutions/lab{number}.py"] = of.program({task.name: task.solution for task in of.tasks})
+        files[f"nbgrader/source/lab{number}/lab{number}.ipynb"] = notebook(of, nbgrader=True)
+    return files
+
+
+def _table() -> str:
+    rows = "".join(
+        f"| {of.number} | {of.title} | {of.minutes} | {of.points} | [notebook](lab{of.number}.ipynb), [script](lab{of.number}.py) |\n"
+        for of in map(lab, lab_numbers())
+    )
+    return f"| lab | | minutes | points | |\n|---|---|---|---|---|\n{rows}"

@@ -1,0 +1,185 @@
+"""Grading: a student's functions run in a child process with limits, and each earns points or a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spmdsim.errors import InputError
+from spmdsim.labs.declaration import Lab, LabTask, lab
+from spmdsim.labs.judging import RANKS, Mistake
+from spmdsim.launch.limits import Limits, mistake, run_limited, start_clock
+from spmdsim.launcher import is_root, launched
+from spmdsim.worlds import world
+
+Program = Callable[[], Mapping[str, Any]]
+"""Gives the student's names; it runs where the limits hold."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an answer to one task is worth.
+
+    Attributes:
+        task: its name.
+        points: what it earned.
+        most: what it could earn.
+        mistake: the first mistake, in one sentence; None if there is none.
+    """
+
+    task: str
+    points: int
+    most: int
+    mistake: str | None = None
+
+    def __str__(self) -> str:
+        mark = "ok  " if self.points == self.most else "    "
+        head = f"{mark}{self.task}: {self.points} of {self.most} points"
+        return f"{head}: {self.mistake}" if self.mistake else head
+
+
+def score(of: Lab, task: LabTask, program: Program) -> Score:
+    """Run a checker on a student's function, here and without limits; on ranks, what all of them say together."""
+    points, first = 0, None
+    try:
+        start_clock()
+        names = program()
+        function = names.get(task.name)
+        if not callable(function):
+            raise Mistake(f"there is no function {task.name} in the program")
+        for _ in of.checker(task)(function):
+            points += 1
+    except Mistake as error:
+        first = str(error)
+    except NotImplementedError:
+        first = "not written yet: write your lines where it raises NotImplementedError"
+    except (Exception, SystemExit) as error:
+        first = mistake(error)
+    if launched():
+        here = world(RANKS)
+        everywhere = here.gather_objects([(points, first)] * len(here.ranks), "the grades of a lab")
+        points, first = (
+            min(each for each, _ in everywhere),
+            next((said for _, said in everywhere if said), None),
+        )
+    if first is None and points < task.points:
+        first = f"its checker came to {points} of {task.points} points without a mistake"
+    return Score(task.name, min(points, task.points), task.points, first)
+
+
+def score_apart(of: Lab, task: LabTask, program: Program, limits: Limits, quiet: bool = False) -> Score:
+    """The same in a child process with limits: a program that ends its process, hangs or takes all memory earns nothing.
+
+    Args:
+        of: the lab.
+        task: one of its tasks.
+        program: the student's.
+        limits: what it may use.
+        quiet: what it prints is not shown.
+    """
+    of.checker(task)  # what judges is there before the program runs
+    with tempfile.TemporaryFile("w+") as box:
+
+        def body() -> int:
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if quiet else nullcontext():
+                found = score(of, task, program)
+            box.write(json.dumps(asdict(found)))
+            box.flush()
+            return 0
+
+        try:
+            run_limited(body, limits)
+        except InputError as error:
+            return Score(task.name, 0, task.points, str(error))
+        box.seek(0)
+        return Score(**json.loads(box.read()))
+
+
+def report(of: Lab, scores: Iterable[Score]) -> list[str]:
+    """What a student reads: a line per task and the sum."""
+    scores = list(scores)
+    earned, most = sum(each.points for each in scores), sum(each.most for each in scores)
+    lines = [f"lab {of.number}: {of.title}", *map(str, scores), f"{earned} of {most} points"]
+    first = next((each.task for each in scores if each.mistake), None)
+    if first is not None:
+        lines[-1] += f"; stuck? spmdsim labs check {of.number} --task {first} --hint 1"
+    return lines
+
+
+def hints(task: LabTask, level: int) -> list[str]:
+    """The hints for a task up to a level."""
+    return [f"hint {number}: {text}" for number, text in enumerate(task.hints[:level], 1)]
+
+
+def _say(lines: Iterable[str]) -> None:
+    if is_root():
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -> int:
+    """Grade a lab's functions and print what they earn: the last line of a lab's script.
+
+    Args:
+        number: the lab's.
+        names: where the functions are, such as ``globals()``.
+        limits: per task; those of ``spmdsim labs check`` if left out.
+
+    Returns:
+        0 if all points are earned, else 1.
+    """
+    of = lab(number)
+    scores = [score_apart(of, task, lambda: names, limits or Limits()) for task in of.tasks]
+    _say(report(of, scores))
+    return int(any(each.points < each.most for each in scores))
+
+
+class Grader:
+    """What a notebook grades with: called with a function, it says what that earns.
+
+    Args:
+        number: the lab's.
+        strict: raise instead of printing where points are missing, as automatic graders want it.
+
+    >>> check = Grader(1)
+    >>> def my_bytes(layout, shape, itemsize):
+    ...     return 0
+    >>> check.hint("most_bytes", 1)
+    hint 1: Only the elements that a rank holds count, not the tensor's.
+    """
+
+    def __init__(self, number: int, strict: bool = False) -> None:
+        self.lab = lab(number)
+        self.strict = strict
+        self.scores: dict[str, Score] = {}
+
+    def __call__(self, function: Callable[..., Any]) -> None:
+        """Grade one function, found by its name.
+
+        Raises:
+            InputError: the lab has no task of this name.
+            AssertionError: ``strict``, and points are missing; the sentence says why.
+        """
+        task = self.lab.task(getattr(function, "__name__", repr(function)))
+        found = score_apart(self.lab, task, lambda: {task.name: function}, Limits())
+        self.scores[task.name] = found
+        if self.strict and found.points < found.most:
+            raise AssertionError(str(found).strip())
+        _say([str(found)])
+
+    def hint(self, task: str, level: int = 1) -> None:
+        """Print the hints for a task up to a level, 1 to 3."""
+        _say(hints(self.lab.task(task), level))
+
+    def total(self) -> None:
+        """Print what all functions that were graded so far earn together."""
+        nothing = (
+            self.scores.get(task.name, Score(task.name, 0, task.points, "not graded yet"))
+            for task in self.lab.tasks
+        )
+        _say(report(self.lab, nothing))

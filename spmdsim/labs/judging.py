@@ -1,0 +1,134 @@
+"""What checkers of labs are written with.
+
+A checker is a generator that gets the student's function: each ``yield`` earns a point, and a :class:`Mistake` ends it with
+the sentence that the student reads. It judges by what the library says of layouts, traces, plans and programs, never by
+how an answer is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from spmdsim.core import Layout
+from spmdsim.layout.pieces import Pieces
+from spmdsim.tensor import Tensor
+from spmdsim.trace import Trace, record
+from spmdsim.worlds import world
+
+Checker: TypeAlias = Callable[[Callable[..., Any]], Iterator[None]]
+
+RANKS = 8
+"""Ranks of every lab."""
+
+
+class Mistake(Exception):
+    """What is wrong with an answer, in one sentence."""
+
+
+def expect(holds: object, sentence: str) -> None:
+    """Demand something.
+
+    Raises:
+        Mistake: it does not hold.
+    """
+    if not holds:
+        raise Mistake(sentence)
+
+
+def expect_equal(value: Any, wanted: Any, call: str) -> None:
+    """Demand a value of a call, written as the student would.
+
+    >>> expect_equal(3, 4, "parts(8)")
+    Traceback (most recent call last):
+    spmdsim.labs.judging.Mistake: parts(8) gives 3, but it is 4
+    """
+    try:
+        same = bool(value == wanted)
+    except (TypeError, ValueError):
+        same = False
+    expect(same, f"{call} gives {value!r}, but it is {wanted!r}")
+
+
+def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str) -> None:
+    """Demand that every rank holds what it would hold in another layout, and that as much is pending."""
+    expect(
+        isinstance(layout, Layout),
+        f"{what} is {layout!r}, but a layout, such as mesh('dp', None), is asked for",
+    )
+    expect(
+        layout.ndim == wanted.ndim,
+        f"{what} is {layout}, which has {layout.ndim} dims, but the tensor has {wanted.ndim}",
+    )
+    expect(
+        layout.mesh == wanted.mesh, f"{what} is on the mesh {layout.mesh}, but it should be on {wanted.mesh}"
+    )
+    held, right = Pieces(layout, shape), Pieces(wanted, shape)
+    for rank in wanted.mesh.rank_list:
+        mine, theirs = held.bounds(rank), right.bounds(rank)
+        expect(
+            mine == theirs,
+            f"{what} is {layout}: rank {rank} holds {box(mine)} of {shape}, but it should hold {box(theirs)}",
+        )
+    expect(
+        set(layout.partial_axes) == set(wanted.partial_axes),
+        f"{what} is {layout}, with sums pending over {_axes(layout)}, but they should be pending over {_axes(wanted)}",
+    )
+
+
+def box(bounds: tuple[tuple[int, int], ...]) -> str:
+    """Bounds as they are written in an index.
+
+    >>> box(((0, 2), (4, 8)))
+    '[0:2, 4:8]'
+    """
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
+
+
+def _axes(layout: Layout) -> str:
+    return ", ".join(layout.partial_axes) or "no axis"
+
+
+def numbers(*shape: int, seed: int = 1) -> np.ndarray:
+    """Small whole numbers, of which sums are exact in any order, as float32."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def tensor(array: np.ndarray, layout: Layout) -> Tensor:
+    """A tensor of the lab's world."""
+    return Tensor.from_global(array, layout, world(RANKS))
+
+
+def traced(call: Callable[[], Any]) -> tuple[Any, Trace]:
+    """What a call gives, and what it communicates."""
+    with record() as trace:
+        value = call()
+    return value, trace
+
+
+def expect_tensor(value: Any, wanted: np.ndarray, what: str) -> None:
+    """Demand a tensor of the lab's world with these values; they are gathered to look at them."""
+    expect(isinstance(value, Tensor), f"{what} gives {type(value).__name__}, but a Tensor is asked for")
+    expect(value.shape == wanted.shape, f"{what} has shape {value.shape}, but it should be {wanted.shape}")
+    whole = value.full()
+    wrong = np.argwhere(~np.isclose(whole, wanted, rtol=1e-4, atol=1e-4))
+    if len(wrong):
+        place = tuple(map(int, wrong[0]))
+        raise Mistake(f"{what} is {whole[place]:g} at {place}, but it should be {wanted[place]:g}")
+
+
+def expect_collectives(trace: Trace, wanted: dict[str, int], what: str) -> None:
+    """Demand which collectives run, and how often."""
+    counts = trace.counts()
+    expect(counts == wanted, f"{what} communicates by {_words(counts)}, but {_words(wanted)} would do")
+
+
+def _words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "nothing"
+
+
+def expect_bytes(nbytes: int, least: int, what: str) -> None:
+    """Demand that the busiest rank receives no more than what is needed."""
+    expect(nbytes <= least, f"{what} has the busiest rank receive {nbytes:,} bytes, but {least:,} would do")
