@@ -7,12 +7,18 @@ import gzip
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 
 import numpy as np
 import pytest
 from every_layout import every_layout
 
 from spmdsim import Mesh, Tensor, plan
+from spmdsim.auto_parallel.programs.networks import build_program
+from spmdsim.auto_parallel.search import search
 from spmdsim.cli.main import main
 from spmdsim.collectives import make_schedule
 from spmdsim.collectives.history import unroll
@@ -21,7 +27,9 @@ from spmdsim.errors import InputError
 from spmdsim.explore import Offer, page
 from spmdsim.explore.moves import sent_boxes
 from spmdsim.explore.offer import layouts_of
+from spmdsim.explore.products import W, X, product
 from spmdsim.explore.schedules import every_schedule, mistakes, schedule_facts
+from spmdsim.explore.searches import search_facts
 from spmdsim.worlds import LockStep
 
 MESHES = (Mesh((2, 3), ("dp", "tp")), Mesh((4,), ("x",)), Mesh((2, 2, 2), ("a", "b", "c")))
@@ -185,6 +193,62 @@ def test_each_mistake_is_found_where_it_is():
     assert found["ring that is off by one"][0].round == 0
     assert "twice" in str(found["ring that adds twice"][0]) and found["ring that adds twice"][0].round == 3
     assert "wait for each other" in str(found["ring that receives first"][0])
+
+
+def test_products_are_sums_of_what_ranks_multiplied():
+    whole, seen = X @ W, 0
+    for mesh in (Mesh((2, 2), ("a", "b")), Mesh((2, 4), ("a", "b")), Mesh((3,), ("x",))):
+        for key, told in product(mesh)["strategies"].items():
+            assert bool(told["pending"]) == ("k" in key.split(",")) == bool(told["rounds"])
+            for rank, box in enumerate(told["y"]):
+                x, w = (a[tuple(slice(*e) for e in told[n][rank])] for n, a in (("x", X), ("w", W)))
+                assert told["local"][rank] == (x @ w).ravel().tolist()
+                wanted = whole[tuple(slice(*e) for e in box)].ravel().tolist()
+                assert told["result"][rank] == wanted
+                assert not told["rounds"] or told["rounds"][-1]["held"][rank] == wanted
+            sent = sum(len(message[2]) for one in told["rounds"] for message in one["sent"])
+            assert 8 * sent == sum(told["received"])
+            seen += 1
+    assert seen > 25
+
+
+def test_rings_of_products_add_what_they_are_sent():
+    told = product(Mesh((4,), ("x",)))["strategies"]["k"]
+    held = [np.array(numbers) for numbers in told["local"]]
+    for one in told["rounds"]:
+        before = [numbers.copy() for numbers in held]
+        for source, target, elements, adds in one["sent"]:
+            held[target][elements] = before[source][elements] + (before[target][elements] if adds else 0)
+        assert [numbers.tolist() for numbers in held] == one["held"]
+
+
+def test_searches_know_the_best_and_what_others_cost():
+    told = search_facts(build_program("mlp", layers=1), 2)
+    result = search(build_program("mlp", layers=1), 2)
+    assert told["seconds"] == result.seconds and told["mesh"] == str(result.mesh)
+    for row in told["operators"]:
+        reasons = told["why"][row["name"]]
+        assert reasons[0]["seconds"] == pytest.approx(told["seconds"])
+        assert row["strategy"] in [one["strategy"] for one in reasons]
+        for one in reasons:
+            more = sum(sum(change[3]) for change in one["changes"])
+            assert told["seconds"] + more == pytest.approx(one["seconds"])
+    assert not search_facts(build_program("mlp", layers=6), 2)["why"]
+
+
+def test_serving_is_for_this_machine_alone():
+    arguments = ["--serve", "0", "--mesh", "x=2", "--shape", "4", "-n", "2", "--program", "tutorial"]
+    served = subprocess.Popen(
+        [sys.executable, "-m", "spmdsim", "explore", *arguments], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        address = re.search(r"http://127\.0\.0\.1:\d+", served.stderr.readline())[0]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert answer.read().startswith(b"<!DOCTYPE html>")
+    finally:
+        served.send_signal(signal.SIGINT)
+        assert served.wait(60) == 130
+        served.stderr.close()
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,25 @@ from spmdsim.errors import InputError
 from spmdsim.explore.moves import MoveTable
 from spmdsim.explore.offer import Offer
 from spmdsim.explore.placements import derivations, mesh_facts
+from spmdsim.explore.products import operands, product
 from spmdsim.explore.schedules import schedules
+from spmdsim.explore.searches import searches
 from spmdsim.layout.element_type import element_type
 
 #: The scripts, each after those that it imports from.
-SCRIPTS = ("elements", "state", "player", "picker", "tensor", "layout", "move", "schedule", "main")
+SCRIPTS = (
+    "elements",
+    "state",
+    "player",
+    "picker",
+    "tensor",
+    "layout",
+    "move",
+    "schedule",
+    "product",
+    "search",
+    "main",
+)
 
 MOST_BYTES = 1_500_000
 
@@ -77,6 +91,9 @@ def page_data(offer: Offer) -> dict[str, Any]:
         "meshes": meshes,
         "cases": cases,
         "schedules": schedules(offer),
+        "operands": operands(),
+        "products": [product(mesh) for mesh in offer.meshes],
+        "searches": searches(offer.programs, offer.ranks),
     }
 
 

@@ -37,6 +37,13 @@ export function bytes(count) {
   return `${count} B`;
 }
 
+/** Seconds for people. */
+export function time(seconds, sign = false) {
+  const size = Math.abs(seconds), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6];
+  const words = Number((seconds * scale).toPrecision(4));
+  return `${sign && words > 0 ? "+" : ""}${words} ${unit}`.replace("-", "−");
+}
+
 /** `one rank`, `3 ranks`. */
 export const many = (count, word, words = `${word}s`) => `${count} ${count === 1 ? word : words}`;
 

@@ -3,14 +3,18 @@
 import { h, show } from "./elements.js";
 import { layoutView } from "./layout.js";
 import { moveView } from "./move.js";
+import { productView } from "./product.js";
 import { listen } from "./player.js";
 import { scheduleView } from "./schedule.js";
+import { searchView } from "./search.js";
 import { address, choose, read, state, whenChanged } from "./state.js";
 
 const VIEWS = {
   layout: ["Layouts", layoutView],
   move: ["Redistribution", moveView],
   schedule: ["Collectives", scheduleView],
+  product: ["Matmul", productView],
+  search: ["Search", searchView],
 };
 
 /** The data of the page: JSON, compressed, in letters. */

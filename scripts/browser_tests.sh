@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The page of `spmdsim explore` in a headless browser: clicks, keys, dark mode, a telephone's width, and hundreds of its
+# states compared with the library. Takes Chromium or Chrome where one is on PATH, else Playwright's own.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+prepare_environment test
+cd "$ROOT"
+"$PYTHON" -c 'import playwright' 2>/dev/null ||
+    "$PYTHON" -m pip install -q --disable-pip-version-check -e "$(what_to_install browser)" ||
+    fail "installing Playwright failed; see above"
+command -v chromium chromium-browser google-chrome >/dev/null ||
+    "$PYTHON" -m playwright install chromium ||
+    fail "there is no browser: install chromium"
+exec "$PYTHON" -m pytest -q tests/test_explore_browser.py "$@"

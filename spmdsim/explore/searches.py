@@ -1,0 +1,107 @@
+"""Searches, for the page: the best strategies of a program, what they cost, and what every other one would cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.programs.networks import build_program
+from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search_report import operator_rows
+from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
+from spmdsim.auto_parallel.strategy_candidates import mesh_strategies
+from spmdsim.core import Strategy
+from spmdsim.errors import InputError
+
+#: Sizes in which the built-in programs are small enough to be read.
+SMALL: dict[str, dict[str, Any]] = {
+    "mlp": {"layers": 2},
+    "tutorial": {"configured": False},
+}
+
+#: Programs of more operators are searched, but nobody asks "why not?" of each of their strategies: that would take minutes.
+MOST_REASONED = 12
+
+RANKS = (2, 4, 8)
+KINDS = ("compute", "forward", "backward", "gradient")
+
+
+def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str, Any]]:
+    """The search of every program on 2, 4 and 8 ranks, as far as these are on offer.
+
+    Raises:
+        InputError: no program is called so.
+    """
+    chosen = [size for size in RANKS if size in ranks]
+    return [
+        search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in chosen
+    ]
+
+
+def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
+    """One search: a row per operator, the layouts of all tensors, moves, a comparison, and every "why not?"."""
+    result = search(graph, ranks)
+    reasoned = len(graph.operators) <= MOST_REASONED
+    return {
+        "program": graph.name,
+        "ranks": ranks,
+        "mesh": str(result.mesh),
+        "machine": result.settings.machine.name,
+        "optimal": result.optimal,
+        "seconds": result.seconds,
+        "nbytes": result.nbytes,
+        "peak": result.memory.peak,
+        "collectives": result.collectives,
+        "operators": operator_rows(result),
+        "moves": _moves(result),
+        "comparison": [
+            [name, one.seconds, one.nbytes, one.memory.peak] for name, one in result.comparison.items()
+        ],
+        "why": {operator.name: _reasons(result, operator) for operator in graph.operators if reasoned},
+    }
+
+
+def _moves(result: SearchResult) -> list[list[Any]]:
+    rank = result.mesh.rank_at(0)
+    return [
+        [
+            move.phase,
+            move.value.name,
+            move.src.short(),
+            move.dst.short(),
+            list(result.collectives_of(move)),
+            move.times * result.moves.plan(*move.priced).nbytes(rank),
+            seconds,
+        ]
+        for move, seconds in result.evaluation.moves
+    ]
+
+
+def _reasons(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:
+    """What the step takes with each strategy of an operator, the cheapest first."""
+    settings = result.settings
+    others = mesh_strategies(operator.bound, result.mesh, even=settings.even, nested=settings.nested)
+    rows = [_reason(result, operator, strategy) for strategy in others]
+    return sorted((row for row in rows if row is not None), key=lambda row: (row["seconds"], row["strategy"]))
+
+
+def _reason(result: SearchResult, operator: Operator, strategy: Strategy) -> dict[str, Any] | None:
+    try:
+        answer = result.why(operator.name, dict(strategy.splits))
+    except InputError:
+        return None  # no program has it: the search does not consider it, either
+    return {"strategy": str(strategy), "seconds": answer.other.seconds, "changes": _changes(answer)}
+
+
+def _changes(answer: WhyNot) -> list[list[Any]]:
+    """Operators that cost something else: name, strategy before and after, and the seconds more of each kind."""
+    rows = []
+    best, other = answer.best, answer.other
+    for operator, old, new in zip(
+        best.graph.operators, best.evaluation.operators, other.evaluation.operators
+    ):
+        before, after = (str(one.choice.strategies[operator.index]) for one in (best, other))
+        more = [getattr(new, kind) - getattr(old, kind) for kind in KINDS]
+        if before != after or any(abs(seconds) > 1e-12 * best.seconds for seconds in more):
+            rows.append([operator.name, before, after, more])
+    return rows

@@ -1,0 +1,400 @@
+"""The page in a browser: what it shows is what the library says, and clicks, keys, colours and narrow screens work."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from spmdsim import Mesh, Tensor, matmul, plan
+from spmdsim.auto_parallel.programs.networks import build_program
+from spmdsim.auto_parallel.search import search
+from spmdsim.collectives.history import unroll
+from spmdsim.draw.schedule_text import value_words
+from spmdsim.explore import Offer, page
+from spmdsim.explore.moves import sent_boxes
+from spmdsim.explore.offer import layouts_of
+from spmdsim.explore.placements import layout_key
+from spmdsim.explore.products import W, X
+from spmdsim.explore.schedules import every_schedule
+from spmdsim.worlds import LockStep
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: scripts/browser_tests.sh")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+OFFER = Offer(
+    meshes=(Mesh((2, 2), ("dp", "tp")), Mesh((2, 2, 2), ("a", "b", "c")), Mesh((3,), ("x",))),
+    shapes=((7,), (6, 5)),
+    ranks=(2, 3, 4),
+    programs=("tutorial",),
+)
+VIEWS = ("layout", "move", "schedule", "product", "search")
+#: Goes through addresses and returns what a function sees at each.
+WALK = """async ([hashes, look]) => {
+    const seen = [], see = eval(look);
+    for (const hash of hashes) {
+        location.hash = hash;
+        while (document.documentElement.dataset.shown !== hash) await new Promise((on) => setTimeout(on, 1));
+        seen.push(see());
+    }
+    return seen;
+}"""
+
+
+def slice_text(box: Any) -> str:
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
+
+
+def address(view: str, **chosen: Any) -> str:
+    return f"#{view}?" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in chosen.items())
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+class Visit:
+    """A page that is open, and what went wrong on it."""
+
+    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.tab = self.context.new_page()
+        self.trouble: list[str] = []
+        self.tab.on("console", lambda told: self.trouble.append(f"{told.type}: {told.text}"))
+        self.tab.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.tab.on(
+            "request", lambda asked: asked.url.startswith(file.as_uri()) or self.trouble.append(asked.url)
+        )
+        self.file = file
+
+    def open(self, hash_: str = "") -> Any:
+        self.tab.goto(self.file.as_uri() + hash_)
+        self.tab.wait_for_selector("h2")
+        return self.tab
+
+    def walk(self, hashes: list[str], look: str) -> list[Any]:
+        return self.tab.evaluate(WALK, [hashes, look])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(page(OFFER), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as driver:
+        if found is None and not Path(driver.chromium.executable_path).exists():
+            pytest.skip("there is no Chromium: apt install chromium, or playwright install chromium")
+        opened = driver.chromium.launch(executable_path=found, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Any, file: Path) -> Iterator[Visit]:
+    """A visitor whose page is alone, quiet and asks for nothing, to the end."""
+    guest = Visit(browser, file, reduced_motion="reduce")
+    yield guest
+    guest.context.close()
+    assert not guest.trouble
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_every_layout_shows_what_the_library_derives(visit: Visit):
+    visit.open()
+    cases = [
+        (mesh, shape, one)
+        for mesh in OFFER.meshes
+        for shape in OFFER.shapes
+        for one in layouts_of(mesh, len(shape))
+    ]
+    hashes = [
+        address("layout", mesh=m, shape=shape_text(shape), layout=layout_key(one)) for m, shape, one in cases
+    ]
+    look = """() => [
+        [...document.querySelectorAll(".device")].map((one) => [Number(one.dataset.rank), Number(one.dataset.shard)]),
+        [...document.querySelectorAll(".piece")].map((one) => [one.dataset.box, one.dataset.ranks]),
+        [...document.querySelectorAll("tr[data-rank]")].map((row) => [...row.cells].map((cell) => cell.textContent))]"""
+    seen = visit.walk(hashes, look)
+    assert len(seen) > 120
+    for (mesh, shape, layout), (devices, pieces, rows) in zip(cases, seen):
+        ranks = range(mesh.size)
+        assert devices == [[rank, layout.shard_number(rank)] for rank in ranks]
+        held: dict[str, list[str]] = {}
+        for rank in ranks:
+            held.setdefault(slice_text(layout.bounds(shape, rank)), []).append(str(rank))
+        full = {box: ",".join(some) for box, some in held.items() if all(a < b for a, b in eval_box(box))}
+        assert dict(pieces) == full
+        for rank, row in enumerate(rows):
+            axes = len(mesh.axes)
+            assert row[1 : 1 + axes] == list(map(str, mesh.coords(rank)))
+            assert row[axes + 3] == str(layout.shard_number(rank))
+            assert row[axes + 4] == ", ".join(map(str, layout.replicas(rank)))
+            assert row[axes + 5] == slice_text(layout.bounds(shape, rank))
+            assert row[axes + 7] == f"{4 * np.prod(layout.local_shape(shape, rank))} B"
+
+
+def eval_box(text: str) -> list[tuple[int, int]]:
+    return [tuple(map(int, part.split(":"))) for part in text.strip("[]").split(", ")]
+
+
+def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
+    visit.open()
+    chance, cases = random.Random(3), []
+    for mesh in OFFER.meshes:
+        for shape in OFFER.shapes:
+            pairs = [
+                (src, dst)
+                for src in layouts_of(mesh, len(shape))
+                for dst in layouts_of(mesh, len(shape), pending=False)
+            ]
+            for src, dst in chance.sample(pairs, min(40, len(pairs))):
+                planned = plan(src, dst, shape)
+                cases += [(mesh, shape, planned, k) for k in range(len(planned.steps))]
+    hashes = [
+        address(
+            "move", mesh=mesh, shape=shape_text(shape), step=k + 1,
+            **{"from": layout_key(planned.src), "to": layout_key(planned.dst)},
+        )
+        for mesh, shape, planned, k in cases
+    ]  # fmt: skip
+    look = """() => [
+        [...document.querySelectorAll(".sent")].map((one) => [Number(one.dataset.from), Number(one.dataset.to), one.dataset.box]),
+        [...document.querySelectorAll(".holds")].map((one) => [one.dataset.when, one.dataset.box]),
+        [...document.querySelectorAll(".got")].map((one) => Number(one.dataset.bytes)),
+        [...document.querySelectorAll(".bar")].map((one) => [Number(one.dataset.received), Number(one.dataset.bound)])]"""
+    seen = visit.walk(hashes, look)
+    assert len(seen) > 120
+    for (mesh, shape, planned, k), (sent, holds, got, bars) in zip(cases, seen):
+        step, ranks = planned.steps[k], range(mesh.size)
+        assert sent == [[one.sender, one.receiver, slice_text(one.box)] for one in sent_boxes(step)]
+        assert holds == [
+            [when, slice_text(layout.bounds(shape, rank))]
+            for when, layout in (("before", step.src), ("after", step.dst))
+            for rank in ranks
+        ]
+        assert got == [step.nbytes(rank, 4) for rank in ranks]
+        assert bars == [[planned.nbytes(rank), planned.lower_bound(rank)] for rank in ranks]
+
+
+def test_every_round_of_every_algorithm_shows_who_has_what(visit: Visit):
+    visit.open()
+    cases = []
+    for schedule in every_schedule(OFFER):
+        story = unroll(schedule)
+        name = f"{schedule.collective.name} {schedule.algorithm.name}"
+        cases += [
+            (name, schedule.size, story, k) for k in range(max(len(story.states), len(story.steps) + 1))
+        ]
+    cases = random.Random(5).sample(cases, 300)
+    hashes = [address("schedule", algorithm=name, n=size, step=k) for name, size, _, k in cases]
+    look = """() => [
+        [...document.querySelectorAll(".cell")].map((one) => [Number(one.dataset.rank), Number(one.dataset.chunk), one.dataset.value]),
+        [...document.querySelectorAll(".message")].map((one) => [Number(one.dataset.from), Number(one.dataset.to), one.dataset.chunks, one.dataset.reduces]),
+        [...document.querySelectorAll(".finding")].map((one) => one.textContent)]"""
+    seen = visit.walk(hashes, look)
+    assert len(seen) == 300
+    for (name, size, story, k), (cells, messages, findings) in zip(cases, seen):
+        wanted = []
+        for rank in range(size) if story.states else ():
+            held = story.states[k].holds[rank]
+            wanted += [[rank, c, value_words(story, held[c]) if c in held else ""] for c in story.cells]
+        assert cells == wanted, (name, size, k)
+        step = story.steps[k - 1] if k else ()
+        assert messages == [
+            [m.source, m.target, ",".join(map(str, m.chunks)), str(int(m.reduces))] for m in step
+        ]
+        assert bool(findings) == bool(story.findings), (name, size)
+
+
+def test_products_show_the_numbers_that_ranks_compute(visit: Visit):
+    visit.open()
+    mesh, world = OFFER.meshes[1], LockStep(8)
+    picks = ["m,k,n", "k,k,-", "k,k,k", "n,k,m", "-,-,-", "m,m,n", "k,n,k"]
+    look = """() => [document.querySelectorAll(".local").length,
+        [...document.querySelectorAll(".local")].map((one) => one.dataset.values.split(",").map(Number)),
+        Number(document.getElementById("player-slider").max)]"""
+    for pick in picks:
+        axes = {f: tuple(a for a, one in zip(mesh.axes, pick.split(",")) if one == f) for f in "mkn"}
+        x = Tensor.from_global(X, mesh(axes["m"], axes["k"]), world)
+        y = matmul(x, Tensor.from_global(W, mesh(axes["k"], axes["n"]), world))
+        assert bool(y.layout.partial) == ("k" in pick)
+        first, last = visit.walk(
+            [address("product", mesh=mesh, strategy=pick, step=step) for step in (2, 99)], look
+        )
+        assert first[:2] == [8, [np.ravel(shard).tolist() for shard in y.shards]]
+        assert last[1] == [np.ravel(shard).tolist() for shard in y.to(y.layout.reduced).shards]
+        assert first[2] == 2 + 2 * (mesh.axis_size(*axes["k"]) - 1)
+
+
+def test_searches_show_what_was_found_and_why(visit: Visit):
+    visit.open()
+    result = search(build_program("tutorial", configured=False), 4)
+    looks = """() => [
+        [...document.querySelectorAll("tr[data-operator]")].map((row) => [row.dataset.operator, row.dataset.strategy, Number(row.dataset.seconds)]),
+        [...document.querySelectorAll(".reason")].map((row) => [row.dataset.strategy, Number(row.dataset.seconds)])]"""
+    operator = result.graph.operators[0]
+    ((rows, reasons),) = visit.walk([address("search", n=4, operator=operator.name)], looks)
+    assert [row[:2] for row in rows] == [
+        [o.name, str(result.strategy(o.name))] for o in result.graph.operators
+    ]
+    assert [row[2] for row in rows] == pytest.approx([o.seconds for o in result.evaluation.operators])
+    assert reasons[0][1] == pytest.approx(result.seconds) and len(reasons) > 5
+    assert [seconds for _, seconds in reasons] == sorted(seconds for _, seconds in reasons)
+    for text, seconds in reasons[1:3]:
+        splits = {f: tuple(axes.split(".")) for f, axes in (word.rsplit(":", 1) for word in text.split())}
+        assert seconds == pytest.approx(result.why(operator.name, splits).other.seconds)
+
+
+# -- how it is used ---------------------------------------------------------------------------------------------------
+
+
+def test_clicking_chooses_and_the_address_keeps_it(visit: Visit):
+    tab = visit.open(address("layout", mesh="dp=2 tp=2", shape="6x5"))
+    tab.click("#layout-dp-1")
+    tab.click("#layout-tp-copies")
+    assert tab.locator("#layout-picker").get_attribute("data-key") == ";dp"
+    tab.click("#layout-tp-1")
+    tab.click("#layout-order-1")
+    assert tab.locator("#layout-picker").get_attribute("data-key") == ";tp,dp"
+    tab.click(".device[data-rank='3']")
+    assert "rank 3" in tab.locator(".sentence").inner_text()
+    kept = tab.url
+    assert "layout=%3Btp%2Cdp" in kept and "rank=3" in kept
+    tab.reload()
+    tab.wait_for_selector("h2")
+    assert tab.url == kept and tab.locator("#layout-picker").get_attribute("data-key") == ";tp,dp"
+    tab.click("#tab-move")
+    assert tab.locator("h2").inner_text().startswith("How does it get")
+    tab.go_back()
+    assert tab.locator("h2").inner_text().startswith("Where does")
+
+
+def test_keys_step_play_and_change_the_view(visit: Visit):
+    tab = visit.open(address("schedule", algorithm="all_reduce ring", n=4))
+    at = lambda: int(tab.locator("#player-slider").input_value())  # noqa: E731
+    for key, wanted in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 6), ("Home", 0)):
+        tab.keyboard.press(key)
+        assert at() == wanted
+    tab.keyboard.press(" ")
+    assert "Pause" in tab.locator("#player-play").inner_text() and at() == 1
+    tab.wait_for_function("() => Number(document.getElementById('player-slider').value) >= 2")
+    tab.keyboard.press(" ")
+    assert "Play" in tab.locator("#player-play").inner_text()
+    for number, view in enumerate(VIEWS, 1):
+        tab.keyboard.press(str(number))
+        assert tab.locator(f"#tab-{view}").get_attribute("aria-current") == "page"
+    tab.keyboard.press("1")
+    tab.locator("#layout-dp-0").focus()
+    tab.keyboard.press("ArrowRight")
+    focused = "() => [document.activeElement.id, document.activeElement.checked]"
+    assert tab.evaluate(focused) == ["layout-dp-copies", True]
+
+
+def test_everything_can_be_reached_by_tab_and_has_a_name(visit: Visit):
+    tab = visit.open()
+    for view in VIEWS:
+        tab.evaluate(WALK, [[f"#{view}"], "() => 0"])
+        reached = set()
+        tab.evaluate("() => document.activeElement.blur()")
+        for _ in range(60):
+            tab.keyboard.press("Tab")
+            reached.add(tab.evaluate("() => document.activeElement.id || document.activeElement.tagName"))
+        assert {"skip", "theme", f"tab-{view}", "player-play", "player-slider"} <= reached, view
+        nameless = tab.evaluate(
+            """() => [...document.querySelectorAll("button, select, input, svg[role=img], [role=region]")].filter((one) =>
+                !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.length)).map((one) => one.outerHTML.slice(0, 90))"""
+        )
+        assert not nameless
+        twice = "() => { const ids = [...document.querySelectorAll('[id]')].map((one) => one.id); return ids.filter((id, k) => ids.indexOf(id) !== k); }"
+        assert not tab.evaluate(twice)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_nothing_is_cut_off_or_hard_to_read(browser: Any, file: Path, scheme: str, width: int):
+    guest = Visit(browser, file, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    guest.open()
+    for view in VIEWS:
+        ((wide, ground, ink),) = guest.walk(
+            [f"#{view}"],
+            """() => [document.documentElement.scrollWidth, ...[getComputedStyle(document.documentElement).backgroundColor,
+                getComputedStyle(document.querySelector(".sentence")).color].map((tone) => tone.match(/\\d+/g).map(Number))]""",
+        )
+        assert wide <= width, view
+        lighter, darker = sorted((luminance(ground), luminance(ink)), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) > 4.5
+        assert (luminance(ground) < 0.1) == (scheme == "dark")
+    guest.tab.click("#theme")
+    assert guest.tab.evaluate("() => document.documentElement.dataset.theme") == "light"
+    guest.context.close()
+    assert not guest.trouble
+
+
+def luminance(tone: list[int]) -> float:
+    """Relative luminance, as contrast is defined for the web."""
+    parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in tone[:3]]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def test_things_move_only_for_those_who_like_it(browser: Any, file: Path):
+    for wish, moving in (("no-preference", True), ("reduce", False)):
+        guest = Visit(browser, file, reduced_motion=wish)
+        tab = guest.open(address("schedule", algorithm="all_reduce ring", n=4, step=1))
+        assert bool(tab.locator("animateMotion").count()) == moving
+        guest.context.close()
+        assert not guest.trouble
+
+
+def test_a_wrong_schedule_shows_where_it_fails(visit: Visit):
+    tab = visit.open(address("schedule", algorithm="all_reduce ring that adds twice", n=4))
+    tab.click("#fails-4")
+    assert int(tab.locator("#player-slider").input_value()) == 4
+    assert (
+        "rank 0 adds rank 0 twice to chunk 0"
+        in tab.locator("[aria-label=Rounds] .finding").first.inner_text()
+    )
+
+
+def test_an_address_of_nonsense_shows_something_right(visit: Visit):
+    visit.open("#nowhere?mesh=7&layout=%3B%3B%3B&step=-4&rank=x")
+    assert visit.tab.locator("h2").inner_text().startswith("Where does")
+    for view in VIEWS:
+        visit.walk(
+            [
+                address(
+                    view,
+                    mesh="?",
+                    shape="0",
+                    layout="q",
+                    step="1e9",
+                    rank=99,
+                    n="-1",
+                    strategy="z",
+                    operator="?",
+                )
+            ],
+            "() => 0",
+        )
