@@ -117,7 +117,7 @@ def _scripts() -> str:
 def _module(text: str) -> str:
     r"""One module without imports and exports.
 
-    >>> print(_module("import { b } from './b.js';\\nexport const a = b;\\n"))
+    >>> print(_module("import { b } from './b.js';\nexport const a = b;\n"))
     const { a } = (() => {
     const a = b;
     return { a };

@@ -90,8 +90,8 @@ def _facts(story: History) -> list[list[str]]:
 def mistakes() -> list[Algorithm]:
     """Rings with one typical mistake each: the page shows where they fail.
 
-    >>> [str(unroll(make_schedule(one, 4)).findings[0])[:24] for one in mistakes()][0]
-    'round 3: rank 0 sends ch'
+    >>> [str(unroll(make_schedule(one, 4)).findings[0]) for one in mistakes()][2]
+    'round 3: rank 0 adds rank 0 twice to chunk 0'
     """
     return [
         from_function(function, collective, name=name, about=about, chunks="n")
