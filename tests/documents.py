@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 _MARK = re.compile(rf"~({_NUMBER})|(?<!\w)<({_NUMBER})|({_NUMBER})…(?![\w.])")
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*|\{\w+\})(?: [^\n]*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT_OUT = "..."
 
 
@@ -27,7 +27,7 @@ class Block:
     """One fenced block of a document.
 
     Attributes:
-        language: what stands behind the fence.
+        language: what stands behind the fence, a directive of the manual in braces.
         line: where its first line stands in the file.
         text: what is in it.
     """

@@ -24,6 +24,7 @@ DOCUMENTS = [
     ROOT / "ARCHITECTURE.md",
     *sorted((ROOT / "examples").glob("*/README.md")),
     ROOT / "spmdsim" / "documents" / "primer.md",
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "words"),
 ]
 ALL = [(path, block) for path in DOCUMENTS for block in blocks(path.read_text(encoding="utf-8"))]
 COMMANDS = [(path, block, *one) for path, block in ALL for one in block.commands]
@@ -95,7 +96,8 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def home(path: Path) -> Path:
     """Where the commands of a document are typed."""
-    return ROOT if path.parent == ROOT or "buggy" in path.parent.name else path.parent
+    elsewhere = path.parent.name == "collective_exercise"
+    return path.parent if elsewhere else ROOT
 
 
 @pytest.mark.parametrize(("path", "block", "command", "wanted"), COMMANDS, ids=label)
@@ -191,7 +193,11 @@ def test_an_algorithm_is_added_as_the_document_says(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("path", "block"), [case for case in ALL if ">>> " in case[1].text], ids=label)
+# Sessions of the manual are run as doctests, with the rest of their page: test_manual.py.
+SESSIONS = [case for case in ALL if ">>> " in case[1].text and case[1].language != "pycon"]
+
+
+@pytest.mark.parametrize(("path", "block"), SESSIONS, ids=label)
 def test_a_session_answers_what_stands_there(path: Path, block: Block) -> None:
     told: list[str] = []
     lines = block.text.splitlines()
@@ -208,7 +214,11 @@ def test_a_session_answers_what_stands_there(path: Path, block: Block) -> None:
 def test_every_block_is_of_a_kind_that_is_run() -> None:
     for path, block in ALL:
         known = (
-            block.commands or block.language in ("python", "sh") or ">>> " in block.text or "->" in block.text
+            block.commands
+            or block.language in ("python", "pycon", "sh")
+            or block.language.startswith("{")  # the manual's
+            or ">>> " in block.text
+            or "->" in block.text
         )
         assert known, f"{name(path)}, line {block.line}: a block that no test runs"
 

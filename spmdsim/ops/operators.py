@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.core.operator import Op
@@ -50,7 +51,7 @@ class OperatorFunction(Generic[P, R]):
         self.__module__ = "spmdsim.ops"
         if self._others:
             note = ", ".join(f"``{other}=`` is ``{first}=``" for other, first in self._others.items())
-            self.__doc__ = f"{function.__doc__ or ''}\n\n{note}\n"
+            self.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\n{note}\n"
 
     def __call__(self, *args: P.args, **given: P.kwargs) -> R:
         """Compute."""

@@ -1,0 +1,113 @@
+"""A page per public module: every public name, from its docstring."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from textwrap import shorten
+from types import ModuleType
+
+import spmdsim
+from building.rst import directive, escaped, page, title
+
+#: Rooms whose public names are for those who build on the inside of this package or of another's words.
+INSIDE = ("imitations", "dialects", "explore", "launch", "cli")
+
+#: Public modules inside of rooms.
+MODULES = (
+    "spmdsim.errors",
+    "spmdsim.tensor.checkpoint",
+    "spmdsim.auto_parallel.search",
+    "spmdsim.collectives.algorithms",
+)
+
+
+def modules() -> list[str]:
+    """The public modules: the package, its rooms that say what is public, and some single ones."""
+    root = Path(spmdsim.__file__).parent
+    rooms = [
+        path.parent.name for path in sorted(root.glob("*/__init__.py")) if path.parent.name not in INSIDE
+    ]
+    public = [f"spmdsim.{room}" for room in rooms if hasattr(import_module(f"spmdsim.{room}"), "__all__")]
+    return ["spmdsim", *public, *(name for name in MODULES if _own(import_module(name)))]
+
+
+def names(module: str) -> list[str]:
+    """The public names of a module."""
+    there = import_module(module)
+    told = getattr(there, "__all__", None)
+    return sorted(_own(there) if told is None else told)
+
+
+def _own(module: ModuleType) -> list[str]:
+    """Classes and functions that are declared in a module."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    ]
+
+
+def pages() -> dict[str, str]:
+    """Path below the folder of the reference -> text."""
+    homes: dict[int, str] = {}  # what is public in two modules is described in the first
+    made = {module: _page(module, homes) for module in modules()}
+    rows = [f"* - :doc:`{module} <{module}>`\n  - {_first(import_module(module))}" for module in modules()]
+    made["index"] = page(
+        title("Reference"),
+        "Every public name with its shapes, units, errors and an example, from its docstring.",
+        directive("list-table", "", "\n".join(rows), widths="30 70"),
+        directive("toctree", "", "\n".join(modules()), hidden=""),
+    )
+    return made
+
+
+def _page(module: str, homes: dict[int, str]) -> str:
+    there = import_module(module)
+    values = {name: getattr(there, name) for name in names(module)}
+    entries, rows = [], []
+    for name, value in values.items():
+        full = f"{module}.{name}"
+        at = homes.setdefault(id(value), full) if _has_entry(value) else full
+        rows.append(f"* - :py:obj:`{name} <{at}>`\n  - {_first(value) if _has_entry(value) else ''}")
+        if at == full:
+            entries.append(_entry(full, value))
+    return page(
+        title(module),
+        directive("automodule", module, no_members=""),
+        directive("list-table", "", "\n".join(rows), widths="30 70"),
+        *entries,
+    )
+
+
+def _has_entry(value: object) -> bool:
+    """Whether a value has a docstring of its own, and is not a number, a text, a table or a type alias."""
+    return (inspect.isclass(value) or callable(value)) and not hasattr(value, "__origin__")
+
+
+def _entry(full: str, value: object) -> str:
+    if inspect.isclass(value):
+        kind = "autoexception" if issubclass(value, BaseException) else "autoclass"
+        options = {"members": "", "show_inheritance": ""}
+        if inherited := list(_foreign(value)):
+            options["inherited_members"] = ", ".join(inherited)
+        return directive(kind, full, **options)
+    if _has_entry(value):
+        return directive("autofunction", full)
+    return directive("py:data", full, directive("code-block", "text", shorten(repr(value), 400)), module="")
+
+
+def _foreign(kind: type) -> Iterator[str]:
+    """The classes from elsewhere whose members are not described."""
+    if any(base.__module__.startswith("spmdsim") for base in kind.__mro__[1:]):
+        yield from (base.__name__ for base in kind.__mro__ if not base.__module__.startswith("spmdsim"))
+
+
+def _first(value: object) -> str:
+    """The first sentence of a docstring."""
+    text = (inspect.getdoc(value) or "").partition("\n\n")[0]
+    return " ".join(text.split()) or escaped(repr(value))

@@ -1,0 +1,66 @@
+"""How the manual is built: scripts/docs.sh."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests")]
+
+from building import commands, pictures, reference  # noqa: E402
+
+from spmdsim import __version__  # noqa: E402
+
+project = "spmdsim"
+author = "The spmdsim authors"
+project_copyright = "The spmdsim authors"
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["building"]
+nitpicky = False
+smartquotes = False
+default_role = "code"
+highlight_language = "none"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 90
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+html_theme = "furo"
+html_title = f"spmdsim {release}"
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_last_updated_fmt = None
+html_static_path = ["static"]
+html_css_files = ["manual.css"]
+
+GENERATED = HERE / "generated"
+
+
+def write_pages(app: object) -> None:
+    """Write what is generated, where it changed, and remove what is left of earlier."""
+    texts = {
+        GENERATED / folder / f"{name}.rst": text
+        for folder, pages in (("commands", commands.pages()), ("reference", reference.pages()))
+        for name, text in pages.items()
+    }
+    for path in set(GENERATED.glob("*/*.rst")) - set(texts):
+        path.unlink()
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def setup(app) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_pages)
+    app.connect("source-read", pictures.draw)

@@ -1,0 +1,124 @@
+"""The manual in docs/: its pages run, and those that are generated have every command, option and public name."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from documents import blocks
+
+from spmdsim.cli.main import COMMANDS, main
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.parent.name != "words"]
+sys.path.append(str(DOCS))
+
+from building import commands, pictures, reference  # noqa: E402
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_a_page_runs_as_a_program_and_its_pictures_are_drawn(path: Path) -> None:
+    """Blocks of commands: test_documents.py."""
+    for block, value in pictures.run(path.read_text(encoding="utf-8")):
+        if block.language == "{picture}":
+            assert re.match("<(svg|pre|div|figure)", pictures.markup(value)), f"line {block.line}"
+
+
+def test_a_wrong_answer_in_a_page_is_seen() -> None:
+    page = "```python\nx = 2\n```\n\n```pycon\n>>> x + 1\n{}\n```\n"
+    pictures.run(page.format(3))
+    with pytest.raises(AssertionError, match="Got:\n    3"):
+        pictures.run(page.format(4))
+
+
+def test_a_picture_replaces_its_block_and_the_code_stays() -> None:
+    page = [
+        "# A page\n\n```{picture} Two ranks.\nfrom spmdsim import Mesh\nMesh((2,), ('x',))\n```\n\nAnd more.\n"
+    ]
+    pictures.draw(None, "page", page)
+    assert (
+        "```python\nfrom spmdsim import Mesh" in page[0] and "<figcaption>Two ranks.</figcaption>" in page[0]
+    )
+    assert "{picture}" not in page[0] and page[0].endswith("And more.\n")
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def helped(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    return capsys.readouterr().out
+
+
+def every_command(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Words of each command and subcommand, with its help: what users can type, as they would find it."""
+    told = {name: helped([name], capsys) for name in COMMANDS}
+    for name, text in list(told.items()):
+        inner = re.search(r"SUBCOMMAND\n((?:    \S.*\n(?:     +.*\n)*)+)", text)
+        for word in re.findall(r"^    (\w+)", inner[1], re.MULTILINE) if inner else ():
+            told[f"{name}-{word}"] = helped([name, word], capsys)
+    return told
+
+
+def test_every_command_has_a_page_with_every_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    pages, told = commands.pages(), every_command(capsys)
+    assert set(pages) - {"index"} == set(told) and len(told) > len(COMMANDS) + 8
+    for name, text in told.items():
+        options = set(re.findall(r"^  (?:-\w(?: \S+)?, )?(--[\w-]+)", text, re.MULTILINE))
+        entries = "\n".join(re.findall(r"^\.\. option:: (.*)$", pages[name], re.MULTILINE))
+        assert "--help" in options and not (missing := [one for one in options if one not in entries]), (
+            name,
+            missing,
+        )
+        usage = re.sub(r"\s+", " ", text.partition("\n\n")[0].removeprefix("usage: "))
+        assert usage in re.sub(r"\s+", " ", pages[name])
+
+
+# ---------------------------------------------------------------------- reference
+
+
+def test_every_public_name_has_an_entry() -> None:
+    pages = reference.pages()
+    entries = set(re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", "\n".join(pages.values()), re.MULTILINE))
+    seen = 0
+    for path in sorted((DOCS.parent / "spmdsim").glob("*/__init__.py")):
+        module = f"spmdsim.{path.parent.name}"
+        names = getattr(import_module(module), "__all__", ())
+        if path.parent.name in reference.INSIDE or not names:
+            continue
+        for name in names:
+            seen += 1
+            linked = re.search(rf":py:obj:`{name} <([\w.]+)>`", pages[module])
+            assert linked and linked[1] in entries, f"{module}.{name}"
+            home, _, last = linked[1].rpartition(".")
+            assert getattr(import_module(home), last) is getattr(import_module(module), name)
+    assert seen > 200
+
+
+def test_every_error_has_an_entry() -> None:
+    from spmdsim import errors
+
+    kinds = [
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
+    text = reference.pages()["spmdsim.errors"]
+    linked = re.findall(r":py:obj:`(\w+) <spmdsim\.", text)
+    assert len(kinds) > 5 and set(kinds) <= set(linked)
+
+
+# ---------------------------------------------------------------------- the text
+
+
+def test_pages_name_no_machine() -> None:
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"https?://|(?<![\w.])/(?:home|root|tmp|usr|opt|work)/", text), path.name
+        assert all(block.text.strip() for block in blocks(text))
