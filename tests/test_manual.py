@@ -59,8 +59,10 @@ def every_command(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """Words of each command and subcommand, with its help: what users can type, as they would find it."""
     told = {name: helped([name], capsys) for name in COMMANDS}
     for name, text in list(told.items()):
-        inner = re.search(r"SUBCOMMAND\n((?:    \S.*\n(?:     +.*\n)*)+)", text)
-        for word in re.findall(r"^    (\w+)", inner[1], re.MULTILINE) if inner else ():
+        inner = re.search(r"^  [A-Z]+\n((?:    \S.*\n(?:     +.*\n)*)+)", text, re.MULTILINE)
+        listed = re.findall(r"^    (\w+)", inner[1], re.MULTILINE) if inner else []
+        choice = re.search(r"^  (\w+(?:\|\w+)+)$", text, re.MULTILINE)
+        for word in listed + (choice[1].split("|") if choice else []):
             told[f"{name}-{word}"] = helped([name, word], capsys)
     return told
 
