@@ -38,7 +38,7 @@ def names(module: str) -> list[str]:
     """The public names of a module."""
     there = import_module(module)
     told = getattr(there, "__all__", None)
-    return sorted(_own(there) if told is None else told)
+    return sorted(_own(there) if told is None else (name for name in told if hasattr(there, name)))
 
 
 def _own(module: ModuleType) -> list[str]:
@@ -85,12 +85,13 @@ def _page(module: str, homes: dict[int, str]) -> str:
 
 
 def _has_entry(value: object) -> bool:
-    """Whether a value has a docstring of its own, and is not a number, a text, a table or a type alias."""
-    return (inspect.isclass(value) or callable(value)) and not hasattr(value, "__origin__")
+    """Whether a value has a docstring of this package: it is no number, text, table, alias or type of numpy's."""
+    described = (inspect.isclass(value) or callable(value)) and not hasattr(value, "__origin__")
+    return described and str(getattr(value, "__module__", "")).startswith("spmdsim")
 
 
 def _entry(full: str, value: object) -> str:
-    if inspect.isclass(value):
+    if _has_entry(value) and inspect.isclass(value):
         kind = "autoexception" if issubclass(value, BaseException) else "autoclass"
         options = {"members": "", "show_inheritance": ""}
         if inherited := list(_foreign(value)):
