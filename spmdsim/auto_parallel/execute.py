@@ -11,7 +11,7 @@ from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.record_program import record_call
 from spmdsim.auto_parallel.search import search
-from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.core import Layout
 from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.errors import InputError, unknown
@@ -20,6 +20,7 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import Watcher, watching
 
 if TYPE_CHECKING:
+    from spmdsim.auto_parallel.programs.graph import Graph
     from spmdsim.trace import Trace
     from spmdsim.worlds.base import World
 
@@ -153,7 +154,12 @@ class Parallelised:
         function: a function of tensors, such as a network's forward pass.
         method: the search, as in :func:`spmdsim.auto_parallel.search.search`.
         settings: its assumptions.
+
+    Attributes:
+        load: a file of strategies that take the place of a search, if there is one.
     """
+
+    load: str = ""
 
     def __init__(
         self, function: Callable[..., Any], method: str = "auto", settings: Settings | None = None
@@ -172,8 +178,16 @@ class Parallelised:
             with watching(Applied(earlier)):
                 return self.function(*arguments)
         result, graph, ranks = record_call(self.function, *arguments)
-        self._found[_key(arguments)] = search(graph, ranks, method=self.method, settings=self.settings)
+        self._found[_key(arguments)] = self._answer(graph, ranks)
         return result
+
+    def _answer(self, graph: Graph, ranks: int) -> SearchResult:
+        if not self.load:
+            return search(graph, ranks, method=self.method, settings=self.settings)
+        choice = load_choice(self.load, graph)
+        if choice.mesh.size != ranks:
+            raise InputError(f"{self.load} is of {choice.mesh.size} ranks, but {ranks} are running")
+        return SearchResult(choice, self.settings or Settings(), f"file {self.load}")
 
 
 def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:

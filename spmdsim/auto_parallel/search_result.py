@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -280,8 +281,8 @@ def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
 
 
 def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
-    names = [entry["operator"] for entry in data["strategies"]]
-    if names != [o.name for o in graph.operators] or len(data["layouts"]) != len(graph.values):
+    names = [_unnumbered(entry["operator"]) for entry in data["strategies"]]
+    if names != [_unnumbered(o.name) for o in graph.operators] or len(data["layouts"]) != len(graph.values):
         raise InputError(
             f"{path} holds strategies of {data['program']!r}, whose operators are not those of {graph.name}"
         )
@@ -299,6 +300,11 @@ def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyCho
         Layout(_mesh(e["mesh"]), [tuple(d) for d in e["dims"]], e["partial"]) for e in data["layouts"]
     )
     return StrategyChoice(graph, _mesh(data["mesh"]), strategies, layouts)
+
+
+def _unnumbered(name: str) -> str:
+    """An operator's name without numbers: parameters may be numbered anew."""
+    return re.sub(r"\d+", "", name)
 
 
 def _mesh(entry: dict[str, Any]) -> Mesh:

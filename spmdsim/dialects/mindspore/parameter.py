@@ -12,6 +12,7 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.mindspore.gathering import gathered
 from spmdsim.dialects.mindspore.runtime import held
 from spmdsim.dialects.mindspore.settings import parallel
 from spmdsim.dialects.session import current_world
@@ -192,10 +193,16 @@ class Parameter(CoreParameter):
             if settings is not None and settings.sharing is not None and self.parallel_optimizer:
                 self.layout = settings.sharing.stored(self.used, self.shape, self.dtype.itemsize)
             self._placed = True
+            self._level = 2 if settings is None or settings.sharing is None else settings.sharing.level
             self.materialise(current_world(), self._seed)
-            held(self.value)
+            self.tensor = held(self.value)
         self.value.requires_grad = self.requires_grad and has_gradient(self.value.dtype)
-        return self.value if self.layout is self.used else held(self.value.to(self.used))
+        return self.value if self.layout is self.used else gathered(self.value, self.used, self._level)
+
+    def assign(self, tensor: Tensor) -> None:
+        """Take new values, in the parameter's layout; no gradient is kept."""
+        super().assign(tensor)
+        self.tensor = held(self.value)
 
     def as_operand(self, like: Tensor) -> Tensor:
         """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""

@@ -14,8 +14,9 @@ from spmdsim.core.operator import ShardedOp
 from spmdsim.dialects.host import host, whole
 from spmdsim.dialects.mindspore.arguments import arguments
 from spmdsim.dialects.mindspore.errors import ShardError
+from spmdsim.dialects.mindspore.gathering import finished
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.runtime import held
+from spmdsim.dialects.mindspore.runtime import Counted
 from spmdsim.dialects.mindspore.table import TABLE, Row, no_params, our_operator
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
@@ -117,11 +118,11 @@ class Primitive:
         rules.check_result(self.row, bound, sharding, strategy)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
         if sharding is None and watchers:  # a search must not take data parallel for configured
-            return _counted(self.op(*tensors, **params))
+            return finished(tensors, self.op(*tensors, **params))
         if sharding is None or self.row.of_result:
             sharding = self.op.shard(strategy)
         try:
-            return _counted(sharding(*tensors, **params))
+            return finished(tensors, sharding(*tensors, **params))
         except RuleError as error:  # an out_strategy that the result cannot have
             raise ShardError(error.message, **error.facts) from None
 
@@ -147,7 +148,8 @@ class Primitive:
             attrs=attrs,
         )
         tensors = [place(x, layout) for x, layout in zip(given, found.inputs)]
-        return self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.row.params(shapes, attrs))
+        result = self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.row.params(shapes, attrs))
+        return finished(tensors, result)
 
     def laid_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
         """The operands where the strategy wants them."""
@@ -217,13 +219,6 @@ def function(row: Row, written: str, strategies: tuple[Any, Any] = (None, None))
     return call
 
 
-def _counted(result: Any) -> Any:
-    """What a rank holds of it from now on, counted."""
-    for tensor in result if isinstance(result, tuple) else (result,):
-        held(tensor)
-    return result
-
-
 def shape_of(operand: Any) -> Shape:
     """Global shape of a tensor, a parameter, an array or a number."""
     return tuple(operand.shape if hasattr(operand, "shape") else np.shape(operand))
@@ -236,7 +231,7 @@ def place(operand: Any, layout: Layout) -> Tensor:
     if isinstance(operand, Parameter):
         return operand.place(layout)
     world = current_world()
-    return Tensor.from_global(whole(operand, world), layout, world)
+    return Counted.from_global(whole(operand, world), layout, world)
 
 
 def to_tensor(operand: Any) -> Tensor:

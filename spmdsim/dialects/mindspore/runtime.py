@@ -1,26 +1,33 @@
 """``mindspore.runtime``: how much memory a rank may take.
 
 What a rank holds is counted in the largest piece that any rank has, so that all ranks say the same: values of parameters, the
-inputs of networks, results of operators, and gradients, as long as anything refers to them.
+inputs of networks, results of operators, all gradients and the state of optimisers, as long as anything refers to them. An
+optimiser's new values take the places of the old ones.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 from weakref import finalize
+
+import numpy as np
 
 from spmdsim.dialects.missing import refusal
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
+from spmdsim.tensor import Tensor
 
-T = TypeVar("T")
 GB = 2**30
 #: What is MindSpore's default, and no limit here.
 UNLIMITED = "1024GB"
 _SIZE = re.compile(r"(\d+\.?\d*|0?\.\d+)GB")
 #: The limit in bytes, if there is one, and what is held.
 _limit: list[int | None] = [None]
-_held = [0]
+_held, _peak = [0], [0]
+#: The arrays that are counted, by identity.
+_counted: set[int] = set()
 
 
 class OutOfMemory(SpmdError, RuntimeError):
@@ -48,30 +55,68 @@ def set_memory(
     _limit[0] = None if max_size == UNLIMITED else int(float(max_size[:-2]) * GB)
 
 
-def held(tensor: T) -> T:
-    """The tensor, counted from now on until nothing refers to it any more.
+class Counted(Tensor):
+    """A tensor of a MindSpore program: what ranks hold of it counts, and so do the results and gradients of operators on it."""
+
+    __slots__ = ()
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        count(self)
+
+
+def held(tensor: Tensor) -> Counted:
+    """The tensor, counted from now on until nobody holds its pieces any more.
 
     Raises:
         RuntimeError: ranks would hold more than they may.
     """
-    if _limit[0] is None or tensor is None:
+    if isinstance(tensor, Counted):
         return tensor
-    known: Any = tensor
-    size: int = known.dtype.itemsize
-    for length in known.layout.largest_shape(known.shape):
-        size *= length
+    made = Counted(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
+    made.node, made.output, made.grad = tensor.node, tensor.output, tensor.grad
+    return made
+
+
+def count(tensor: Tensor) -> None:
+    """Count what a rank holds of a tensor, once for tensors that share it."""
+    if _limit[0] is not None and tensor.held and not isinstance(tensor.held[0], np.generic):
+        largest = tensor.layout.largest_shape(tensor.shape)
+        reserve(
+            tensor.held[0],
+            largest,
+            tensor.meta.held,
+            f"a tensor of shape {tensor.shape} on {tensor.layout.mesh}",
+        )
+
+
+class Room:
+    """What is counted as long as it lives, whatever arrays take turns in it."""
+
+
+def reserve(array: Any, shape: Sequence[int], dtype: np.dtype, what: str) -> None:
+    """Count a rank's array, which is of this shape on the rank that holds most, as long as anybody refers to it.
+
+    Raises:
+        RuntimeError: ranks would hold more than they may.
+    """
+    if _limit[0] is None or id(array) in _counted:
+        return
+    size = math.prod(shape) * dtype.itemsize
     if _held[0] + size > _limit[0]:
         raise OutOfMemory(
             f"out of memory: max_size is {_limit[0]:,} bytes per rank, of which {_held[0]:,} are held and {size:,} more are "
-            f"needed for a tensor of shape {known.shape} on {known.layout.mesh}; nearest: a larger max_size, or more cuts"
+            f"needed for {what}; nearest: a larger max_size, or more cuts"
         )
     _held[0] += size
-    finalize(tensor, _released, size)
-    return tensor
+    _peak[0] = max(_peak[0], _held[0])
+    _counted.add(id(array))
+    finalize(array, _released, id(array), size)
 
 
-def _released(size: int) -> None:
+def _released(array: int, size: int) -> None:
     _held[0] -= size
+    _counted.discard(array)
 
 
 def memory_allocated() -> int:
@@ -79,8 +124,18 @@ def memory_allocated() -> int:
     return _held[0]
 
 
-__all__ = ["memory_allocated", "set_memory"]
+def max_memory_allocated() -> int:
+    """The most bytes that a rank has held since the limit was set, or since :func:`reset_peak_memory_stats`."""
+    return _peak[0]
+
+
+def reset_peak_memory_stats() -> None:
+    """Forget what was held most."""
+    _peak[0] = _held[0]
+
+
+__all__ = ["max_memory_allocated", "memory_allocated", "reset_peak_memory_stats", "set_memory"]
 __getattr__ = refusal(__name__, __all__, {
-    **dict.fromkeys(("memory_stats", "memory_reserved", "max_memory_allocated", "memory_summary"), "memory_allocated"),
+    **dict.fromkeys(("memory_stats", "memory_reserved", "memory_summary"), "memory_allocated"),
     **dict.fromkeys(("empty_cache", "set_cpu_affinity", "launch_blocking", "synchronize"), "set_memory"),
 })  # fmt: skip

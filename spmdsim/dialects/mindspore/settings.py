@@ -29,15 +29,18 @@ STRATEGIES = ("full_batch", "data_parallel")
 
 @dataclass(frozen=True)
 class Sharing:
-    """A parameter's slice, its gradient and the optimiser's state, split again along dim 0 over the ranks that need it.
+    """A parameter's slice and the optimiser's state, split again along dim 0 over the ranks that need it.
 
     Attributes:
         size: so many ranks share; all that need the slice if -1.
         threshold: smaller parameters stay whole, in KB.
+        level: 1: gradients stay whole until the optimiser takes its piece; 2: they are scattered as they are added up;
+            3: besides, what was gathered for an operator is gathered again for the backward pass.
     """
 
     size: int = -1
     threshold: int = 64
+    level: int = 1
 
     def stored(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
         """Where a parameter of this layout is kept: as it is, if it is too small or its dim 0 does not divide.

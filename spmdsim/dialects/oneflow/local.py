@@ -18,11 +18,11 @@ from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import follow
+from spmdsim.dialects.gradients import GradientMove
 from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
 from spmdsim.dialects.oneflow.devices import device
 from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
-from spmdsim.dialects.oneflow.gradients import GradientMove
 from spmdsim.dialects.oneflow.nearest import TENSOR
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values

@@ -9,8 +9,10 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.runtime import Room, reserve
 from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import accumulator
 from spmdsim.tensor import Tensor
 
 
@@ -32,6 +34,7 @@ class Optimizer(nn.Optimiser):
                     "own are not covered, nearest: one optimiser per group"
                 )
         self.learning_rate, self.global_step = rate, 0
+        self._room: dict[int, list[Room]] = {}
         super().__init__(found, self.get_lr(), **options)
 
     def get_lr(self) -> float:
@@ -63,6 +66,15 @@ class Optimizer(nn.Optimiser):
         return True
 
     construct = __call__
+
+    def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+        if id(parameter) not in self._room:
+            self._room[id(parameter)] = rooms = [Room() for _ in range(self.slots)]
+            layout, kind = self.state_layout(parameter), accumulator("sum", parameter.dtype)
+            for room in rooms:
+                what = f"the optimiser's state of {parameter.name}, of shape {parameter.shape}"
+                reserve(room, layout.largest_shape(parameter.shape), kind, what)
+        return super()._updated(parameter, gradient)
 
 
 class _SGD(Optimizer, nn.SGD):

@@ -12,6 +12,7 @@ from spmdsim.dialects.mindspore.parallel import strategy_file
 from spmdsim.dialects.mindspore.settings import Parallel, Sharing, checked_strategy, within
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, unknown
+from spmdsim.reading import read_json
 from spmdsim.tensor import Tensor
 
 #: How strategies are decided.
@@ -28,8 +29,6 @@ _NEAREST = {
         ("dump_local_norm", "enable_device_local_norm", "print_local_norm"), "spmdsim.nn.global_norm"
     ),
     "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
-    "load_operator_strategy_file": "spmdsim search --load",
-    "save_operator_strategy_file": "spmdsim search --save",
 }
 
 
@@ -57,6 +56,7 @@ class AutoParallel:
         self.parallel_mode = parallel_mode
         self.settings = Parallel()
         self._file, self._written, self._only_trainable = "", 0, True
+        self._operators = ""
 
     def dataset_strategy(self, config: Any) -> None:
         """How data is given to each rank.
@@ -81,15 +81,16 @@ class AutoParallel:
         self._set(loss_repeated_mean=False)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
-        """Share parameters out among the ranks that need the same slice, with their gradients and the optimiser's state.
+        """Share parameters and the optimiser's state out among the ranks that need the same slice.
 
-        They are gathered where they are used, and their gradients are reduced and scattered. All levels do this: ``level1``
-        keeps whole gradients in MindSpore, ``level3`` gathers again for the backward pass.
+        They are gathered where they are used.
 
         Args:
             shard_size: so many ranks share; all that need the slice if -1.
             threshold: parameters of fewer KB stay whole.
-            optimizer_level: ``"level1"``, ``"level2"`` or ``"level3"``.
+            optimizer_level: ``"level1"``: gradients are added up as wholes, of which each rank takes its piece;
+                ``"level2"``: they are scattered as they are added up; ``"level3"``: besides, what was gathered is dropped
+                when its operator has run, and gathered again for the backward pass.
 
         Raises:
             ValueError: another value.
@@ -101,7 +102,7 @@ class AutoParallel:
             raise InputError(f"threshold is a number of KB of at least 0, not {threshold!r}")
         if optimizer_level not in LEVELS:
             raise InputError(f"optimizer_level is one of {', '.join(LEVELS)}, not {optimizer_level!r}")
-        self._set(sharing=Sharing(shard_size, threshold))
+        self._set(sharing=Sharing(shard_size, threshold, LEVELS.index(optimizer_level) + 1))
 
     def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
         """Accepted with one stage.
@@ -128,6 +129,37 @@ class AutoParallel:
             ValueError: no such file, a damaged one, or one of another number of ranks.
         """
         self._set(slices=strategy_file.load(strategy_file.checked_path(file_path)))
+
+    def save_operator_strategy_file(self, file_path: str) -> None:
+        """Write the strategy that was found for each operator, as JSON, after the call that found it.
+
+        Raises:
+            TypeError: no str.
+            KeyError: no absolute path, or none that ends in ``.json``.
+            ValueError: a mode that finds none.
+        """
+        self._searched("save_operator_strategy_file", "save_param_strategy_file")
+        self._operators = strategy_file.checked_json(file_path)
+
+    def load_operator_strategy_file(self, file_path: str) -> None:
+        """Take operators' strategies from a file that :meth:`save_operator_strategy_file` wrote, instead of finding them.
+
+        Raises:
+            TypeError: no str.
+            KeyError: no absolute path, or none that ends in ``.json``.
+            ValueError: a mode that finds none, or no such file; at the first call, one of another program or number of ranks.
+        """
+        path = strategy_file.checked_json(file_path)
+        read_json(path, "strategies of operators")
+        self._searched("load_operator_strategy_file", "load_param_strategy_file").load = path
+
+    def _searched(self, word: str, nearest: str) -> Parallelised:
+        if not isinstance(self.network, Parallelised):
+            raise InputError(
+                f"{word} is for parallel_mode 'sharding_propagation' and 'recursive_programming': in 'semi_auto' operators have "
+                f"the strategies of .shard; nearest: {nearest}"
+            )
+        return self.network
 
     def disable_strategy_file_only_for_trainable_params(self) -> None:
         """Parameters that are not trained are written, too."""
@@ -162,12 +194,23 @@ class AutoParallel:
     def __call__(self, *inputs: Any) -> Any:
         """One call; results of one element come back as numbers, the same on every rank."""
         with within(self.settings):
-            result = self.network(*self.settings.given(inputs))
+            given = self.settings.given(inputs)
+            result = self.network(*given)
+        self._write_operators(given)
         used = [p for p in self.settings.parameters.values() if p.requires_grad or not self._only_trainable]
         if self._file and len(used) != self._written:
             strategy_file.save(self._file, used)
             self._written = len(used)
         return numbers(result)
+
+    def _write_operators(self, given: list[Any]) -> None:
+        """Once for each file, on the first rank."""
+        found = (
+            self.network.found(*given) if self._operators and isinstance(self.network, Parallelised) else None
+        )
+        if found is not None and 0 in current_world().ranks:
+            found.save(self._operators)
+            self._operators = ""
 
 
 def _is_int(value: Any) -> bool:

@@ -24,6 +24,29 @@ def checked_path(path: Any) -> str:
     return path
 
 
+class WrongPath(InputError, KeyError):
+    """A path that a file of operators' strategies cannot have."""
+
+
+def checked_json(path: Any) -> str:
+    """A path of a file of operators' strategies.
+
+    Raises:
+        UsageTypeError: (a TypeError) no str.
+        WrongPath: (a KeyError) not absolute, or not of JSON.
+    """
+    found = checked_path(path)
+    if not Path(found).is_absolute():
+        raise WrongPath(
+            f"file_path is an absolute path, not {found!r}; nearest: {str(Path(found).absolute())!r}"
+        )
+    if Path(found).suffix != ".json":
+        raise WrongPath(
+            f"file_path ends in .json, unlike {found!r}; nearest: {str(Path(found).with_suffix('.json'))!r}"
+        )
+    return found
+
+
 def save(path: str, parameters: Sequence[Parameter]) -> None:
     """Write the layouts, on the first rank."""
     if 0 not in current_world().ranks:

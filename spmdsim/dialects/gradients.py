@@ -1,4 +1,4 @@
-"""``grad_sbp``: the layout a gradient is brought into on its way back."""
+"""The layout a gradient is brought into on its way back: OneFlow's ``grad_sbp``, the first level of MindSpore's ``hsdp``."""
 
 from __future__ import annotations
 
