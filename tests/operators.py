@@ -137,6 +137,16 @@ ELEMENTWISE = _SLOPES | {
 
 SAMPLES = [
     Sample(
+        "isin", ops.isin, ops.isin.op, (_ids(9, 8, 3), _ids(9, 5)), np.isin, differentiable=False,
+    ),
+    Sample(
+        "bincount", ops.bincount, ops.bincount.op, (_ids(6, 11), _normal(11)), lambda x, w: np.bincount(x, w, 7), {"size": 7},
+    ),
+    Sample(
+        "histogram", ops.histogram, ops.histogram.op, (_normal(11), np.array([-1.0, 0.0, 0.5, 2.0])),
+        lambda x, e: np.histogram(x, e)[0], {"uniform": None}, differentiable=False,
+    ),
+    Sample(
         "sort", ops.sort, ops.sort.op, (_normal(11, 3),), lambda x: (np.sort(x, 0), np.argsort(x, 0)),
         {"dim": 0, "descending": False, "give": ("values", "indices")},
     ),
@@ -429,6 +439,14 @@ class Composed:
 
 
 COMPOSED = [
+    Composed("median", lambda x: ops.median(x, 0), (_normal(9, 4),), lambda x: np.median(x, 0)),
+    Composed("quantile", lambda x: ops.quantile(x, [0.3, 0.9], 1), (_normal(3, 9),), lambda x: np.quantile(x, [0.3, 0.9], 1)),
+    Composed("percentile", lambda x: ops.percentile(x, 45), (_normal(3, 9),), lambda x: np.percentile(x, 45)),
+    Composed("nonzero", lambda x: ops.nonzero(x)[1], (np.maximum(_normal(5, 4), 0),), lambda x: np.nonzero(x)[1], False),
+    Composed("unique_values", ops.unique_values, (_ids(5, 7, 3),), np.unique, False),
+    Composed("unique_counts", lambda x: ops.unique_counts(x).counts, (_ids(5, 7, 3),), lambda x: np.unique(x, return_counts=True)[1], False),
+    Composed("unique_inverse", lambda x: ops.unique_inverse(x)[1], (_ids(5, 7, 3),), lambda x: np.searchsorted(np.unique(x), x), False),
+    Composed("unique_all", lambda x: ops.unique_all(x).indices, (_ids(5, 7, 3),), lambda x: np.unique(x, return_index=True)[1], False),
     Composed("broadcast_arrays", lambda a, b: ops.add(ops.broadcast_arrays(a, b)[0], ops.multiply(b, 0)), (_normal(8, 1), _normal(6)), lambda a, b: a + 0 * b),
     Composed("count_nonzero", lambda x: ops.count_nonzero(x, 0), (_ids(2, 8, 5),), lambda x: np.sum(x != 0, 0), differentiable=False),
     Composed("expand_dims", lambda x: ops.expand_dims(x, (0, 2)), (A,), lambda x: x[None, :, None]),

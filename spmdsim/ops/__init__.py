@@ -116,7 +116,7 @@ from spmdsim.ops.functions import (
 )
 from spmdsim.ops.gelu import erf, gelu
 from spmdsim.ops.index import embedding, one_hot, padded_embedding, pick
-from spmdsim.ops.indexing import getitem as getitem
+from spmdsim.ops.index_arrays import getitem as getitem
 from spmdsim.ops.linear import linear
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.losses import softmax_cross_entropy, sparse_softmax_cross_entropy
@@ -126,10 +126,13 @@ from spmdsim.ops.order import argmax, argmin
 from spmdsim.ops.places import searchsorted, topk
 from spmdsim.ops.reduce import all, any, count_nonzero, max, mean, min, prod, sum
 from spmdsim.ops.scans import cumulative_prod, cumulative_sum, diff
+from spmdsim.ops.selecting import isin, nonzero
+from spmdsim.ops.sets import unique_all, unique_counts, unique_inverse, unique_values
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, transpose
 from spmdsim.ops.slicing import concat, pad, slice_, split
 from spmdsim.ops.sorting import argsort, sort, sort_with_indices
 from spmdsim.ops.spread import std, var
+from spmdsim.ops.statistics import bincount, histogram, median, percentile, quantile
 from spmdsim.ops.windows import slice_update, window
 
 __all__ = [
@@ -149,6 +152,7 @@ __all__ = [
     "argmin",
     "argsort",
     "bias_add",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_or",
@@ -186,10 +190,12 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "histogram",
     "hypot",
     "identity",
     "imag",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
     "l2_normalize",
@@ -213,6 +219,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "meshgrid",
     "min",
     "minimum",
@@ -220,15 +227,18 @@ __all__ = [
     "multiply",
     "negative",
     "nextafter",
+    "nonzero",
     "not_equal",
     "one_hot",
     "pad",
     "padded_embedding",
+    "percentile",
     "pick",
     "positive",
     "power",
     "prelu",
     "prod",
+    "quantile",
     "real",
     "reciprocal",
     "relu",
@@ -276,6 +286,10 @@ __all__ = [
     "tril",
     "triu",
     "trunc",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unstack",
     "var",
     "vecdot",

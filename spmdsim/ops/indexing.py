@@ -24,20 +24,7 @@ _MASK = (
 
 
 def getitem(x: Tensor, index: Index) -> Tensor:
-    """Indexing: integers, slices, ``...``, None, and along one dim an array of integers.
-
-    Dims that are cut or turned round are brought together first; a dim that is looked up by an array may stay split,
-    then the result is partial over its axes, as with :func:`spmdsim.ops.gather`.
-
-    Args:
-        x: the tensor.
-        index: as in numpy. The array is a list, an array or a tensor of integers of any shape; a list or array of
-            one dim of truth values stands for the places where it is true, and has to be the same on all ranks.
-
-    Raises:
-        RuleError: anything else, or an index out of range.
-        InputError: a tensor of integers with one out of range.
-    """
+    """``x[...]`` with at most one array of integers; see :func:`spmdsim.ops.index_arrays.getitem`."""
     parts = per_dim(
         [place_of(p) for p in (index if isinstance(index, tuple) else (index,))], len(x.meta.shape)
     )
@@ -45,7 +32,7 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     found = cut if cut.shape == shape else reshape(cut, shape)
     if looked is None:
         return found
-    ids = _ids(parts[looked], found.shape[place], len([p for p in parts[:looked] if p is not None]))
+    ids = looked_up(parts[looked], found.shape[place], len([p for p in parts[:looked] if p is not None]))
     found = gather(found, as_operand(ids, x), place)
     if _apart(parts) and place:
         # As numpy has it: indices that do not stand side by side leave their dims in front.
@@ -83,8 +70,6 @@ def per_dim(parts: list[Any], ndim: int) -> list[Any]:
     dots = [k for k, p in enumerate(parts) if p is Ellipsis]
     if len(dots) > 1:
         raise RuleError("an index has at most one '...'")
-    if len([p for p in parts if _is_array(p)]) > 1:
-        raise RuleError("one dim at a time is indexed by an array; index the result by the next one")
     at = dots[0] if dots else len(parts)
     return [*parts[:at], *[slice(None)] * (ndim - given), *parts[at + 1 :]]
 
@@ -143,7 +128,7 @@ def span(part: int | slice, n: int, dim: int) -> tuple[int, int, int]:
     return (places[-1], places[0] + 1, s) if places else (0, 0, 1)
 
 
-def _ids(part: Any, n: int, dim: int) -> Any:
+def looked_up(part: Any, n: int, dim: int) -> Any:
     """The array as integers from zero on; what is known here is checked here."""
     if isinstance(part, Tensor):
         if part.dtype.kind == "u":

@@ -1,0 +1,268 @@
+"""Order statistics by sorting, and counts of values: of split dims too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Rule
+from spmdsim.errors import InputError, RuleError
+from spmdsim.ops.declare import cast
+from spmdsim.ops.elementwise import add, divide, equal, multiply, subtract, where
+from spmdsim.ops.functions import not_equal
+from spmdsim.ops.lookup import gather
+from spmdsim.ops.operators import operator
+from spmdsim.ops.reduce import max as max_
+from spmdsim.ops.reduce import min as min_
+from spmdsim.ops.reduce import sum as sum_
+from spmdsim.ops.scans import along_dim
+from spmdsim.ops.shape import reshape, transpose
+from spmdsim.ops.sorting import sort
+from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.element_types import fractional
+from spmdsim.tensor.joined import needs_values
+from spmdsim.tensor.operands import Operand, as_operand
+
+# -- quantiles -----------------------------------------------------------------------------------------------
+
+#: How a quantile between two entries is found: from the place below, the one above, and how far it is between them.
+METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
+
+
+def _quantiles(
+    name: str, x: Tensor, q: np.ndarray, dim: int | Sequence[int] | None, method: str, keepdims: bool
+) -> Tensor:
+    if method not in METHODS:
+        raise RuleError(f"the method of {name} is {', '.join(map(repr, METHODS))}, but got {method!r}")
+    if q.size and not (q.min() >= 0 and q.max() <= 1):
+        raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {q.tolist()}")
+    if x.dtype.kind == "c":
+        raise RuleError(f"complex numbers have no {name}")
+    given = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    dims = sorted(along_dim(name, x, d) for d in given)
+    others = [d for d in range(x.ndim) if d not in dims]
+    rows = x if dims == [x.ndim - 1] else transpose(x, [*others, *dims])
+    if len(dims) != 1:
+        rows = reshape(rows, (*[x.shape[d] for d in others], math.prod(x.shape[d] for d in dims)))
+    found = _between(sort(_divisible(rows)), q.reshape(-1), method)
+    kept = (
+        [1 if d in dims else n for d, n in enumerate(x.shape)] if keepdims else [x.shape[d] for d in others]
+    )
+    return reshape(transpose(found, [found.ndim - 1, *range(found.ndim - 1)]), (*q.shape, *kept))
+
+
+def _divisible(x: Tensor) -> Tensor:
+    return x if x.dtype.kind in "fV" else cast(x, fractional(x.dtype))
+
+
+def _between(ordered: Tensor, q: np.ndarray, method: str) -> Tensor:
+    """Entries at parts of the way through the last dim, nan where there are any."""
+    n, last = ordered.shape[-1], ordered.ndim - 1
+    if not n:
+        raise RuleError("there are no quantiles of nothing")
+    at = q * (n - 1)
+    low, high = np.floor(at).astype(np.int64), np.ceil(at).astype(np.int64)
+    part = at - low
+    if method == "nearest":
+        low = high = np.rint(at).astype(np.int64)
+    low, high = {"lower": (low, low), "higher": (high, high)}.get(method, (low, high))
+    part = {"linear": part, "midpoint": np.where(low == high, 0.0, 0.5)}.get(method, np.zeros_like(part))
+    places = np.stack([low, high, np.full_like(low, n - 1)])
+    picked = gather(ordered, as_operand(places, ordered), last)
+    below, above, largest = (gather(picked, as_operand(np.array(k), picked), last) for k in range(3))
+    weight = as_operand(part.astype(np.float32 if ordered.dtype.itemsize <= 2 else ordered.dtype), ordered)
+    step = where(equal(below, above), as_operand(0, below), subtract(above, below))
+    found = add(below, multiply(step, weight))
+    found = found if found.dtype == ordered.dtype else cast(found, ordered.dtype)
+    return where(not_equal(largest, largest), largest, found)
+
+
+@operator()
+def quantile(
+    x: Tensor,
+    q: float | Sequence[float] | np.ndarray,
+    dim: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    method: str = "linear",
+    *,
+    axis: int | Sequence[int] | None = None,
+) -> Tensor:
+    """The values below which given parts of the entries lie, along dims (all for None); by sorting.
+
+    Args:
+        x: the tensor; where there is a nan along the dims the result is nan.
+        q: parts between 0 and 1; their shape comes first in that of the result.
+        dim: along which dims.
+        keepdims: keep them with size 1.
+        method: between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or ``"midpoint"``.
+        axis: the same as ``dim``.
+
+    Raises:
+        RuleError: a part outside of 0 and 1, a dim out of range, an unknown method, no entries.
+    """
+    return _quantiles("quantile", x, np.asarray(q, np.float64), dim, method, keepdims)
+
+
+@operator()
+def percentile(
+    x: Tensor,
+    q: float | Sequence[float] | np.ndarray,
+    dim: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    method: str = "linear",
+    *,
+    axis: int | Sequence[int] | None = None,
+) -> Tensor:
+    """:func:`quantile`, in hundredths."""
+    return _quantiles("percentile", x, np.asarray(q, np.float64) / 100, dim, method, keepdims)
+
+
+@operator()
+def median(
+    x: Tensor,
+    dim: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    *,
+    axis: int | Sequence[int] | None = None,
+) -> Tensor:
+    """The middle one of the entries along dims (all for None), or the mean of the two in the middle."""
+    return _quantiles("median", x, np.array(0.5), dim, "midpoint", keepdims)
+
+
+# -- counts --------------------------------------------------------------------------------------------------
+
+
+def _count_rule(*shapes: tuple[int, ...], size: int, **_: Any) -> tuple[Rule, dict[str, int]]:
+    entries = ", ".join(["n"] * len(shapes))
+    return Rule.parse(f"{entries} -> b", whole="b", linear=((1,),) if len(shapes) > 1 else "none"), {
+        "b": size
+    }
+
+
+def _count(x: np.ndarray, *weights: np.ndarray, size: int) -> np.ndarray:
+    found: np.ndarray = np.bincount(x, weights[0] if weights else None, size)
+    return found if weights else found.astype(np.int64)
+
+
+def _count_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, size: int) -> tuple[Any, ...]:
+    return (None, dy[operands[0]])[: len(operands)]
+
+
+_count_op = Op(
+    "bincount",
+    _count_rule,
+    _count,
+    _count_vjp,
+    dtype=lambda _x, *weights, size: np.dtype(np.float64 if weights else np.int64),
+)
+
+
+@operator(_count_op)
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each whole number from 0 on occurs: each rank counts its own, which are pending then.
+
+    Args:
+        x: whole numbers ``[n]``, none of them negative.
+        weights: what each counts, 1 if left out.
+        minlength: of the result; else it ends with the largest number, which takes a small reduction to know.
+
+    Raises:
+        RuleError: several dims, or elements that are no whole numbers.
+        InputError: a negative number.
+        WorldError: a world without values.
+    """
+    if x.ndim != 1 or x.dtype.kind not in "iub":
+        raise RuleError(f"bincount counts whole numbers in one dim, but got {x.dtype} of shape {x.shape}")
+    needs_values(x.world, "bincount(x)")
+    x = x.detach()
+    least, most = (int(f(x).full()) if x.size else -1 for f in (min_, max_))
+    if x.size and least < 0:
+        raise InputError(f"bincount counts numbers from 0 on, but {least} is among them")
+    numbers = x if x.dtype == np.int64 else cast(x, np.int64)
+    size = max(most + 1, int(minlength))
+    if weights is None:
+        return _count_op(numbers, size=size)
+    return _count_op(numbers, cast(weights, np.float64), size=size)
+
+
+def _bins_rule(
+    x: tuple[int, ...], edges: tuple[int, ...], *weights: tuple[int, ...], uniform: Any
+) -> tuple[Rule, dict[str, int]]:
+    more = ", n" if weights else ""
+    rule = Rule.parse(f"n, e{more} -> b", whole="e b", linear=((2,),) if weights else "none")
+    return rule, {"b": edges[0] - 1}
+
+
+def _bins(x: np.ndarray, edges: np.ndarray, *weights: np.ndarray, uniform: Any) -> np.ndarray:
+    how: dict[str, Any] = {"bins": edges} if uniform is None else {"bins": len(edges) - 1, "range": uniform}
+    found, _ = np.histogram(x, weights=weights[0] if weights else None, **how)
+    return found
+
+
+_bins_op = Op(
+    "histogram",
+    _bins_rule,
+    _bins,
+    dtype=lambda _x, _edges, *weights, uniform: weights[0] if weights else np.dtype(np.int64),
+)
+
+
+@operator(_bins_op)
+def histogram(
+    x: Tensor,
+    bins: int | Operand = 10,
+    range: tuple[float, float] | None = None,
+    density: bool = False,
+    weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """How many entries lie in each of several bins, and the bins' edges: each rank counts its own.
+
+    Args:
+        x: the tensor, of any shape.
+        bins: how many equal bins, or their edges, ascending.
+        range: from where to where; if left out from the smallest entry to the largest, which two small reductions find.
+        density: divide by the number of entries and by the bins' widths.
+        weights: what each entry counts.
+
+    Returns:
+        ``[b]``, pending along the axes that split ``x``, and the edges ``[b + 1]``.
+
+    Raises:
+        RuleError: no bins, edges that do not ascend, entries that are no numbers.
+        WorldError: no range, in a world without values.
+    """
+    flat = [reshape(one, -1) if one.ndim != 1 else one for one in (x.detach(), weights) if one is not None]
+    if isinstance(bins, int):
+        if bins < 1:
+            raise RuleError(f"histogram takes one bin at least, but got {bins}")
+        low, high = _ends(flat[0]) if range is None else map(float, range)
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise RuleError(
+                f"the range of a histogram is finite and ascends, but it goes from {low} to {high}"
+            )
+        low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+        edges, uniform = np.linspace(low, high, bins + 1), (low, high)
+        places = as_operand(edges, x) if x.dtype.kind in "iub" else as_operand(edges.astype(np.float64), x)
+        found = _bins_op(flat[0], places, *flat[1:], uniform=uniform)
+    else:
+        places = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)
+        found = _bins_op(flat[0], places, *flat[1:], uniform=None)
+    if not density:
+        return found, places
+    widths = subtract(_slice(places, 1, places.shape[0]), _slice(places, 0, places.shape[0] - 1))
+    counts = cast(found, np.float64)
+    return divide(counts, multiply(widths, sum_(counts))), places
+
+
+def _ends(x: Tensor) -> tuple[float, float]:
+    needs_values(x.world, "a range that is found from the entries")
+    return (float(min_(x).full()), float(max_(x).full())) if x.size else (0.0, 1.0)
+
+
+def _slice(x: Tensor, start: int, stop: int) -> Tensor:
+    from spmdsim.ops.slicing import slice_
+
+    return slice_(x, [start], [stop], [1])

@@ -1,0 +1,167 @@
+"""Tensors of as many entries as data say: pieces of any lengths, put together in balanced blocks.
+
+Every rank knows how many entries it has; one small gathering tells all how many there are, and one exchange of parts cuts
+them evenly. The gradient goes the same way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Layout
+from spmdsim.core.meta import Meta
+from spmdsim.core.tape import Node, Pending, settle
+from spmdsim.errors import WorldError
+from spmdsim.redistribution.parts import Parts, PartsStep, parts_step
+from spmdsim.tensor.tensor import Tensor
+from spmdsim.trace import recorder
+
+
+class Pieces:
+    """Where the rows of pieces go: from the rank that has them to the blocks of a layout, and back.
+
+    Args:
+        world: the world.
+        layout: that of the tensor; its first dim is the one of which ranks have pieces.
+        lengths: rows of the pieces of each group along that dim's axes, in the group's order, by any of its ranks.
+        width: shape of a row, all ranks' parts of it together.
+    """
+
+    def __init__(self, world: Any, layout: Layout, lengths: Sequence[int], width: Sequence[int]) -> None:
+        self.world, self.layout, self.lengths = world, layout.canonical, lengths
+        self.shape = (sum(lengths), *width)
+        self.axes = self.layout.dims[0]
+        self.step: PartsStep = parts_step(self.layout, self.axes, self.shape)
+
+    def _edges(self, rank: int) -> tuple[int, list[int], list[int]]:
+        """The rank's number in its group, and where the pieces and the blocks begin and end."""
+        members = self.layout.mesh.group(rank, *self.axes)
+        blocks = [self.layout.bounds(self.shape, member)[0] for member in members]
+        ends = [*(start for start, _ in blocks), self.shape[0]]
+        return members.index(rank), [0, *accumulate(self.lengths)], ends
+
+    def move(self, arrays: Sequence[Any], dtype: np.dtype, back: bool = False) -> list[Any]:
+        """Rows of pieces to blocks, or of blocks to pieces, on every owned rank."""
+        ranks = self.world.ranks
+        mesh = self.layout.mesh
+        if not self.axes or all(a == b for a, b in zip(*self._edges(mesh.rank_at(0))[1:])):
+            return list(arrays)
+        given: list[Parts | None] = []
+        for rank, array in zip(ranks, arrays):
+            if rank not in mesh:
+                given.append(None)
+                continue
+            me, pieces, blocks = self._edges(rank)
+            have, want = (blocks, pieces) if back else (pieces, blocks)
+            width = int(np.prod(array.shape[1:], dtype=int))
+            cut = [_common(have[me], have[me + 1], want[k], want[k + 1]) for k in range(len(self.lengths))]
+            came = [_common(have[k], have[k + 1], want[me], want[me + 1]) for k in range(len(self.lengths))]
+            parts = [array[a - have[me] : b - have[me]].reshape(-1) for a, b in cut]
+            given.append(Parts(parts, [(b - a) * width for a, b in came]))
+        landed = self.world.run_parts(self.step, dtype, given)
+        return [
+            array
+            if parts is None
+            else np.concatenate(parts).reshape(self._rows(rank, back), *array.shape[1:])
+            for rank, parts, array in zip(ranks, landed, arrays)
+        ]
+
+    def _rows(self, rank: int, back: bool) -> int:
+        """How many rows a rank has afterwards."""
+        me, pieces, blocks = self._edges(rank)
+        ends = pieces if back else blocks
+        return ends[me + 1] - ends[me]
+
+
+def _common(start: int, stop: int, first: int, last: int) -> tuple[int, int]:
+    a, b = max(start, first), min(stop, last)
+    return (a, b) if a < b else (a, a)
+
+
+class JoinedNode(Node):
+    """Rows that were chosen and put together: gradients go back to where the rows were.
+
+    Args:
+        operand: of which rows were chosen.
+        pieces: where they went.
+        put: per owned rank, from the gradient of its piece to that of its shard.
+    """
+
+    __slots__ = ("pieces", "put")
+
+    def __init__(self, operand: Tensor, pieces: Pieces, put: Callable[[int, np.ndarray], np.ndarray]) -> None:
+        super().__init__((operand,))
+        self.pieces, self.put = pieces, put
+
+    def pull(self, gradients: list[Pending]) -> list[Pending]:
+        """The gradient of the operand."""
+        operand = self.operands[0]
+        world = operand.world
+        with recorder.operator("select.backward"):
+            dy = settle(gradients[0], self.pieces.layout)
+            shards = self.pieces.move(dy.held, dy.dtype, back=True)
+            found = [self.put(k, shard) for k, shard in enumerate(shards)]
+        return [[type(operand)(world, operand.meta.with_layout(operand.layout.reduced), found)]]
+
+
+def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int]) -> list[int]:
+    """How many rows each piece has, known to all ranks of the world after one small gathering.
+
+    Args:
+        world: the world.
+        layout: of the tensor of which these are pieces, along its first dim.
+        lengths: of the pieces of the owned ranks; 0 outside of the mesh.
+    """
+    axes = layout.canonical.dims[0]
+    line = Layout(layout.mesh, [axes])
+    number = layout.mesh.axis_size(*axes)
+    meta = Meta.of(line, (number,), np.dtype(np.int64))
+    shards = [
+        np.full(line.local_shape((number,), rank), length, np.int64)
+        for rank, length in zip(world.ranks, lengths)
+    ]
+    found: list[int] = Tensor(world, meta, shards, origin=world.origin(meta)).full().tolist()
+    return found
+
+
+def joined(
+    like: Tensor,
+    layout: Layout,
+    pieces: Sequence[np.ndarray],
+    width: Sequence[int] = (),
+    put: Callable[[int, np.ndarray], np.ndarray] | None = None,
+) -> Tensor:
+    """A tensor of the rows that each rank has, in the order of the ranks that its first dim is split over.
+
+    Args:
+        like: a tensor of the same world; the one that gradients go to, if ``put`` is given.
+        layout: of the tensor; balanced, whatever the lengths of the pieces are.
+        pieces: one array of rows per owned rank, without rows outside of the mesh.
+        width: global shape of a row.
+        put: per number of an owned rank, from the gradient of its piece to that of its shard of ``like``.
+    """
+    world, dtype = like.world, pieces[0].dtype
+    lengths = counts_agreed(world, layout, [len(piece) for piece in pieces])
+    where = Pieces(world, layout, lengths, width)
+    shards = where.move(pieces, dtype)
+    meta = Meta.of(layout, where.shape, dtype)
+    result = Tensor(world, meta, shards, origin=world.origin(meta) if world.compares else 0)
+    if put is not None and like.requires_grad:
+        result.requires_grad, result.node = True, JoinedNode(like, where, put)
+    return result
+
+
+def needs_values(world: Any, what: str) -> None:
+    """Refuse what depends on values in a world without any.
+
+    Raises:
+        WorldError: it has none.
+    """
+    if not world.has_data:
+        raise WorldError(
+            f"how many entries {what} has depends on values, and a world of shapes has none: use LockStep"
+        )
