@@ -17,6 +17,7 @@ from typing import Any
 from documents import Block, blocks
 
 from spmdsim import LockStep, show
+from spmdsim.errors import UsageTypeError
 
 RANKS = 8
 """Of the world that pages without a world of their own live in."""
@@ -63,7 +64,10 @@ def markup(value: object) -> str:
             return str(made)
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
-        show(value)
+        try:
+            show(value)
+        except UsageTypeError:
+            print(value)
     return f"<pre>{html.escape(told.getvalue())}</pre>"
 
 
