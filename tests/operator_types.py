@@ -104,6 +104,7 @@ ROWS = {
     "expm1": Row(ops.expm1, np.expm1),
     "flatten": Row(lambda x: ops.flatten(x, 0), np.ravel),
     "flip": Row(lambda x: ops.flip(x, 0), lambda x: x[::-1]),
+    "roll": Row(lambda x: ops.roll(x, 1, 0), lambda x: np.roll(x, 1, 0)),
     "floor": Row(ops.floor, np.floor),
     "gelu": Row(
         ops.gelu,

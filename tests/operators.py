@@ -278,6 +278,7 @@ SAMPLES = [
         "pad", ops.pad, ops.pad.op, (_normal(8, 3),), _padded((0, 1), (0, 2), 0.0),
         {"before": (0, 1), "after": (0, 2), "value": 0.0},
     ),
+    Sample("roll", ops.roll, ops.roll.op, (_normal(8, 7),), lambda x: np.roll(x, (3, -2), (0, 1)), {"shift": (3, -2)}),
     Sample(
         "pad_one", ops.pad, ops.pad.op, (_normal(8, 3),), _padded((0, 1), (0, 2), 1.0),
         {"before": (0, 1), "after": (0, 2), "value": 1.0},

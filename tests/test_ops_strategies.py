@@ -84,8 +84,8 @@ def references(sample: Sample) -> list[np.ndarray]:
 def run(sample: Sample, strategy: Strategy, world) -> tuple[tuple[Tensor, ...], list[Tensor]]:
     bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
     wants = [sample.differentiable and is_float(x) for x in sample.operands]
-    operands = [
-        place(x, layout, world, want)
+    operands = [  # those that are read in windows lie in the blocks that windows are made of
+        place(x, getattr(layout, "base", layout), world, want)
         for x, layout, want in zip(sample.operands, bound.input_layouts(strategy), wants)
     ]
     return several(sample.op.shard(strategy)(*operands, **sample.params)), operands

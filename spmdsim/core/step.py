@@ -20,7 +20,8 @@ from spmdsim.core.layout import Bounds, Layout
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
-#: is pending: one rank adds an element up, and sends it on. In an ``exclusive_scan`` each rank gets the reduction of
+#: is pending: one rank adds an element up, and sends it on. A ``halo_exchange`` takes blocks of a dim to
+#: what windows read, ``halo_reduce`` back; ``window`` is either without a split dim. In an ``exclusive_scan`` each rank gets the reduction of
 #: what those before it in the group hold. Worlds outside of core run those that core does not.
 STEP_COLLECTIVES = (
     "slice",
@@ -33,10 +34,13 @@ STEP_COLLECTIVES = (
     "exchange",
     "reduce_exchange",
     "exclusive_scan",
+    "window",
+    "halo_exchange",
+    "halo_reduce",
 )
 
 #: The steps in which nothing is sent.
-LOCAL_STEPS = ("slice", "fill", "reshape")
+LOCAL_STEPS = ("slice", "fill", "reshape", "window")
 
 #: The steps that connect the ranks of both meshes, not groups of one.
 EXCHANGES = ("exchange", "reduce_exchange")

@@ -129,7 +129,7 @@ from spmdsim.ops.scans import cumulative_prod, cumulative_sum, diff
 from spmdsim.ops.selecting import isin, nonzero
 from spmdsim.ops.sets import unique_all, unique_counts, unique_inverse, unique_values
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, transpose
-from spmdsim.ops.slicing import concat, pad, slice_, split
+from spmdsim.ops.slicing import concat, pad, roll, slice_, split
 from spmdsim.ops.sorting import argsort, sort, sort_with_indices
 from spmdsim.ops.spread import std, var
 from spmdsim.ops.statistics import bincount, histogram, median, percentile, quantile
@@ -249,6 +249,7 @@ __all__ = [
     "right_shift",
     "rint",
     "rms_norm",
+    "roll",
     "rsqrt",
     "searchsorted",
     "sigmoid",

@@ -1,6 +1,7 @@
-"""Operators that take tensors apart and put them together: slice, split, pad, concat.
+"""Operators that take tensors apart and put them together: slice, split, pad, roll, concat.
 
-The dims they cut must not be split themselves; all other dims pass through, and so does any pending reduction.
+Dims stay split as they are: those that are cut, padded or turned are read in windows. Only what is concatenated must not
+be split. Any pending reduction passes through.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.sizes import integers
+from spmdsim.layout.windowed import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import moving_rule, reshape
+from spmdsim.ops.windowed import WindowOp, Windows, margins
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.element_types import as_array
 
@@ -24,52 +27,34 @@ Shape = tuple[int, ...]
 PadWidth = int | Sequence[int] | Sequence[Sequence[int]]
 
 
-def _cut_rule(shape: Shape, new_sizes: Sequence[int], kept: Sequence[bool]) -> tuple[Rule, dict[str, int]]:
-    """A rule in which kept dims pass through and the others stay whole, with a new size."""
-    left = [f"d{i}" if k else f"w{i}" for i, k in enumerate(kept)]
-    right = [f"d{i}" if k else f"v{i}" for i, k in enumerate(kept)]
-    whole = [n for n in (*left, *right) if n[0] in "wv"]
-    sizes = {f"v{i}": n for i, (n, k) in enumerate(zip(new_sizes, kept)) if not k}
-    return moving_rule(f"{' '.join(left)} -> {' '.join(right)}", whole), sizes
+def _same_dims(shape: Shape, *_: Any, **__: Any) -> Rule:
+    names = " ".join(f"d{d}" for d in range(len(shape)))
+    return moving_rule(f"{names} -> {names}", ())
 
 
-def _slice_rule(shape: Shape, start: Shape, stop: Shape, step: Shape) -> tuple[Rule, dict[str, int]]:
-    sizes = [len(range(a, b, s)) for a, b, s in zip(start, stop, step)]
-    kept = [(a, b, s) == (0, n, 1) for a, b, s, n in zip(start, stop, step, shape)]
-    return _cut_rule(shape, sizes, kept)
+def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
+    bounds = zip(start, stop, step, shape)
+    return {
+        0: [None if (a, b, s) == (0, n, 1) else Window(len(range(a, b, s)), a, 1, s) for a, b, s, n in bounds]
+    }
 
 
-def _local_index(x: np.ndarray, start: Shape, stop: Shape, step: Shape, shape: Shape) -> tuple[slice, ...]:
-    return tuple(
-        slice(None) if (a, b, s) == (0, n, 1) else slice(a, b, s)
-        for a, b, s, n in zip(start, stop, step, shape)
-    )
-
-
-def _slice_forward(context: Context, x: np.ndarray, start: Shape, stop: Shape, step: Shape) -> np.ndarray:
-    return np.asarray(x[_local_index(x, start, stop, step, context.bound.shapes[0])], order="C")
-
-
-def _slice_vjp(
-    context: Context,
-    dy: np.ndarray,
-    operands: Sequence[np.ndarray],
-    _y: Any,
-    start: Shape,
-    stop: Shape,
-    step: Shape,
-) -> tuple[np.ndarray]:
-    gradient = np.zeros_like(operands[0])
-    gradient[_local_index(gradient, start, stop, step, context.bound.shapes[0])] = dy
-    return (gradient,)
-
-
-_slice_op = Op("slice", _slice_rule, _slice_forward, _slice_vjp, contextual=True, moves=True)
+_slice_op = WindowOp(
+    "slice",
+    _same_dims,
+    lambda x, **_: x,
+    lambda dy, _operands, _y, **_: (dy,),
+    moves=True,
+    windows=_slice_windows,
+)
 
 
 @operator(_slice_op)
 def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
-    """``x[start:stop:step]`` per dim (non-negative bounds, positive steps). Dims cut must not be split.
+    """``x[start:stop:step]`` per dim (non-negative bounds, positive steps).
+
+    A dim that is split stays so: its elements go where the balanced blocks of the new size have them, from neighbour to
+    neighbour where the slice is a shift by less than a block, and nothing else is sent.
 
     Raises:
         RuleError: bounds outside the tensor.
@@ -100,23 +85,30 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
     return pieces
 
 
-def _pad_rule(shape: Shape, before: Shape, after: Shape, value: float) -> tuple[Rule, dict[str, int]]:
-    sizes = [n + a + b for n, a, b in zip(shape, before, after)]
-    rule, found = _cut_rule(shape, sizes, [a == b == 0 for a, b in zip(before, after)])
-    return (rule if value == 0 else Rule.parse(rule.text, whole=" ".join(rule.whole))), found
+def _pad_rule(shape: Shape, before: Shape, after: Shape, value: float) -> Rule:
+    rule = _same_dims(shape)
+    return rule if value == 0 else Rule.parse(rule.text)
 
 
-def _pad_forward(x: np.ndarray, before: Shape, after: Shape, value: float) -> np.ndarray:
-    return np.pad(x, list(zip(before, after)), constant_values=value)
+def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Windows:
+    sides = zip(before, after, shape)
+    return {0: [Window(n + a + b, -a) if a or b else None for a, b, n in sides]}
+
+
+def _pad_forward(context: Context, x: np.ndarray, before: Shape, after: Shape, value: float) -> np.ndarray:
+    return np.pad(x, margins(context), constant_values=value)
 
 
 def _pad_vjp(
-    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, before: Shape, after: Shape, value: float
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, **_: Any
 ) -> tuple[np.ndarray]:
-    return (dy[tuple(slice(a, a + n) for a, n in zip(before, operands[0].shape))],)
+    sides = zip(margins(context), operands[0].shape)
+    return (dy[tuple(slice(a, a + n) for (a, _), n in sides)],)
 
 
-_pad_op = Op("pad", _pad_rule, _pad_forward, _pad_vjp, moves=True)
+_pad_op = WindowOp(
+    "pad", _pad_rule, _pad_forward, _pad_vjp, contextual=True, moves=True, windows=_pad_windows
+)
 
 
 @operator(_pad_op)
@@ -130,7 +122,7 @@ def pad(
     mode: str = "constant",
     constant_values: float = 0.0,
 ) -> Tensor:
-    """The tensor with ``before`` and ``after`` elements of ``value`` added per dim.
+    """The tensor with ``before`` and ``after`` elements of ``value`` added per dim; split dims stay split.
 
     Args:
         x: the tensor.
@@ -169,6 +161,59 @@ def _both_sides(width: PadWidth, ndim: int) -> tuple[Any, Any]:
             f"pad takes a count, a pair of them or {ndim} pairs for a tensor of {ndim} dims, but got {width}"
         ) from None
     return tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist())
+
+
+def _roll_windows(shape: Shape, shift: Shape) -> Windows:
+    return {0: [Window(n, -(s % n), wrap=True) if n and s % n else None for s, n in zip(shift, shape)]}
+
+
+_roll_op = WindowOp(
+    "roll",
+    _same_dims,
+    lambda x, **_: x,
+    lambda dy, _operands, _y, **_: (dy,),
+    moves=True,
+    windows=_roll_windows,
+)
+
+
+@operator(_roll_op)
+def roll(
+    x: Tensor,
+    shift: int | Sequence[int],
+    dim: int | Sequence[int] | None = None,
+    *,
+    axis: int | Sequence[int] | None = None,
+) -> Tensor:
+    """The elements ``shift`` places further along a dim, or several; what leaves at the end comes in at the beginning.
+
+    Split dims stay split, and only what changes ranks is sent. Without a dim the tensor is rolled as if it had one.
+
+    Raises:
+        RuleError: a dim that is not there, or as many shifts as dims in no way.
+
+    >>> import numpy as np
+    >>> from spmdsim import LockStep, Mesh, Tensor, ops
+    >>> x = Tensor.from_global(np.arange(5), Mesh((2,), ("x",))("x"), LockStep(2))
+    >>> ops.roll(x, 2).full()
+    array([3, 4, 0, 1, 2])
+    """
+    if dim is None:
+        if x.ndim < 2:
+            return roll(x, shift, 0) if x.ndim else x
+        return reshape(roll(reshape(x, (x.size,)), shift, 0), x.shape, x.layout.reduced)
+    dims = [dim] if isinstance(dim, (int, np.integer)) else list(dim)
+    shifts = [shift] if isinstance(shift, (int, np.integer)) else list(shift)
+    if len(shifts) != len(dims) and min(len(shifts), len(dims)) != 1:
+        raise RuleError(
+            f"roll needs one shift per dim, but got shifts {tuple(shifts)} for dims {tuple(dims)}"
+        )
+    total, most = [0] * x.ndim, max(len(shifts), len(dims))
+    for d, s in zip(dims * (most // len(dims)), shifts * (most // len(shifts))):
+        if not -x.ndim <= d < x.ndim:
+            raise RuleError(f"dim {d} is out of range for a tensor of {x.ndim} dims")
+        total[d % x.ndim] += int(s)
+    return _roll_op(x, shift=tuple(total))
 
 
 def _concat_rule(*shapes: Shape, dim: int) -> tuple[Rule, dict[str, int]]:

@@ -18,6 +18,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.cost.closed_forms import received_per_message
 from spmdsim.cost.machine import CostModel
+from spmdsim.layout.windowed import Windowed
 from spmdsim.redistribution.planner import cheapest
 
 #: What one rank holds of the tensors of one bucket, at most, unless a single tensor is larger.
@@ -101,7 +102,7 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """
     src, dst = src.canonical, dst.canonical
     ops = {op for _, op in src.partial}
-    if len(ops) != 1 or not _alike(src, dst, shape):
+    if len(ops) != 1 or isinstance(src, Windowed) or not _alike(src, dst, shape):
         return None
     changed = _changed(src, dst)
     if not changed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
@@ -21,8 +22,10 @@ from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.sizes import integers
+from spmdsim.layout.windowed import Windowed
+from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
-from spmdsim.redistribution.plan_candidates import Candidate, candidates, endpoints
+from spmdsim.redistribution.plan_candidates import Candidate, candidates, endpoints, priced
 from spmdsim.redistribution.plan_checks import check_layouts
 from spmdsim.redistribution.price import (
     BYTES_ONLY,
@@ -54,7 +57,8 @@ class Plan:
         machine: the cost model that chose it; None: the fewest bytes, then the fewest steps.
         to_shape: global shape after, where the plan reshapes too.
         kind: what kind of plan won: ``"local"``, ``"collectives"``, ``"direct exchange"``,
-            ``"reduction, then exchange"`` or ``"direct reduction"``.
+            ``"reduction, then exchange"`` or ``"direct reduction"``, with ``" and halos"`` where windows are made or
+            added up; ``"halo exchange"`` where that is all.
     """
 
     src: Layout
@@ -192,6 +196,8 @@ class Plan:
 
     @cached_property
     def _bound(self) -> ReceptionBound:
+        if isinstance(self.src, Windowed) or isinstance(self.dst, Windowed):
+            return halo_bound(self.src, self.dst, self.shape)
         if self.to_shape is not None:
             return reshape_bound(self.src, self.dst, self.shape, self.to_shape)
         return lower_bound(*endpoints(self.src, self.dst, self.shape))
@@ -348,6 +354,30 @@ def _candidates(
     machine: CostModel | None,
     all_of_them: bool,
 ) -> tuple[Candidate, ...]:
+    if isinstance(src, Windowed) or isinstance(dst, Windowed):
+        return _windowed(src, dst, shape, to_shape, itemsize, machine, all_of_them)
     if to_shape is not None:
         return reshape_candidates(src, dst, shape, to_shape, itemsize, machine, all_of_them)
     return candidates(*endpoints(src, dst, shape), itemsize, machine, all_of_them)
+
+
+def _windowed(
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...],
+    to_shape: tuple[int, ...] | None,
+    itemsize: Any,
+    machine: CostModel | None,
+    all_of_them: bool,
+) -> tuple[Candidate, ...]:
+    """The plans between the blocks that windows are made of, with the steps that make windows, or add them up, around."""
+    before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]
+    after = steps_to(dst, shape) if isinstance(dst, Windowed) else [()]
+    here, there = (one.base if isinstance(one, Windowed) else one for one in (src, dst))
+    found = []
+    for one in _candidates(here, there, shape, to_shape, itemsize, machine, all_of_them):
+        kind = f"{one.kind} and halos" if one.steps else "halo exchange"
+        for first, last in product(before, after):
+            found.append(priced((*first, *one.steps, *last), kind, itemsize, machine, one.allowed))
+    # Where the busiest rank has as much to wait for: the fewest bytes in all, then dim by dim, with fewer messages.
+    return tuple(sorted(found, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))

@@ -29,6 +29,8 @@ from spmdsim.redistribution.exchange.few_ranks import FewVolume
 from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exclusive_scan import ScanStep
+from spmdsim.redistribution.halo import HaloStep, all_halo_received
+from spmdsim.redistribution.halo import busiest as busiest_in_halo
 from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step_counts import sent_nbytes
 
@@ -122,6 +124,10 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
         return received, model.seconds("exchange", members, nbytes, messages=step_messages(step))
     received = most_received(step)
     members = step.src.mesh.axis_size(*step.axes)
+    if isinstance(step, HaloStep):
+        volume, messages = busiest_in_halo(step)
+        prices = Prices(machine, step.src.mesh)
+        return received, prices.seconds("exchange", members, volume * itemsize, step.axes, messages)
     if isinstance(step, ScanStep):  # as many rounds as messages pass on what the ranks before hold
         return received, model.seconds("exchange", members, received * itemsize, messages=step_messages(step))
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
@@ -139,6 +145,8 @@ def step_messages(step: Step) -> int:
     if step.collective == "reduce_exchange":
         return most_messages(step.src, step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
+    if isinstance(step, HaloStep):
+        return busiest_in_halo(step)[1]
     if isinstance(step, ScanStep):
         return (members - 1).bit_length()
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
@@ -220,6 +228,8 @@ def most_received(step: Step) -> int:
     """Elements that the busiest rank receives in a collective step."""
     mesh, shape = step.src.mesh, step.shape
     members = mesh.axis_size(*step.axes)
+    if isinstance(step, HaloStep):
+        return int(all_halo_received(step).max(initial=0))
     biggest = largest(step.dst, shape)
     if isinstance(step, ScanStep):
         return biggest if members > 1 else 0
@@ -262,7 +272,11 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
 
 def _alike_on_all(step: Step) -> bool:
     """Whether every rank receives equally many elements in a step."""
-    if step.collective in EXCHANGES or not (step.src.is_even(step.shape) and step.dst.is_even(step.shape)):
+    if (
+        step.collective in EXCHANGES
+        or isinstance(step, HaloStep)
+        or not (step.src.is_even(step.shape) and step.dst.is_even(step.shape))
+    ):
         return False
     members = step.src.mesh.axis_size(*step.axes)
     return step.collective != "all_reduce" or largest(step.dst, step.shape) % members == 0
@@ -276,6 +290,8 @@ def most_sent(step: Step) -> int:
         return max(sent_nbytes(step, rank, 1) for rank in step.src.mesh.rank_list)
     if step.collective in LOCAL_STEPS:
         return 0
+    if isinstance(step, HaloStep):
+        return busiest_in_halo(step)[0]
     if step.collective == "exchange":
         return math.ceil(_busiest(step).most_sent) if step.to_shape is None else _flat(step)[0]
     members, held = step.src.mesh.axis_size(*step.axes), largest(step.src, step.shape)
@@ -291,6 +307,8 @@ def received_elements(step: Step) -> np.ndarray:
     mesh = step.dst.mesh
     if step.collective in LOCAL_STEPS:
         return np.zeros(mesh.size, np.int64)
+    if isinstance(step, HaloStep):
+        return all_halo_received(step)
     if step.to_shape is not None:
         return flat_received(step.src, step.dst, step.shape, step.to_shape)[0]
     if step.collective == "exchange":

@@ -7,6 +7,7 @@ import math
 from spmdsim.core.blocks import split_block
 from spmdsim.core.step import LOCAL_STEPS, RECEIVED_ELSEWHERE, Step, overlap, volume
 from spmdsim.redistribution.exclusive_scan import ScanStep, scan_sent
+from spmdsim.redistribution.halo import HaloStep, elements, sent
 
 
 def received_in_exchange(step: Step, rank: int) -> int:
@@ -45,6 +46,8 @@ def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
         return itemsize * _summed(step, rank, 1)
     if step.collective in LOCAL_STEPS or rank not in step.src.mesh:
         return 0
+    if isinstance(step, HaloStep):
+        return itemsize * elements(sent(step, rank), rank)
     if isinstance(step, ScanStep):
         return itemsize * scan_sent(step, rank)
     if step.to_shape is not None:

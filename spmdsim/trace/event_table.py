@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.exclusive_scan import ScanStep
+from spmdsim.redistribution.halo import HaloStep, received
 from spmdsim.redistribution.parts import PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
@@ -144,6 +145,8 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         return []
     if isinstance(step, (RowStep, PartsStep)):
         return step.expected(rank)
+    if isinstance(step, HaloStep):
+        return [(peer, sum(piece.size for piece in pieces)) for peer, pieces in received(step, rank)]
     if isinstance(step, ScanStep):
         before = step.neighbours(rank)[0]
         return [] if before is None else [(before, step.held(rank))]

@@ -1,4 +1,4 @@
-"""The steps that move nothing: ``slice`` and ``fill``, on one rank's array.
+"""The steps that move nothing, ``slice`` and ``fill``, on one rank's array; and windows put together from arrays at hand.
 
 A slice that is contiguous in its source is a view of it: the source was replicated, its owner holds it
 anyhow, and a copy of 64 MiB costs milliseconds. Any other slice is copied. Who drops the source and wants its
@@ -7,7 +7,7 @@ memory back copies the slice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,34 @@ import numpy as np
 from spmdsim.core.lockstep import contiguous
 from spmdsim.core.reductions import check_reduce, identity
 from spmdsim.core.step import Index, Step, within
+from spmdsim.layout.element_type import accumulator
+from spmdsim.redistribution.halo import HaloStep, HaloPiece
 
 
 def in_order(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
     """The same function, given C-contiguous arrays only."""
     return lambda array: run(array if array.flags.c_contiguous else contiguous(array))
+
+
+def assembled(
+    step: HaloStep,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    parts: Iterable[tuple[np.ndarray, Sequence[HaloPiece]]],
+    windows: np.ndarray | None = None,
+) -> np.ndarray:
+    """A rank's windows from blocks, or on the way back its block from contributions, added up in the group's order."""
+    if not step.back:
+        windows = np.empty(shape, dtype) if windows is None else windows
+        for array, pieces in parts:
+            for piece in pieces:
+                windows[piece.target] = array[piece.source]
+        return windows
+    block = np.zeros(shape, accumulator("sum", dtype))
+    for array, pieces in parts:
+        for piece in pieces:
+            block[piece.target] += array[piece.source]
+    return block.astype(dtype, copy=False)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from spmdsim.core.lockstep import Program, Shards, contiguous
 from spmdsim.core.reductions import add_on, add_up, check_reduce, scanned
 from spmdsim.core.step import Step, within
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
+from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
 from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import RANKS_VARIABLE, World
 from spmdsim.worlds.local_lookup import Peers, return_all_rows, run_all_rows
-from spmdsim.worlds.local_steps import filling
+from spmdsim.worlds.local_steps import assembled, filling
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.reshaping import reshaping
 
@@ -132,6 +133,32 @@ def _numbered(step: Step) -> Program:
     return run
 
 
+def _words(step: HaloStep, rank: int) -> str:
+    """Which pieces a rank puts together, whoever has them."""
+    return str([pieces for _, pieces in received(step, rank)])
+
+
+def _windows(step: Step, dtype: np.dtype) -> Program:
+    """Every rank's windows, or its block and what was contributed to it, from the pieces of its group."""
+    assert isinstance(step, HaloStep)
+    jobs = [
+        (rank, step.dst.local_shape(step.shape, rank), received(step, rank), _words(step, rank))
+        for rank in step.dst.mesh.rank_list
+    ]
+
+    def run(shards: Shards, results: Shards) -> None:
+        made: dict[tuple[object, ...], np.ndarray] = {}  # replicas that share what they read share the result
+        for rank, shape, traffic, words in jobs:
+            key = (words, shape, *[id(shards[peer]) for peer, _ in traffic])
+            if key not in made:
+                made[key] = assembled(
+                    step, shape, dtype, [(shards[peer], pieces) for peer, pieces in traffic]
+                )
+            results[rank] = made[key]
+
+    return run
+
+
 class LockStep(World, lockstep.LockStep):
     """A world of ``size`` ranks in this process, without MPI.
 
@@ -148,6 +175,7 @@ class LockStep(World, lockstep.LockStep):
         "exchange": _exchange,
         "reduce_exchange": _summing,
         EXCLUSIVE_SCAN: _scanning,
+        **dict.fromkeys((WINDOW, HALO_EXCHANGE, HALO_REDUCE), _windows),
     }
 
     def __init__(self, size: int = 1) -> None:

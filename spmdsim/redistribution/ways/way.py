@@ -15,6 +15,7 @@ from spmdsim.core.step import LOCAL_STEPS, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.exclusive_scan import ScanStep
+from spmdsim.redistribution.halo import HaloStep
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
@@ -70,6 +71,8 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
         return Way("nothing", fresh=False)
+    if isinstance(step, HaloStep):  # packed, and landed
+        return Way("halo", sent_nbytes(step, rank, dtype.itemsize) + step.nbytes(rank, dtype.itemsize))
     if step.collective in LOCAL_STEPS:
         return Way(step.collective, fresh=_is_new(step, rank))
     if step.to_shape is not None:

@@ -20,6 +20,7 @@ from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
+from spmdsim.redistribution.halo import HaloStep
 from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
@@ -37,6 +38,7 @@ from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_se
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.fingerprint import Record, check_mode, digest
+from spmdsim.worlds.mpi.halo_messages import exchange_halo
 from spmdsim.worlds.mpi.leaving import at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.phase_messages import scan, send_parts
@@ -256,6 +258,10 @@ class MPIWorld(World):
             return _nothing(step, dtype), []
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
             check_reduce(step.op, dtype)
+        if isinstance(step, HaloStep):
+            local = step.collective in LOCAL_STEPS
+            group = None if local else self._group(step)
+            return exchange_halo(step, self.rank, group and (group[0], group[1].comm), dtype), []
         if way.name == "slice":
             return slicing(step, self.rank), []
         if way.name == "fill":

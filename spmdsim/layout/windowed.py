@@ -1,0 +1,154 @@
+"""Layouts whose pieces are shifted, cut or overlap: what a slice, a stencil or a convolution reads of a split dim.
+
+A result's dim is split in balanced blocks as any other. Its operand is wanted in the elements that the positions of each
+block read: a :class:`Window` says which. So a slice is a layout with a shift, and a halo one with pieces that overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.core.layout import Bounds, Layout
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the positions of a result's dim read of a dim: ``i`` the elements from ``i * stride + first`` on.
+
+    Attributes:
+        size: number of positions.
+        first: the first element that position 0 reads; elements that are not there (before 0, beyond the last) are read by
+            nobody.
+        width: how many elements each position reads.
+        stride: from one position's first element to the next one's.
+        wrap: elements before 0 are the last ones, and those beyond the last the first ones.
+    """
+
+    size: int
+    first: int = 0
+    width: int = 1
+    stride: int = 1
+    wrap: bool = False
+
+    def __str__(self) -> str:
+        by = f" by {self.stride}" if self.stride > 1 else ""
+        return f"{self.size} windows of {self.width} from {self.first}{by}{', wrapped' if self.wrap else ''}"
+
+    @property
+    def step(self) -> int:
+        """From one element that is read to the next: where positions read one element each, those between are not."""
+        return self.stride if self.width == 1 else 1
+
+    def reads(self, start: int, stop: int, n: int) -> range:
+        """The elements that positions ``start .. stop-1`` read of a dim of size ``n``; unrolled where they wrap.
+
+        >>> Window(6, -1, 3).reads(0, 3, 6), Window(4, 2).reads(0, 2, 6), Window(6, -1, wrap=True).reads(0, 3, 6)
+        (range(0, 4), range(2, 4), range(-1, 2))
+        """
+        if start >= stop:
+            return range(0)
+        low, high, step = start * self.stride + self.first, (stop - 1) * self.stride + self.first, self.step
+        high += self.width
+        if not self.wrap:
+            low += -(-max(-low, 0) // step) * step
+            high = min(high, n)
+        return range(low, max(low, high), step) if low < high else range(0)
+
+    def readers(self, start: int, stop: int) -> tuple[int, int]:
+        """The positions, first and last plus one, that read an element of ``start .. stop-1``."""
+        low = -(-(start - self.first - self.width + 1) // self.stride)
+        high = (stop - 1 - self.first) // self.stride + 1
+        return max(low, 0), max(max(low, 0), min(high, self.size))
+
+
+class Windowed(Layout):
+    """A layout of which windows say what pieces hold of some dims.
+
+    As the target of a redistribution its pieces are copies of what the windows read. As its source, such as a
+    gradient, they are contributions: elements that several pieces have are added up, those that none has are zero.
+
+    Args:
+        base: the axes that split the windows' positions, and what is pending.
+        windows: per dim its window, or None.
+
+    >>> from spmdsim.core import Mesh
+    >>> halo = Windowed(Mesh((2,), ("x",))("x"), [Window(6, -1, 3)])
+    >>> halo.bounds((6,), 0), halo.bounds((6,), 1), halo.short()
+    (((0, 4),), ((2, 6),), 'S(0)W(0)')
+    """
+
+    __slots__ = ("base", "windows")
+
+    base: Layout
+    windows: tuple[Window | None, ...]
+
+    def __init__(self, base: Layout, windows: Sequence[Window | None]) -> None:
+        for name in ("mesh", "dims", "partial"):
+            object.__setattr__(self, name, getattr(base, name))
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "windows", tuple(windows))
+        object.__setattr__(self, "_hash", hash((base, self.windows)))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return (Windowed, (self.base, self.windows))
+
+    __hash__ = Layout.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Windowed):
+            return NotImplemented if not isinstance(other, Layout) else False
+        return self.base == other.base and self.windows == other.windows
+
+    def __repr__(self) -> str:
+        return f"Windowed({self.base!r}, {self.windows})"
+
+    def __str__(self) -> str:
+        found = [f"dim {d} in {window}" for d, window in enumerate(self.windows) if window]
+        return f"{self.base}, {', '.join(found)}"
+
+    def short(self) -> str:
+        """The base's, and which dims have windows."""
+        return f"{self.base.short()}W({','.join(str(d) for d, window in enumerate(self.windows) if window)})"
+
+    def reads(self, shape: Sequence[int], rank: int) -> tuple[range, ...]:
+        """Per dim the elements that ``rank`` has."""
+        counts = [n if window is None else window.size for n, window in zip(shape, self.windows)]
+        return tuple(
+            range(start, stop) if window is None else window.reads(start, stop, n)
+            for n, window, (start, stop) in zip(shape, self.windows, self.base.bounds(counts, rank))
+        )
+
+    def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
+        """Per dim where the piece begins, and that plus its length."""
+        return tuple((part.start, part.start + len(part)) for part in self.reads(shape, rank))
+
+    def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the largest piece, in each dim."""
+        from spmdsim.core.blocks import largest_block
+
+        return tuple(
+            largest_block(n, parts)
+            if window is None
+            else len(window.reads(0, largest_block(window.size, parts), n))
+            if window.wrap or parts < 3
+            else min(
+                n, (largest_block(window.size, parts) - 1) * (window.stride // window.step) + window.width
+            )
+            for n, window, parts in zip(shape, self.windows, self.parts)
+        )
+
+    def with_partial(self, partial: Any = ()) -> Layout:
+        """The same pieces with other pending axes."""
+        return Windowed(self.base.with_partial(partial), self.windows)
+
+    @property
+    def reduced(self) -> Layout:
+        """The same pieces with nothing pending."""
+        return Windowed(self.base.reduced, self.windows)
+
+    @property
+    def canonical(self) -> Layout:
+        """The same distribution without axes of size 1."""
+        return Windowed(self.base.canonical, self.windows)

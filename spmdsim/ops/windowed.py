@@ -1,0 +1,91 @@
+"""Operators whose result's dims read windows of an operand's: declared by a rule, and by which window each dim reads.
+
+In the rule the dim of the operand has the name of the result's: it is split alike, and brought in windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.operator import Context, Op
+from spmdsim.errors import context
+from spmdsim.layout.windowed import Window, Windowed
+
+Shape = tuple[int, ...]
+#: Per operand that is read in windows, the window of each of its dims, or None.
+Windows = Mapping[int, Sequence[Window | None]]
+
+
+@dataclass(frozen=True)
+class WindowBound(BoundRule):
+    """A rule with sizes, of which operands are brought in windows."""
+
+    windows: tuple[tuple[int, tuple[Window | None, ...]], ...] = ()
+
+    def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
+        """The layout every operand must have, windows included."""
+        return tuple(self._with(one, i) for i, one in enumerate(super().input_layouts(strategy)))
+
+    def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
+        """The layout in which a gradient comes: contributions to what the windows read."""
+        return self._with(super().gradient_layout(strategy, operand), operand)
+
+    def _with(self, layout: Layout, operand: int) -> Layout:
+        found = dict(self.windows).get(operand)
+        return Windowed(layout, found) if found else layout
+
+
+@dataclass(frozen=True, eq=False)
+class WindowOp(Op):
+    """An operator that reads windows.
+
+    Attributes:
+        windows: ``(*shapes, **params)`` gives the windows.
+    """
+
+    windows: Callable[..., Windows] | None = None
+
+    def bind(
+        self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
+    ) -> BoundRule:
+        """The rule for these shapes: a dim that is read in windows is as long as there are windows.
+
+        Raises:
+            RuleError: the operands do not fit the rule.
+        """
+        assert self.windows is not None
+        with context(operator=self.name):
+            found = self.windows(*shapes, **params)
+        read = [
+            tuple(n if w is None else w.size for n, w in zip(shape, found.get(i) or (None,) * len(shape)))
+            for i, shape in enumerate(shapes)
+        ]
+        bound = super().bind(read, params, dtypes)
+        windows = tuple((i, tuple(each)) for i, each in sorted(found.items()) if any(each))
+        given = tuple(tuple(shape) for shape in shapes)
+        return WindowBound(bound.rule, given, bound.inputs, bound.outputs, bound.factor_sizes, windows)
+
+
+def margins(context: Context, operand: int = 0) -> list[tuple[int, int]]:
+    """Per dim how many elements a rank's windows reach before the first element, and beyond the last."""
+    bound = context.bound
+    assert isinstance(bound, WindowBound)
+    shape, windows = bound.shapes[operand], dict(bound.windows).get(operand)
+    out = []
+    for d, ((factor,), n) in enumerate(zip(bound.inputs[operand], shape)):
+        window = windows[d] if windows else None
+        start, stop = context.bounds(factor)
+        if window is None or start == stop or window.wrap:
+            out.append((0, 0))
+            continue
+        low = start * window.stride + window.first
+        high = (stop - 1) * window.stride + window.first + window.width
+        inside = len(window.reads(start, stop, n))
+        before = min(max(0, -low), high - low)
+        out.append((before, high - low - before - inside))
+    return out

@@ -1,0 +1,356 @@
+"""Windows of split dims: each rank receives from its neighbours what its window reads and it does not hold, and nothing else.
+
+A step takes one split dim from its blocks to its windows (:class:`~spmdsim.layout.windowed.Windowed`), along the axes that
+split it, and unsplit dims with it; several split dims are several steps, so that corners come by way of a neighbour.
+The way back adds contributions up: that is how gradients return. Which rank has what follows from the cuts of blocks and
+positions, for one rank in constant time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.core.layout import Layout
+from spmdsim.core.mesh import Mesh
+from spmdsim.core.step import RECEIVED_ELSEWHERE, Index, Step
+from spmdsim.layout.windowed import Window, Windowed
+from spmdsim.redistribution.exchange.grid import cuts, piece_numbers
+from spmdsim.redistribution.lower_bound import ReceptionBound
+
+HALO_EXCHANGE, HALO_REDUCE = "halo_exchange", "halo_reduce"
+#: The same where no split dim has a window, or one that nobody else's block is part of: nothing is sent.
+WINDOW = "window"
+#: Up to so many ranks of a group are asked for the busiest; of more, the first and the last.
+ASKED = 256
+
+
+class HaloPiece(NamedTuple):
+    """Elements that go from one rank's array to another's, as slices of both."""
+
+    source: Index
+    target: Index
+    size: int
+
+
+@dataclass(frozen=True)
+class HaloStep(Step):
+    """From blocks to windows of a dim, or back.
+
+    Args:
+        back: from windows to blocks, contributions added up; elements without any are zero.
+    """
+
+    back: bool = field(default=False, kw_only=True)
+
+    @property
+    def windowed(self) -> Windowed:
+        """The layout with more windows."""
+        layout = self.src if self.back else self.dst
+        assert isinstance(layout, Windowed)
+        return layout
+
+    @property
+    def plain(self) -> Layout:
+        """The layout with fewer."""
+        return self.dst if self.back else self.src
+
+
+class Dim:
+    """A dim with a window, cut in pieces: blocks of elements, and of positions."""
+
+    def __init__(self, window: Window, n: int, parts: tuple[int, ...]) -> None:
+        self.window, self.n = window, n
+        self.blocks, self.positions = cuts(n, parts), cuts(window.size, parts)
+        self.count = math.prod(parts)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """What each piece reads in all."""
+        return np.array([len(self.reads(piece)) for piece in range(self.count)], np.int64)
+
+    @cached_property
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Per piece what it reads, and what of that is in its own block."""
+        return self.lengths, np.array([self._size(k, k) for k in range(self.count)], np.int64)
+
+    @cached_property
+    def backward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Per block what pieces read of it, and what of that its own piece reads."""
+        read = [sum(self._size(k, reader) for reader in self.readers(k)) for k in range(self.count)]
+        return np.array(read, np.int64), self.forward[1]
+
+    def _size(self, block: int, reader: int) -> int:
+        return sum(part.stop - part.start for _, part in self.shared(block, reader))
+
+    def block(self, piece: int) -> tuple[int, int]:
+        """The elements of a block."""
+        return int(self.blocks.start[piece]), int(self.blocks.stop[piece])
+
+    def reads(self, piece: int) -> range:
+        """The elements that the positions of a piece read, unrolled."""
+        return self.window.reads(int(self.positions.start[piece]), int(self.positions.stop[piece]), self.n)
+
+    def sources(self, piece: int) -> list[int]:
+        """The pieces whose blocks have an element that this piece's positions read."""
+        wanted, found = self.reads(piece), set()
+        for turn in self._turns(wanted):
+            low, high = max(wanted[0], turn * self.n), min(wanted[-1] + 1, (turn + 1) * self.n)
+            if low < high:
+                a, b = self.blocks.overlapping(low - turn * self.n, high - turn * self.n)
+                found.update(self.blocks.piece[a:b].tolist())
+        return [piece_ for piece_ in sorted(found) if self.shared(piece_, piece)]
+
+    def readers(self, piece: int) -> list[int]:
+        """The pieces whose positions read an element of this piece's block."""
+        (start, stop), found = self.block(piece), set()
+        if start == stop or not self.window.size:
+            return []
+        reach = range(
+            self.window.first,
+            (self.window.size - 1) * self.window.stride + self.window.first + self.window.width,
+        )
+        for turn in self._turns(reach):
+            a, b = self.window.readers(start + turn * self.n, stop + turn * self.n)
+            if a < b:
+                first, last = self.positions.overlapping(a, b)
+                found.update(self.positions.piece[first:last].tolist())
+        return [reader for reader in sorted(found) if self.shared(piece, reader)]
+
+    def shared(self, block: int, reader: int) -> list[tuple[slice, slice]]:
+        """What a reader reads of a block: slices of the block, and of what is read."""
+        (start, stop), wanted, out = self.block(block), self.reads(reader), []
+        for turn in self._turns(wanted) if start < stop else ():
+            low, high = start + turn * self.n - wanted.start, stop + turn * self.n - wanted.start
+            i = max(0, -(-low // wanted.step))
+            j = min(len(wanted), -(-high // wanted.step))
+            if i < j:
+                at = i * wanted.step - low
+                out.append((slice(at, at + (j - i - 1) * wanted.step + 1, wanted.step), slice(i, j)))
+        return out
+
+    def _turns(self, wanted: range) -> range:
+        """How often the dim is gone through, from where to where."""
+        if not wanted or not self.n:
+            return range(0)
+        return range(wanted[0] // self.n, wanted[-1] // self.n + 1) if self.window.wrap else range(1)
+
+
+@lru_cache(maxsize=4096)
+def dim_of(window: Window, n: int, parts: tuple[int, ...]) -> Dim:
+    """A dim with a window, cached by value."""
+    return Dim(window, n, parts)
+
+
+def _parts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(mesh.size_of[axis] for axis in entry)
+
+
+def _changed(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
+    """The dims that get windows, or lose them: number, cuts, axes."""
+    before = step.plain.windows if isinstance(step.plain, Windowed) else (None,) * len(step.shape)
+    return [
+        (d, dim_of(window, step.shape[d], _parts(step.src.mesh, entry)), entry)
+        for d, (window, old, entry) in enumerate(zip(step.windowed.windows, before, step.windowed.dims))
+        if window is not None and old is None
+    ]
+
+
+def _number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
+    """Which piece a rank has of a dim that axes split."""
+    coords, number = mesh.coords(rank), 0
+    for axis in axes:
+        number = number * mesh.size_of[axis] + coords[mesh.axis_index(axis)]
+    return number
+
+
+def _pieces(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
+    """What a reader reads of a block.
+
+    Args:
+        step: the step.
+        sizes: of the piece, in the dims that do not change.
+        ends: the block and the reader by the split dims that change.
+    """
+    options: list[Sequence[tuple[slice, slice]]] = [[(slice(0, n), slice(0, n))] for n in sizes]
+    for d, dim, _ in _changed(step):
+        options[d] = dim.shared(*ends.get(d, (0, 0)))
+    out = []
+    for chosen in product(*options):
+        size = math.prod(part.stop - part.start for _, part in chosen)
+        if size:
+            source, target = tuple(a for a, _ in chosen), tuple(b for _, b in chosen)
+            out.append(HaloPiece(target, source, size) if step.back else HaloPiece(source, target, size))
+    return out
+
+
+@lru_cache(maxsize=8192)
+def received(step: HaloStep, rank: int) -> tuple[tuple[int, tuple[HaloPiece, ...]], ...]:
+    """What ``rank`` gets from each member of its group, in the group's order, itself included."""
+    return tuple(_traffic(step, rank, step.back))
+
+
+@lru_cache(maxsize=8192)
+def sent(step: HaloStep, rank: int) -> tuple[tuple[int, tuple[HaloPiece, ...]], ...]:
+    """What ``rank`` gives to each member of its group, in the group's order, itself included."""
+    return tuple(_traffic(step, rank, not step.back))
+
+
+def _traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:
+    """A rank's part, as the one that has a block, or as the one that reads."""
+    mesh = step.src.mesh
+    if rank not in mesh:
+        return
+    split = [(d, dim, entry) for d, dim, entry in _changed(step) if dim.count > 1]
+    sizes, mine = step.plain.local_shape(step.shape, rank), [_number(mesh, e, rank) for _, _, e in split]
+    for others in product(
+        *[(dim.readers if blocks else dim.sources)(k) for (_, dim, _), k in zip(split, mine)]
+    ):
+        ends = {d: (k, other) if blocks else (other, k) for (d, _, _), k, other in zip(split, mine, others)}
+        pieces = _pieces(step, sizes, ends)
+        if pieces:
+            yield _peer(mesh, rank, [(e, other) for (_, _, e), other in zip(split, others)]), tuple(pieces)
+
+
+def _peer(mesh: Mesh, rank: int, places: Sequence[tuple[tuple[str, ...], int]]) -> int:
+    """The rank that has other pieces of some dims, and is where ``rank`` is in the others."""
+    coords = dict(zip(mesh.axes, mesh.coords(rank)))
+    for axes, number in places:
+        for axis in reversed(axes):
+            number, coords[axis] = divmod(number, mesh.size_of[axis])
+    return mesh.rank_of([*coords.values()])
+
+
+def elements(traffic: Sequence[tuple[int, Sequence[HaloPiece]]], rank: int) -> int:
+    """Elements that go to, or come from, others than ``rank``."""
+    return sum(piece.size for peer, pieces in traffic if peer != rank for piece in pieces)
+
+
+def halo_received(step: Step, rank: int) -> int:
+    """Elements that a rank receives from others."""
+    assert isinstance(step, HaloStep)
+    return elements(received(step, rank), rank)
+
+
+RECEIVED_ELSEWHERE[HALO_EXCHANGE] = RECEIVED_ELSEWHERE[HALO_REDUCE] = halo_received
+
+
+@lru_cache(maxsize=1024)
+def all_halo_received(step: HaloStep) -> np.ndarray:
+    """Elements that every position of the mesh receives: what it gets in all, less what it has itself, dim by dim."""
+    mesh, changed = step.src.mesh, {d: dim for d, dim, _ in _changed(step)}
+    found, own = np.ones(mesh.size, np.int64), np.ones(mesh.size, np.int64)
+    for d, entry in enumerate(step.src.dims):
+        number = piece_numbers(mesh, entry)
+        if d in changed:
+            each = changed[d].backward if step.back else changed[d].forward
+            found, own = found * each[0][number], own * each[1][number]
+        else:
+            window = step.plain.windows[d] if isinstance(step.plain, Windowed) else None
+            sizes = dim_of(window or Window(step.shape[d]), step.shape[d], _parts(mesh, entry)).lengths[
+                number
+            ]
+            found, own = found * sizes, own * sizes
+    received: np.ndarray = found - own
+    return received
+
+
+@lru_cache(maxsize=1024)
+def busiest(step: HaloStep) -> tuple[int, int]:
+    """Elements that the busiest rank receives or sends, whichever is more, and from how many others."""
+    mesh, volume, messages = step.src.mesh, 0, 0
+    # Groups are alike but for the sizes of the other dims, of which the first rank's are the largest.
+    group = mesh.group(mesh.rank_at(0), *step.axes) if step.axes else ()
+    for rank in group if len(group) <= ASKED else (*group[: ASKED // 2], *group[-ASKED // 2 :]):
+        for traffic in (received(step, rank), sent(step, rank)):
+            volume = max(volume, elements(traffic, rank))
+            messages = max(messages, sum(peer != rank for peer, _ in traffic))
+    return volume, messages
+
+
+def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
+    """What must be received: of windows, the elements that a rank does not hold; of contributions, one for each element
+    of the rank's block that others have any for.
+
+    Counted dim by dim from the layouts alone, without steps.
+    """
+    counts = []
+    for rank in dst.mesh.rank_list:
+        if isinstance(dst, Windowed):
+            held = src.base.bounds(shape, rank) if isinstance(src, Windowed) else src.bounds(shape, rank)
+            reads = dst.reads(shape, rank)
+            own = [len(_inside(part, a, b, n)) for part, (a, b), n in zip(reads, held, shape)]
+            counts.append(math.prod(map(len, reads)) - math.prod(own))
+        else:
+            counts.append(_contributed(src, rank, shape))
+    return ReceptionBound.of_each(np.array(counts, np.int64))
+
+
+def _contributed(src: Layout, rank: int, shape: tuple[int, ...]) -> int:
+    """Elements of a rank's block of the base of ``src`` that other ranks have contributions for."""
+    assert isinstance(src, Windowed)
+    if rank not in src.mesh:
+        return 0
+    covered, alone = 1, 1
+    for d, (window, entry, (a, b)) in enumerate(zip(src.windows, src.dims, src.base.bounds(shape, rank))):
+        if window is None:
+            covered, alone = covered * (b - a), alone * (b - a)
+            continue
+        read = [np.zeros(shape[d], bool) for _ in range(2)]
+        for member in src.mesh.group(rank, *entry):
+            read[member == rank][_inside(src.reads(shape, member)[d], a, b, shape[d])] = True
+        covered *= int(np.count_nonzero(read[0] | read[1]))
+        alone *= int(np.count_nonzero(read[1] & ~read[0]))
+    return covered - alone
+
+
+def _inside(reads: range, start: int, stop: int, n: int) -> np.ndarray:
+    """What is read of a block: the elements, as often as they are read."""
+    found: np.ndarray = np.arange(reads.start, reads.stop, reads.step) % max(n, 1)
+    return found[(found >= start) & (found < stop)]
+
+
+# -- plans ----------------------------------------------------------------------------------------------
+
+
+def _step(src: Layout, dst: Layout, shape: tuple[int, ...], axes: tuple[str, ...], back: bool) -> HaloStep:
+    name, op = HALO_REDUCE if back else HALO_EXCHANGE, "sum" if back else None
+    step = HaloStep(name, axes, src, dst, shape, op, back=back)
+    return step if axes and all_halo_received(step).any() else replace(step, collective=WINDOW)
+
+
+@lru_cache(maxsize=4096)
+def steps_to(windowed: Windowed, shape: tuple[int, ...], back: bool = False) -> list[tuple[HaloStep, ...]]:
+    """The ways from the base of a layout with windows to it, or back: dim by dim, and all split dims at once.
+
+    Unsplit dims come first, with the first split one. Dim by dim, corners come by way of a neighbour, who needs them as
+    well where windows overlap, so that there are fewer messages; shifted windows cost a few bytes more so.
+    """
+    changed = [d for d, window in enumerate(windowed.windows) if window]
+    split = [d for d in changed if windowed.base.parts[d] > 1]
+    one_by_one = [[d] for d in split] or [[]]
+    found = [_steps(windowed, shape, back, one_by_one)]
+    return [*found, _steps(windowed, shape, back, [split])] if len(split) > 1 else found
+
+
+def _steps(
+    windowed: Windowed, shape: tuple[int, ...], back: bool, order: list[list[int]]
+) -> tuple[HaloStep, ...]:
+    base, later = windowed.base, {d for dims in order for d in dims}
+    here: Layout = base
+    steps = []
+    for dims in order:
+        later -= {*dims}
+        there = Windowed(base, [None if d in later else w for d, w in enumerate(windowed.windows)])
+        axes = tuple(axis for d in dims for axis in base.dims[d])
+        steps.append(
+            _step(there, here, shape, axes, True) if back else _step(here, there, shape, axes, False)
+        )
+        here = there
+    return tuple(steps[::-1] if back else steps)

@@ -1,0 +1,220 @@
+"""Slices, rolls, pads and windows of split dims: values, gradients, and not a byte but what a rank reads and does not hold."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim.cost.machine import Machine
+from spmdsim.layout.windowed import Window, Windowed
+from spmdsim.redistribution.planner import plan
+from spmdsim.trace import record
+
+ITEM = 8
+
+
+def values(shape, seed=0):
+    return np.random.default_rng([seed, *shape]).integers(-50, 50, shape).astype(float)
+
+
+def given(array, layout, world, **more):
+    return Tensor.from_global(array, layout, world, **more)
+
+
+def pieces(layout, array):
+    """Every rank's piece of an array, by rank."""
+    return {rank: array[layout.slices(array.shape, rank)] for rank in layout.mesh.rank_list}
+
+
+def missing(layout, before, after):
+    """Bytes of the distinct elements that each rank's piece has after, and had not before; and the way back.
+
+    ``before`` and ``after`` number elements by where they come from; -1 is nobody's.
+    """
+    held, read = pieces(layout, before), pieces(layout, after)
+    forth, back = {}, {}
+    for rank, mine in held.items():
+        own = set(mine.flat)
+        forth[rank] = ITEM * len(set(read[rank].flat) - own - {-1})
+        others = {frozenset(read[k].flat) for k in held if set(held[k].flat) != own}
+        back[rank] = ITEM * sum(len(own & some) for some in others)
+    return forth, back
+
+
+def check(world, layout, shape, f, reference):
+    """Value, layout, bytes, and the gradient with its bytes, of a function that only moves elements."""
+    a = values(shape)
+    ids = np.arange(a.size).reshape(shape)
+    expected, taken = reference(a), reference(ids + 1).astype(int) - 1
+    x = given(a, layout, world, requires_grad=True)
+    with record() as trace:
+        y = f(x)
+    assert y.layout.canonical == layout.canonical and y.shape == expected.shape
+    forth, back = missing(layout, ids, taken)
+    assert {*trace.counts()} <= {"halo_exchange"}
+    for rank in world.ranks:
+        assert trace.nbytes(rank) == forth.get(rank, 0) == trace.planned(rank)
+    np.testing.assert_array_equal(y.full(), expected)
+    dy = values(expected.shape, 1)
+    gradient = np.zeros(a.size + 1)
+    np.add.at(gradient, taken.ravel(), dy.ravel())  # what comes from nowhere goes to the last place, -1
+    seed = given(dy, layout, world)
+    with record() as trace:
+        y.backward(seed)
+    np.testing.assert_array_equal(x.grad.full(), gradient[:-1].reshape(shape))
+    assert x.grad.layout.canonical == layout.canonical and {*trace.counts()} <= {"halo_reduce"}
+    for rank in world.ranks:
+        assert trace.nbytes(rank) == back.get(rank, 0)
+
+
+ONE_DIM = [
+    (0, 11, 1),
+    (2, 13, 1),
+    (1, 12, 1),
+    (0, 2, 1),
+    (12, 13, 1),
+    (5, 5, 1),
+    (4, 9, 1),
+    (0, 13, 2),
+    (1, 13, 3),
+    (3, 12, 5),
+]
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 8)
+@pytest.mark.parametrize("start, stop, step", ONE_DIM)
+def test_slices_of_a_split_dim(start, stop, step, world):
+    mesh = Mesh((world.size,), ("x",))
+    part = slice(start, stop, step)
+    check(world, mesh("x", None), (13, 2), lambda x: x[part], lambda a: a[part])
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("n", [3, 5])
+def test_pieces_thinner_than_the_shift(n, world):
+    mesh = Mesh((world.size,), ("x",))
+    for start, stop in itertools.combinations(range(n + 1), 2):
+        part = slice(start, stop)
+        check(world, mesh("x"), (n,), lambda x, part=part: x[part], lambda a, part=part: a[part])
+    for shift in range(-n - 1, 2 * n):
+        check(world, mesh("x"), (n,), lambda x, k=shift: ops.roll(x, k, 0), lambda a, k=shift: np.roll(a, k))
+
+
+@pytest.mark.ranks(4, 6, 8)
+def test_two_split_dims_with_corners(world):
+    mesh = Mesh((2, world.size // 2), ("x", "y"))
+    for part in itertools.product([slice(0, -2), slice(1, -1), slice(2, None), slice(None)], repeat=2):
+        check(world, mesh("x", "y"), (7, 9), lambda x, p=part: x[p], lambda a, p=part: a[p])
+    both = mesh(None, ("y", "x"))
+    check(world, both, (2, 17), lambda x: x[1:, 1:-2], lambda a: a[1:, 1:-2])
+    check(
+        world,
+        mesh("x", "y"),
+        (7, 9),
+        lambda x: ops.roll(x, (1, -2), (0, 1)),
+        lambda a: np.roll(a, (1, -2), (0, 1)),
+    )
+    check(
+        world,
+        mesh("x", "y"),
+        (7, 9),
+        lambda x: ops.pad(x, (1, 2), (0, 3)),
+        lambda a: np.pad(a, ((1, 0), (2, 3))),
+    )
+
+
+@pytest.mark.ranks(4)
+def test_axes_that_only_copy_and_what_is_pending(world):
+    mesh = Mesh((2, 2), ("x", "y"))
+    check(world, mesh("x", None), (7, 3), lambda x: x[1:-1], lambda a: a[1:-1])
+    a = values((7, 3))
+    x = given(a, mesh("x", None, partial="y"), world)
+    with record() as trace:
+        y = x[2:]
+    assert y.layout.partial == (("y", "sum"),) and trace.counts() == {"halo_exchange": 1}
+    np.testing.assert_array_equal(y.full(), a[2:])
+
+
+@pytest.mark.ranks(4)
+def test_a_mesh_of_some_ranks(world):
+    mesh = Mesh((3,), ("x",), ranks=[3, 0, 2])
+    check(world, mesh("x"), (8,), lambda x: x[3:], lambda a: a[3:])
+
+
+@pytest.mark.ranks(4)
+def test_a_stencil_sends_its_surface_and_stays_split(world):
+    """Rows of a field over 4 ranks: 2 rows come from each neighbour in all, whatever is added."""
+    mesh, a = Mesh((4,), ("x",)), values((64, 10))
+    u = given(a, mesh("x", None), world)
+    with record() as trace:
+        y = u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:] - 4.0 * u[1:-1, 1:-1]
+    reference = a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:] - 4 * a[1:-1, 1:-1]
+    assert y.layout == u.layout
+    assert {event.collective for event in trace.collectives} == {"halo_exchange"}
+    assert trace.nbytes() <= 6 * 2 * 8 * 10  # five slices, each at most two rows on one side
+    np.testing.assert_array_equal(y.full(), reference)
+
+
+@pytest.mark.ranks(2)
+def test_half_floats_are_added_up_in_float32(world):
+    mesh = Mesh((2,), ("x",))
+    x = given(values((6,)).astype(ml_dtypes.bfloat16), mesh("x"), world, requires_grad=True)
+    y = ops.add(x[1:], x[:-1])
+    assert y.dtype == ml_dtypes.bfloat16
+    y.backward(given(np.ones(5, ml_dtypes.bfloat16), mesh("x"), world))
+    np.testing.assert_array_equal(x.grad.full().astype(float), [1, 2, 2, 2, 2, 1])
+
+
+def test_shapes_only_counts_the_same():
+    def program(world):
+        mesh = Mesh((2, 4), ("x", "y"))
+        x = Tensor.from_global(np.zeros((24, 32), "f4"), mesh("x", "y"), world, requires_grad=True)
+        with record() as trace:
+            y = x[1:-1, 2:] + x[2:, 1:-1] + ops.roll(x, 3, 1)[2:, 2:]
+            ops.sum(y).backward()
+        return trace
+
+    real, shapes = program(LockStep(8)), program(ShapeOnly(8))
+    assert real.counts() == shapes.counts() and real.nbytes(0) == shapes.nbytes(0) > 0
+    assert real.difference(shapes) == []
+
+
+def test_65536_ranks_are_planned():
+    mesh = Mesh((256, 256), ("x", "y"))
+    target = Windowed(mesh("x", "y"), [Window(4096, -1, 3), Window(4096, -1, 3)])
+    found = plan(mesh("x", "y"), target, (4096, 4096))
+    assert [step.collective for step in found.steps] == ["halo_exchange", "halo_exchange"]
+    assert found.max_nbytes == 4 * (18 * 18 - 16 * 16) and found.nbytes(0) == 4 * (17 * 17 - 16 * 16)
+
+
+@pytest.mark.parametrize("shape", [(7, 9), (3, 8), (16, 16)])
+def test_plans_are_at_their_bound_and_priced(shape):
+    mesh = Mesh((2, 3), ("x", "y"))
+    layout = mesh("x", "y")
+    for first, width, stride in ((-1, 3, 1), (0, 2, 2), (1, 1, 1), (-2, 5, 1)):
+        windows = [Window(len(range(0, n, stride)), first, width, stride) for n in shape]
+        target = Windowed(layout, windows)
+        for ends in ((layout, target), (target, layout)):
+            found = plan(*ends, shape)
+            assert found.max_nbytes >= found.max_lower_bound
+            if ends[0] is layout:
+                assert [found.nbytes(r) for r in range(6)] == [found.lower_bound(r) for r in range(6)]
+            assert found.total_nbytes == sum(found.nbytes(rank) for rank in range(6))
+            assert found.kind in ("halo exchange", "local")
+            assert str(found).splitlines()[2:] and found.peak_nbytes > 0
+            priced = plan(*ends, shape, machine=Machine.laptop())
+            assert priced.seconds > 0 or not priced.max_nbytes
+
+
+def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():
+    """Operands that lie apart: the halo's price beside that of gathering decides."""
+    mesh, world = Mesh((4,), ("x",)), LockStep(4)
+    world.machine = Machine.laptop()
+    x = Tensor.from_global(values((4096, 16)), mesh("x", None), world)
+    with record() as trace:
+        x[1:]
+    assert trace.counts() == {"halo_exchange": 1}
