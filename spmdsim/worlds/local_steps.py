@@ -16,7 +16,7 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.reductions import check_reduce, identity
 from spmdsim.core.step import Index, Step, within
 from spmdsim.layout.element_type import accumulator
-from spmdsim.redistribution.halo import HaloStep, HaloPiece
+from spmdsim.redistribution.halo import HaloPiece, HaloStep
 
 
 def in_order(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous
-from spmdsim.redistribution.halo import HaloStep, HaloPiece, elements, received, sent
+from spmdsim.redistribution.halo import HaloPiece, HaloStep, elements, received, sent
 from spmdsim.redistribution.ways.rank_transfers import flat_offset
 from spmdsim.worlds.local_steps import assembled
 from spmdsim.worlds.mpi.counted import Counted
