@@ -104,6 +104,7 @@ ROWS = {
     "expm1": Row(ops.expm1, np.expm1),
     "flatten": Row(lambda x: ops.flatten(x, 0), np.ravel),
     "flip": Row(lambda x: ops.flip(x, 0), lambda x: x[::-1]),
+    "convolve": Row(lambda x, k: ops.convolve(x, ops.slice_(k, (0, 0), (2, 1)), "same"), lambda x, k: np.stack([np.convolve(c, k[:2, 0])[:2] for c in x.T], 1), 2),
     "roll": Row(lambda x: ops.roll(x, 1, 0), lambda x: np.roll(x, 1, 0)),
     "floor": Row(ops.floor, np.floor),
     "gelu": Row(

@@ -68,6 +68,14 @@ def _sparse_loss(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np
     return probability, -np.log(probability[np.arange(len(labels)), labels])
 
 
+def _convolved(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """The full convolution, each element of x spread by the kernel."""
+    full = np.zeros([n + k - 1 for n, k in zip(x.shape, kernel.shape)], np.result_type(x, kernel))
+    for at in np.ndindex(x.shape):
+        full[tuple(slice(i, i + k) for i, k in zip(at, kernel.shape))] += x[at] * kernel
+    return full
+
+
 def _written(x: np.ndarray, value: np.ndarray) -> np.ndarray:
     result = np.array(x)
     result[:, 1:6] = value
@@ -277,6 +285,13 @@ SAMPLES = [
     Sample(
         "pad", ops.pad, ops.pad.op, (_normal(8, 3),), _padded((0, 1), (0, 2), 0.0),
         {"before": (0, 1), "after": (0, 2), "value": 0.0},
+    ),
+    Sample(
+        "convolve", ops.convolve, ops.convolve.op, (_normal(8, 7), _normal(3, 2)), lambda x, k: _convolved(x, k)[1:9, :7], {"mode": "same"}
+    ),
+    Sample(
+        "convolve_valid", ops.convolve, ops.convolve.op, (_normal(8, 7), _normal(3, 2)), lambda x, k: _convolved(x, k)[2:8, 1:7],
+        {"mode": "valid"},
     ),
     Sample("roll", ops.roll, ops.roll.op, (_normal(8, 7),), lambda x: np.roll(x, (3, -2), (0, 1)), {"shift": (3, -2)}),
     Sample(

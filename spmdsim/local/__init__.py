@@ -18,6 +18,7 @@ from spmdsim.local.collectives import (
     psum_scatter,
 )
 from spmdsim.local.function import LocalFunction, local_map
+from spmdsim.local.overlap import map_overlap
 
 __all__ = [
     "LocalFunction",
@@ -27,6 +28,7 @@ __all__ = [
     "axis_rank",
     "axis_size",
     "local_map",
+    "map_overlap",
     "pmax",
     "pmean",
     "pmin",

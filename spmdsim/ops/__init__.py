@@ -60,6 +60,7 @@ from spmdsim.ops.array_functions import (
 )
 from spmdsim.ops.assign import setitem as setitem
 from spmdsim.ops.contract import einsum, matmul
+from spmdsim.ops.convolution import convolve
 from spmdsim.ops.declare import cast
 from spmdsim.ops.dropout import dropout
 from spmdsim.ops.elementwise import (
@@ -164,6 +165,7 @@ __all__ = [
     "clip",
     "concat",
     "conjugate",
+    "convolve",
     "copysign",
     "cos",
     "cosh",

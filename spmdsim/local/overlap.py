@@ -1,0 +1,274 @@
+"""``map_overlap``: a function of blocks and of what borders on them, as dask has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from spmdsim.core import Rule
+from spmdsim.core.operator import Context
+from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.layout.element_type import promoted
+from spmdsim.layout.windowed import Window
+from spmdsim.ops.windowed import WindowOp, Windows, margins
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import Operand, operands
+
+Shape = tuple[int, ...]
+Sides = tuple[tuple[int, int], ...]
+
+#: What stands beyond the ends, and how numpy.pad calls it; None: nothing does.
+MODES = {
+    "none": None,
+    "zero": "constant",
+    "constant": "constant",
+    "periodic": "wrap",
+    "wrap": "wrap",
+    "reflect": "reflect",
+    "symmetric": "symmetric",
+    "nearest": "edge",
+    "edge": "edge",
+}
+
+Depth = int | Sequence[int | tuple[int, int]] | Mapping[int, int | tuple[int, int]]
+
+
+def map_overlap(
+    function: Callable[..., Any],
+    *given: Operand,
+    depth: Depth = 1,
+    boundary: str | float | Sequence[str | float] | Mapping[int, str | float] = "none",
+    vjp: Callable[..., Any] | None = None,
+    constant: float = 0.0,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """A function of each rank's block, to which ``depth`` elements of its neighbours are added on each side.
+
+    Neighbours' elements are exchanged and nothing else, dim by dim, so that corners come along; pieces may be thinner
+    than the depth, and uneven. The result has the operands' shape and layout.
+
+    Args:
+        function: one array per operand in, all of one shape; out comes an array of that shape, of which the added
+            elements are cut off, or of the block's. It may not change what it is given.
+        *given: tensors of one shape, which are split alike.
+        depth: elements on each side; per dim, or by dim, where they differ; a pair where the sides do.
+        boundary: what stands beyond the ends of the tensor, for all dims, per dim, or by dim: ``"none"`` nothing, the
+            blocks at the ends are smaller; ``"zero"``, or a number; ``"constant"``, the one that ``constant`` says;
+            ``"periodic"`` the other end; ``"reflect"`` as numpy.pad has it, without the last element, and ``"symmetric"``
+            with it (dask's ``reflect``); ``"nearest"`` the last element. numpy's ``"wrap"`` and ``"edge"`` are those, too.
+        vjp: ``vjp(dy, blocks, result)`` gives the gradient of each block, what was added included; ``dy`` and
+            ``result`` are of the block's own shape. Those of added elements go back to the ranks that they came from.
+        constant: what ``"constant"`` adds.
+        dtype: element type of the result; the one in which the operands meet if left out.
+
+    Raises:
+        RuleError: operands of several shapes, a depth or a boundary that is not there, a result of another shape.
+
+    >>> import numpy as np
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> from spmdsim.local import map_overlap
+    >>> u = Tensor.from_global(np.arange(6.0), Mesh((2,), ("x",))("x"), LockStep(2))
+    >>> map_overlap(lambda a: a[:-2] + a[2:], u, depth=1, boundary="periodic").full()
+    array([6., 2., 4., 6., 8., 4.])
+    """
+    if not callable(function):
+        raise UsageTypeError(f"map_overlap takes a function of arrays, but got {function!r}")
+    name = str(getattr(function, "__name__", "map_overlap"))
+    tensors = operands(name, given)
+    shape = tensors[0].shape
+    for tensor in tensors:
+        if tensor.shape != shape:
+            raise RuleError(
+                f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in tensors)}"
+            )
+    sides = tuple(_sides(one) for one in _per_dim("depth", depth, len(shape), 0))
+    modes = [_mode(one, constant) for one in _per_dim("boundary", boundary, len(shape), "none")]
+    for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
+        if mode in ("reflect", "symmetric") and n and max(a, b) > n - (mode == "reflect"):
+            raise RuleError(f"dim {d} of size {n} cannot be continued by {mode} for a depth of {max(a, b)}")
+    op = _overlapping(name, function, vjp)
+    kind = None if dtype is None else np.dtype(dtype)
+    result: Tensor = op(*tensors, sides=sides, modes=tuple(modes), kind=kind)
+    return result
+
+
+def _per_dim(what: str, given: Any, ndim: int, otherwise: Any) -> list[Any]:
+    """One value per dim."""
+    if isinstance(given, Mapping):
+        for d in given:
+            if not isinstance(d, (int, np.integer)) or not -ndim <= d < ndim:
+                raise RuleError(f"{what} names dim {d!r}, which a tensor of {ndim} dims does not have")
+        by_dim = {int(d) % ndim: one for d, one in given.items()}
+        return [by_dim.get(d, otherwise) for d in range(ndim)]
+    if isinstance(given, (tuple, list)):
+        if len(given) != ndim:
+            raise RuleError(f"{what} has {len(given)} entries for a tensor of {ndim} dims: {given!r}")
+        return list(given)
+    return [given] * ndim
+
+
+def _sides(depth: Any) -> tuple[int, int]:
+    pair = tuple(depth) if isinstance(depth, (tuple, list)) else (depth, depth)
+    if len(pair) != 2 or any(
+        isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in pair
+    ):
+        raise RuleError(f"a depth is a count >= 0, or a pair of them, but got {depth!r}")
+    return int(pair[0]), int(pair[1])
+
+
+def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
+    """How numpy.pad calls it, and the number."""
+    if isinstance(boundary, (int, float, np.number)) and not isinstance(boundary, bool):
+        return "constant", float(boundary)
+    if boundary not in MODES:
+        near = get_close_matches(str(boundary), MODES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise RuleError(f"a boundary is a number, or one of {', '.join(MODES)}, but got {boundary!r}{hint}")
+    return MODES[boundary], float(constant) if boundary == "constant" else 0.0
+
+
+def _windows(*shapes: Shape, sides: Sides, modes: Any, kind: Any) -> Windows:
+    each = [
+        Window(n, -a, 1 + a + b, wrap=mode == "wrap") if a or b else None
+        for n, (a, b), (mode, _) in zip(shapes[0], sides, modes)
+    ]
+    return dict.fromkeys(range(len(shapes)), each)
+
+
+def _rule(*shapes: Shape, sides: Sides, modes: Any, kind: Any) -> Rule:
+    names = " ".join(f"d{d}" for d in range(len(shapes[0])))
+    return Rule.parse(f"{', '.join([names] * len(shapes))} -> {names}")
+
+
+def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
+    found: np.dtype = promoted(*dtypes) if kind is None else kind
+    return found
+
+
+def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
+    """The operator of a function."""
+    key = (name, function, vjp)
+    found = _known.get(key)
+    if found is None:
+
+        def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Any, kind: Any) -> np.ndarray:
+            own = _own(context)
+            if 0 in own:
+                return np.zeros(own, _dtype(*[block.dtype for block in blocks], kind=kind))
+            extended = [_extended(block, margins(context), modes) for block in blocks]
+            result = np.asarray(function(*[_read_only(block) for block in extended]))
+            return _trimmed(name, context, result, extended[0].shape, own, _added(context, sides, modes))
+
+        def gradients(
+            context: Context,
+            dy: np.ndarray,
+            blocks: Sequence[np.ndarray],
+            y: Any,
+            sides: Sides,
+            modes: Any,
+            kind: Any,
+        ) -> list[Any]:
+            if vjp is None:
+                raise RuleError(
+                    f"{name} has no gradient: what a function of local arrays does is not followed; give "
+                    "map_overlap(vjp=...), or detach() its operands"
+                )
+            if not dy.size:
+                return [np.zeros_like(block) for block in blocks]
+            extended = [_extended(block, margins(context), modes) for block in blocks]
+            given = vjp(dy, [_read_only(block) for block in extended], y)
+            parts = list(given) if isinstance(given, (tuple, list)) else [given]
+            if len(parts) != len(blocks) or any(np.shape(p) != extended[0].shape for p in parts):
+                raise RuleError(
+                    f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "
+                    f"{len(blocks)} blocks of shape {extended[0].shape}"
+                )
+            return [_folded(np.asarray(p), margins(context), modes) for p in parts]
+
+        found = _known[key] = WindowOp(
+            name,
+            _rule,
+            forward,
+            gradients,
+            dtype=_dtype,
+            contextual=True,
+            saves_result=vjp is not None,
+            windows=_windows,
+        )
+        while len(_known) > KNOWN:
+            del _known[next(iter(_known))]
+    return found
+
+
+#: Operators of functions by name and function, the latest so many: equal calls find their recipes again.
+KNOWN = 256
+_known: dict[Any, WindowOp] = {}
+
+
+def _own(context: Context) -> Shape:
+    bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
+    return tuple(stop - start for start, stop in bounds)
+
+
+def _added(context: Context, sides: Sides, modes: Any) -> list[tuple[int, int]]:
+    """Per dim how many elements stand before a block and after it; at the ends none where nothing does."""
+    out = []
+    for (a, b), (mode, _), beyond in zip(sides, modes, margins(context)):
+        out.append((a, b) if mode is not None else (a - beyond[0], b - beyond[1]))
+    return out
+
+
+def _extended(block: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any) -> np.ndarray:
+    """A block with what stands beyond the ends of the tensor, dim by dim as numpy.pad does it."""
+    for d, (pair, (mode, value)) in enumerate(zip(beyond, modes)):
+        if any(pair) and mode is not None:
+            width = [pair if k == d else (0, 0) for k in range(block.ndim)]
+            more = {"constant_values": value} if mode == "constant" else {}
+            block = np.pad(block, width, mode, **more)
+    return block
+
+
+def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any) -> np.ndarray:
+    """The way back: what was added beyond the ends adds to the elements that it is a copy of."""
+    for d, (pair, (mode, _)) in reversed(list(enumerate(zip(beyond, modes)))):
+        if not any(pair) or mode is None:
+            continue
+        n = gradient.shape[d] - sum(pair)
+        if mode == "constant":
+            gradient = gradient.take(range(pair[0], pair[0] + n), d)
+            continue
+        place = np.pad(np.arange(n), pair, mode)
+        rest = list(gradient.shape)
+        rest[d] = n
+        total = np.zeros(rest, gradient.dtype)
+        np.add.at(np.moveaxis(total, d, 0), place, np.moveaxis(gradient, d, 0))
+        gradient = total
+    return gradient
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _trimmed(
+    name: str,
+    context: Context,
+    result: np.ndarray,
+    extended: Shape,
+    own: Shape,
+    added: Sequence[tuple[int, int]],
+) -> np.ndarray:
+    if result.shape == own:
+        return result
+    if result.shape != extended:
+        raise RuleError(
+            f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {own} and {extended} "
+            "with what was added: give either"
+        )
+    return np.ascontiguousarray(result[tuple(slice(a, a + n) for (a, _), n in zip(added, own))])

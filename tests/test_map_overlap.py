@@ -1,0 +1,198 @@
+"""``map_overlap`` and convolution: every boundary, depth and layout against the padded whole, with bytes and gradients."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim.errors import RuleError
+from spmdsim.local import map_overlap
+from spmdsim.trace import record
+
+PADDED = {
+    "zero": "constant",
+    "periodic": "wrap",
+    "reflect": "reflect",
+    "symmetric": "symmetric",
+    "nearest": "edge",
+}
+
+
+def values(shape, seed=0):
+    return np.random.default_rng([seed, *shape]).integers(-9, 9, shape).astype(float)
+
+
+def given(array, layout, world, **more):
+    return Tensor.from_global(array, layout, world, **more)
+
+
+def weighted(sides):
+    """A function of blocks with ``sides`` added per dim, and its gradient: neighbours, each with a weight of its own."""
+    places = list(itertools.product(*[range(a + b + 1) for a, b in sides]))
+
+    def parts(shape):
+        inner = [n - a - b for n, (a, b) in zip(shape, sides)]
+        return [tuple(slice(i, i + n) for i, n in zip(at, inner)) for at in places]
+
+    def f(block):
+        return sum((k + 1) * block[part] for k, part in enumerate(parts(block.shape)))
+
+    def vjp(dy, blocks, y):
+        gradient = np.zeros_like(blocks[0])
+        for k, part in enumerate(parts(gradient.shape)):
+            gradient[part] += (k + 1) * dy
+        return gradient
+
+    return f, vjp
+
+
+CASES = [
+    ((13,), 1, ("x",)),
+    ((13,), ((2, 0),), ("x",)),
+    ((9,), 3, (("x", "y"),)),  # pieces of two elements are thinner than the depth
+    ((7, 9), 1, ("x", "y")),
+    ((7, 9), (0, 2), ("x", "y")),
+    ((7, 9), ((1, 2), (2, 1)), ("y", None)),
+    ((6, 5, 4), 1, ("y", None, "x")),
+]
+
+
+@pytest.mark.ranks(4, 6)
+@pytest.mark.parametrize("boundary", PADDED)
+@pytest.mark.parametrize("shape, depth, axes", CASES)
+def test_every_boundary(shape, depth, axes, boundary, world):
+    mesh = Mesh((2, world.size // 2), ("x", "y"))
+    layout = mesh(*axes)
+    pairs = [depth] * len(shape) if isinstance(depth, int) else depth
+    sides = [(d, d) if isinstance(d, int) else d for d in pairs]
+    f, vjp = weighted(sides)
+    a, dx, dy = (values(shape, seed) for seed in range(3))
+    whole = lambda array: f(np.pad(array, sides, PADDED[boundary]))  # noqa: E731
+    x = given(a, layout, world, requires_grad=True)
+    with record() as trace:
+        y = map_overlap(f, x, depth=tuple(pairs), boundary=boundary, vjp=vjp)
+    assert y.layout == layout
+    np.testing.assert_array_equal(y.full(), whole(a))
+    ids = np.arange(a.size).reshape(shape)
+    for rank in world.ranks:
+        spans = [
+            range(s - before, e + after) for (s, e), (before, after) in zip(layout.bounds(shape, rank), sides)
+        ]
+        if boundary != "periodic":
+            spans = [[i for i in span if 0 <= i < n] for span, n in zip(spans, shape)]
+        empty = any(s == e for s, e in layout.bounds(shape, rank))
+        held = set(ids[layout.slices(shape, rank)].flat)
+        read = [] if empty else ids[np.ix_(*[np.array(span) % n for span, n in zip(spans, shape)])].ravel()
+        assert trace.nbytes(rank) == 8 * sum(i not in held for i in read)
+    y.backward(given(dy, layout, world))
+    assert x.grad.layout == layout
+    assert (x.grad.full() * dx).sum() == (dy * whole(dx)).sum()
+    for value in (dy, dx):  # the gradient itself, against two more directions
+        assert (x.grad.full() * value).sum() == (dy * whole(value)).sum()
+
+
+@pytest.mark.ranks(3)
+def test_no_boundary_and_numbers(world):
+    mesh = Mesh((3,), ("x",))
+    a = values((10,))
+    x = given(a, mesh("x"), world)
+    same = map_overlap(lambda block: np.convolve(block, [1, 2, 4], "same"), x, depth=1)
+    np.testing.assert_array_equal(same.full(), np.convolve(a, [1, 2, 4], "same"))
+    for more in (
+        {"boundary": 7},
+        {"boundary": "constant", "constant": 7},
+        {"boundary": {0: 7.0}},
+        {"boundary": [7]},
+    ):
+        y = map_overlap(lambda block: block[2:] + block[:-2], x, depth={0: 1}, **more)
+        b = np.pad(a, 1, constant_values=7)
+        np.testing.assert_array_equal(y.full(), b[2:] + b[:-2])
+    two = map_overlap(lambda p, q: p - q[::-1][::-1], x, x, depth=(2,))
+    assert not two.full().any()
+    larger = map_overlap(lambda block: block > 0, x, depth=1, boundary="zero", dtype=bool)
+    np.testing.assert_array_equal(larger.full(), a > 0)
+
+
+@pytest.mark.ranks(4)
+def test_fewer_elements_than_ranks_and_deep_periods(world):
+    mesh, a = Mesh((4,), ("x",)), values((3,))
+    x = given(a, mesh("x"), world)
+    for boundary in ("periodic", "zero", "nearest"):
+        y = map_overlap(lambda block: block[:-8] + 2 * block[8:], x, depth=4, boundary=boundary)
+        b = np.pad(a, 4, PADDED[boundary])
+        np.testing.assert_array_equal(y.full(), b[:-8] + 2 * b[8:])
+
+
+@pytest.mark.ranks(2)
+def test_mistakes(world):
+    x = given(values((6,)), Mesh((2,), ("x",))("x"), world, requires_grad=True)
+    same = lambda block: block  # noqa: E731
+    for call, message in [
+        (lambda: map_overlap(same, x, boundary="perodic"), "did you mean 'periodic'"),
+        (lambda: map_overlap(same, x, depth=-1), "a depth is a count >= 0, or a pair of them, but got -1"),
+        (lambda: map_overlap(same, x, depth=(1, 1)), "depth has 2 entries for a tensor of 1 dims"),
+        (
+            lambda: map_overlap(same, x, depth={1: 1}),
+            "depth names dim 1, which a tensor of 1 dims does not have",
+        ),
+        (
+            lambda: map_overlap(same, x, depth=6, boundary="reflect"),
+            "dim 0 of size 6 cannot be continued by reflect",
+        ),
+        (lambda: map_overlap(same, x, x[1:]), r"takes tensors of one shape, but got \(6,\) and \(5,\)"),
+        (
+            lambda: map_overlap(lambda b: b[:1], x, depth=1),
+            r"gave an array of shape \(1,\) on rank \d, where the block has",
+        ),
+        (lambda: ops.sum(map_overlap(same, x, depth=1)).backward(), "has no gradient: .*vjp"),
+        (
+            lambda: ops.convolve(x, [1.0], "sme"),
+            "the mode of convolve is 'full', 'same', 'valid', but got 'sme'",
+        ),
+        (lambda: ops.convolve(x, [[1.0]]), "needs a kernel of 1 dims"),
+    ]:
+        with pytest.raises(RuleError, match=message):
+            call()
+    with pytest.raises(ValueError, match="read-only"):
+        map_overlap(lambda b: b.__iadd__(1), x, depth=1)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_convolution_against_numpy(mode, world):
+    mesh = Mesh((4,), ("x",))
+    for n, k in ((13, 3), (13, 4), (5, 5), (6, 1), (9, 7)):
+        a, kernel = values((n,)), values((k,), 1)
+        x = given(a, mesh("x"), world, requires_grad=True)
+        w = given(kernel, mesh(None), world, requires_grad=True)
+        y = ops.convolve(x, w, mode)
+        expected = np.convolve(a, kernel, mode)
+        np.testing.assert_array_equal(y.full(), expected)
+        assert y.layout == mesh("x")
+        dy = values(expected.shape, 2)
+        y.backward(given(dy, mesh("x"), world))
+        along, other = values((n,), 3), values((k,), 4)
+        assert (x.grad.full() * along).sum() == (dy * np.convolve(along, kernel, mode)).sum()
+        assert (w.grad.full() * other).sum() == (dy * np.convolve(a, other, mode)).sum()
+
+
+def test_convolution_sends_what_the_kernel_reaches():
+    world, mesh = LockStep(4), Mesh((2, 2), ("x", "y"))
+    x = given(values((16, 16)), mesh("x", "y"), world)
+    with record() as trace:
+        ops.convolve(x, np.ones((3, 5)), "same")
+    assert trace.counts() == {"halo_exchange": 2} and trace.nbytes() == 8 * (9 * 10 - 8 * 8)
+
+
+def test_shapes_only_runs_no_function():
+    def never(block):
+        raise AssertionError
+
+    mesh, world = Mesh((4,), ("x",)), ShapeOnly(4)
+    x = Tensor.from_global(np.zeros((12, 3)), mesh("x", None), world)
+    with record() as trace:
+        y = map_overlap(never, x, depth=(2, 0), boundary="periodic")
+    assert (y.shape, y.layout) == (x.shape, x.layout) and trace.nbytes(0) == 4 * 3 * 8
