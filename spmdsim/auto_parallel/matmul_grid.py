@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Layout, Mesh, Rule, Strategy
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
@@ -57,7 +58,7 @@ def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
 
 
 @dataclass(frozen=True)
-class GridProduct:
+class GridProduct(Pictured):
     """The best grid for a product.
 
     Attributes:

@@ -10,6 +10,7 @@ from spmdsim.auto_parallel.execute import ByteCount, compare_bytes, run
 from spmdsim.auto_parallel.programs.record_program import shape_and_dtype
 from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import SpmdError
 from spmdsim.tensor.check import check
 from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 
-@dataclass(frozen=True)
-class Proof:
+@dataclass(frozen=True, repr=False)
+class Proof(ShortRepr):
     """What a run showed.
 
     Attributes:

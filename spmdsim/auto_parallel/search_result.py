@@ -18,6 +18,7 @@ from spmdsim.auto_parallel.optimum import model_on, optimum, solve
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import InputError
@@ -26,8 +27,8 @@ from spmdsim.reading import read_json, readable
 FORMAT = "spmdsim strategy 1"
 
 
-@dataclass(frozen=True)
-class SearchResult:
+@dataclass(frozen=True, repr=False)
+class SearchResult(ShortRepr):
     """A program's strategies and their costs.
 
     Attributes:
@@ -225,8 +226,8 @@ class SearchResult:
         return report(self)
 
 
-@dataclass(frozen=True)
-class WhyNot:
+@dataclass(frozen=True, repr=False)
+class WhyNot(ShortRepr):
     """Two solutions that differ by one given strategy.
 
     Attributes:

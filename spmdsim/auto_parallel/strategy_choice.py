@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core.pictured import ShortRepr
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class StorageStates:
     sums: tuple[Layout, ...]
 
 
-@dataclass(frozen=True)
-class StrategyChoice:
+@dataclass(frozen=True, repr=False)
+class StrategyChoice(ShortRepr):
     """What a search decides.
 
     Attributes:

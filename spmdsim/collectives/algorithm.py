@@ -14,12 +14,13 @@ from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.instructions import Instruction, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
+from spmdsim.core.pictured import Pictured, ShortRepr
 from spmdsim.errors import InputError, NoAnswer, ScheduleError, unknown
 from spmdsim.registry import Registry, place_of
 
 
 @dataclass(frozen=True)
-class Formula:
+class Formula(Pictured):
     """Closed-form cost: ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``.
 
     Each field is an expression over :data:`spmdsim.collectives.formula.NAMES`; ``beta`` and ``gamma``
@@ -47,8 +48,8 @@ class Formula:
         return int(steps), beta, gamma
 
 
-@dataclass(frozen=True, eq=False)
-class Algorithm:
+@dataclass(frozen=True, eq=False, repr=False)
+class Algorithm(ShortRepr):
     """A collective algorithm, declared once; compared by identity.
 
     Attributes:

@@ -14,13 +14,14 @@ from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instru
 from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.round_table import RoundTable, collector_paused
 from spmdsim.collectives.schedule import Schedule
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import InputError, ScheduleError
 
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Counts:
+@dataclass(frozen=True, repr=False)
+class Counts(ShortRepr):
     """What a schedule moves and reduces, per rank and in total. All sizes in bytes.
 
     Attributes:

@@ -11,10 +11,11 @@ from spmdsim.collectives.bounds import CostBound, lower_bound, score
 from spmdsim.collectives.counts import Counts, count
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import ScheduleVerdict, verify
+from spmdsim.core.pictured import ShortRepr
 
 
-@dataclass(frozen=True)
-class Facts:
+@dataclass(frozen=True, repr=False)
+class Facts(ShortRepr):
     """What there is to know about a correct schedule; bytes are multiples of the message size m.
 
     Attributes:

@@ -12,6 +12,7 @@ from spmdsim.collectives.round_table import RoundTable, ScheduleFinding
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.symbols import Symbols, members
 from spmdsim.collectives.verification import SymbolicRun
+from spmdsim.core.pictured import ShortRepr
 
 
 class RoundMessage(NamedTuple):
@@ -36,8 +37,8 @@ class RankState:
     new: tuple[frozenset[int], ...]
 
 
-@dataclass(frozen=True)
-class History:
+@dataclass(frozen=True, repr=False)
+class History(ShortRepr):
     """A schedule unrolled.
 
     Attributes:

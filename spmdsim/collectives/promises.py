@@ -15,11 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spmdsim.collectives.instructions import Chunks
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import ScheduleError, SpmdError, unknown
 
 
 @dataclass(frozen=True)
-class Collective:
+class Collective(Pictured):
     """One collective: its name and its pre- and postcondition.
 
     Attributes:

@@ -11,11 +11,12 @@ from spmdsim.collectives.algorithm import Algorithm, algorithm
 from spmdsim.collectives.instructions import Chunks, Instruction
 from spmdsim.collectives.partition import chunk_sizes
 from spmdsim.collectives.promises import Collective
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import ScheduleError
 
 
-@dataclass(frozen=True)
-class Schedule:
+@dataclass(frozen=True, repr=False)
+class Schedule(ShortRepr):
     """An algorithm bound to a rank count, a root and options; a hashable value.
 
     Nothing is materialised: :meth:`rounds` generates one rank's rounds when asked.

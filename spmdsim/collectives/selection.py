@@ -12,6 +12,7 @@ from typing import Any
 from spmdsim.collectives.algorithm import Algorithm, library_algorithm
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.promises import collective
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError, unknown
 from spmdsim.reading import read_json, readable
 
@@ -26,7 +27,7 @@ _COMPARE = {
 
 
 @dataclass(frozen=True)
-class AlgorithmChoice:
+class AlgorithmChoice(Pictured):
     """What a library would use.
 
     Attributes:

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.rule import Rule, Term
 from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError
@@ -17,8 +18,8 @@ from spmdsim.errors import RuleError
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class BoundRule:
+@dataclass(frozen=True, repr=False)
+class BoundRule(ShortRepr):
     """A rule whose factors have sizes and whose ``...`` is written out.
 
     The dims of ``...`` become factors ``.0``, ``.1``, … counted from the right; a dim of size one that is

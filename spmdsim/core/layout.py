@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.core.blocks import largest_block, split_block
 from spmdsim.core.mesh import Mesh
+from spmdsim.core.pictured import Pictured
 from spmdsim.core.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 from spmdsim.errors import LayoutError, UsageTypeError, unknown
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Bounds = tuple[tuple[int, int], ...]
 
 
-class Layout:
+class Layout(Pictured):
     """Where a tensor of ``len(dims)`` dims lives on a mesh. Immutable and hashable.
 
     Args:

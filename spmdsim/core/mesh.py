@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import LayoutError, UsageTypeError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ MOST_RANKS = 1 << 24
 """Ranks of a mesh: some questions are answered by listing them."""
 
 
-class Mesh:
+class Mesh(Pictured):
     """Ranks in a grid with named axes. Immutable and hashable.
 
     Args:

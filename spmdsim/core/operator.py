@@ -17,6 +17,7 @@ from spmdsim.core.bind import bind
 from spmdsim.core.bound import BoundRule
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
+from spmdsim.core.pictured import Pictured, ShortRepr
 from spmdsim.core.rule import Rule
 from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError, context
@@ -36,8 +37,8 @@ Cuts = Sequence[Sequence[int]] | Sequence[int]
 StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | Cuts
 
 
-@dataclass(frozen=True)
-class Context:
+@dataclass(frozen=True, repr=False)
+class Context(ShortRepr):
     """What a contextual local function may ask about the shard it works on.
 
     Attributes:
@@ -72,7 +73,7 @@ class Context:
 
 
 @dataclass(frozen=True, eq=False)
-class Op:
+class Op(Pictured):
     """An operator on global tensors.
 
     Attributes:
@@ -195,8 +196,8 @@ class Op:
         return f"Op({self.name})"
 
 
-@dataclass(frozen=True)
-class ShardedOp:
+@dataclass(frozen=True, repr=False)
+class ShardedOp(ShortRepr):
     """An operator with a strategy of its own."""
 
     op: Op

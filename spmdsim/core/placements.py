@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import LayoutError, UsageTypeError, unknown
 
 #: Reductions that a pending (partial) value may wait for.
@@ -14,7 +15,7 @@ REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
 
 
 @dataclass(frozen=True)
-class Shard:
+class Shard(Pictured):
     """The axis splits tensor dim ``dim``."""
 
     dim: int
@@ -28,7 +29,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Replicate:
+class Replicate(Pictured):
     """All ranks along the axis hold the same values."""
 
     def __str__(self) -> str:
@@ -36,7 +37,7 @@ class Replicate:
 
 
 @dataclass(frozen=True)
-class Partial:
+class Partial(Pictured):
     """The true value is the reduction, by ``op``, of what the ranks along the axis hold."""
 
     op: str = "sum"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import RuleError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ ELEMENTS, FUNCTIONS, PASSES = "elements", "functions", "passes"
 _ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
 
 
-@dataclass(frozen=True)
-class Rule:
+@dataclass(frozen=True, repr=False)
+class Rule(ShortRepr):
     """An operator's declaration. Build it with :meth:`parse`.
 
     Attributes:

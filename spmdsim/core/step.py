@@ -17,6 +17,7 @@ from typing import Any
 
 from spmdsim.core.blocks import split_block
 from spmdsim.core.layout import Bounds, Layout
+from spmdsim.core.pictured import ShortRepr
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
@@ -89,8 +90,8 @@ def reduction_elements(collective: str, members: int, held: Any, place: Any = 0)
     return (members - 1) * block + held - block
 
 
-@dataclass(frozen=True)
-class Step:
+@dataclass(frozen=True, repr=False)
+class Step(ShortRepr):
     """A collective between two layouts of a tensor.
 
     Args:

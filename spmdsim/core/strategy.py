@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spmdsim.core.mesh import Mesh
+from spmdsim.core.pictured import Pictured
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Strategy(Pictured):
     """Axes assigned to factors, for one operator on one mesh.
 
     Attributes:

@@ -17,6 +17,7 @@ from spmdsim.core import elements
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.meta import Meta
+from spmdsim.core.pictured import Pictured
 from spmdsim.core.reductions import identity, in_type
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Tensor")
 
 
-class Tensor:
+class Tensor(Pictured):
     """A global tensor over a world. Its shards are never changed in place.
 
     Attributes:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core.mesh import MOST_RANKS, Mesh
+from spmdsim.core.pictured import Pictured
 from spmdsim.core.route import Route, cheapest_strategy, shortest_route
 from spmdsim.core.step import EXCHANGES, STEP_COLLECTIVES, Step
 from spmdsim.errors import UsageTypeError, WorldError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 recordings: list[Any] = []
 
 
-class World(ABC):
+class World(Pictured, ABC):
     """Base of all worlds.
 
     Attributes:
@@ -117,7 +118,7 @@ class World(ABC):
         """The cheapest strategy for operands that no strategy takes as they are."""
         return cheapest_strategy(bound, layouts, dtypes, self.plan, self.price)
 
-    def gathers_whole(  # noqa: B027
+    def gathers_whole(
         self, operator: str, bound: BoundRule, operands: Sequence[Meta], routes: Sequence[Route | None]
     ) -> None:
         """Told once per recipe of an operator that runs whole on every rank, on operands that were split."""
@@ -167,7 +168,7 @@ class World(ABC):
         """The number of what an operator makes of tensors; None for the sum of gradients."""
         return 0
 
-    def settle(self) -> None:  # noqa: B027
+    def settle(self) -> None:
         """Make sure that all ranks called the same so far, before numbers leave the program.
 
         Raises:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import median
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import InputError
 
@@ -230,8 +231,8 @@ def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
     return quantile(0.05), quantile(0.95)
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(ShortRepr):
     """A fitted machine and how well it fits.
 
     Attributes:

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp, log
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(Pictured):
     """Latency and inverse bandwidth of one level of the network.
 
     Attributes:
@@ -28,7 +29,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Piece(Pictured):
     """Alpha and beta of messages up to a size: MPI libraries change their protocol with the size.
 
     Attributes:
@@ -43,7 +44,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Rate:
+class Rate(Pictured):
     """What a class of operators takes on one rank: the slower of the two decides.
 
     Attributes:
@@ -72,7 +73,7 @@ def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float | None = None) -
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Pictured):
     """One measured time.
 
     Attributes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.closed_forms import message_bytes, textbook_seconds
 from spmdsim.cost.cost_model import CostModel
 from spmdsim.cost.curves import Link, MeasuredTable, Measurement, Piece, Rate, at_size, scaled
@@ -21,8 +22,8 @@ from spmdsim.errors import InputError, unknown
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
 
-@dataclass(frozen=True, eq=True)
-class Machine:
+@dataclass(frozen=True, eq=True, repr=False)
+class Machine(ShortRepr):
     """The cost parameters of one machine; immutable and hashable.
 
     Attributes:

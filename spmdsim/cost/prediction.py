@@ -11,6 +11,7 @@ from typing import Any
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
 from spmdsim.collectives.bounds import lower_bound
 from spmdsim.core.blocks import largest_block
+from spmdsim.core.pictured import Pictured, ShortRepr
 from spmdsim.cost.closed_forms import closed_form, most_received
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
@@ -27,8 +28,8 @@ _AFFORDABLE = 300_000
 _AFFORDABLE_ARRAYS = 100_000_000
 
 
-@dataclass(frozen=True)
-class PredictedPoint:
+@dataclass(frozen=True, repr=False)
+class PredictedPoint(ShortRepr):
     """Predictions for one rank count and size.
 
     Attributes:
@@ -52,7 +53,7 @@ class PredictedPoint:
 
 
 @dataclass(frozen=True)
-class Crossover:
+class Crossover(Pictured):
     """Where the fastest algorithm changes while the size grows.
 
     Attributes:
@@ -68,8 +69,8 @@ class Crossover:
     after: str
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(ShortRepr):
     """A table of predictions.
 
     Attributes:

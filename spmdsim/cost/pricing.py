@@ -15,6 +15,7 @@ import numpy as np
 
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.rank_program import INPUT, program_for
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.closed_forms import closed_form
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.networks.congestion import round_seconds
@@ -44,8 +45,8 @@ class RoundPrice:
     messages: int
 
 
-@dataclass(frozen=True)
-class Price:
+@dataclass(frozen=True, repr=False)
+class Price(ShortRepr):
     """What a schedule costs.
 
     Attributes:

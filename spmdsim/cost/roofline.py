@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.blocks import largest_block
 from spmdsim.core.bound import elements, members
+from spmdsim.core.pictured import Pictured
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Pictured):
     """What one rank does locally.
 
     Attributes:

@@ -6,14 +6,14 @@ pipes; ``rich()`` is the same text with one colour per shard, for terminals. Wha
 
 from __future__ import annotations
 
-import colorsys
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.core import Layout
+from spmdsim.core import Layout, Mesh
+from spmdsim.draw.canvas import FILLS, fill_of
 from spmdsim.layout.explain import ranks_text
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class Picture:
 
 
 def colour(shard: int, shards: int) -> str:
-    """A rich style whose background tells the shard from the others."""
-    hue = shard / max(shards, 1) if shards <= 24 else (shard * 0.61803398875) % 1
-    red, green, blue = (round(255 * v) for v in colorsys.hsv_to_rgb(hue, 0.45 if shard % 2 else 0.6, 0.95))
-    return f"black on rgb({red},{green},{blue})"
+    """A rich style whose background tells the shard from the others; its number stands in every cell, too."""
+    fill, letters = fill_of(shard)
+    bold = " bold" if shard // len(FILLS) % 2 else ""
+    return f"{'white' if letters == '#fff' else 'black'}{bold} on {fill}"
 
 
 def shown(count: int, most: int) -> list[int | None]:
@@ -98,8 +98,7 @@ def rank_grid(layout: Layout, width: int = 100) -> Picture:
     axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
     row, column = (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
     lines: list[tuple[GridCell, ...]] = []
-    panels = list(_panels(layout, axes[:-2]))
-    for i, panel in enumerate(panels):
+    for i, panel in enumerate(panels(layout, axes[:-2])):
         if panel is None:
             lines += [(), (GridCell(GAP),)]
             continue
@@ -109,10 +108,23 @@ def rank_grid(layout: Layout, width: int = 100) -> Picture:
     return Picture(tuple(lines), layout.shard_count)
 
 
-def _panels(layout: Layout, axes: Sequence[str]) -> Iterator[dict[str, int] | None]:
+def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
+    """The grid of a mesh's ranks.
+
+    >>> from spmdsim.core import Mesh
+    >>> print(mesh_grid(Mesh((2, 2), ("dp", "mp"))).plain())
+    rank  mp=0  mp=1
+    dp=0  0     1
+    dp=1  2     3
+    """
+    return rank_grid(Layout(mesh, ()), width)
+
+
+def panels(layout: Layout, axes: Sequence[str]) -> Iterator[dict[str, int] | None]:
+    """The indices of the leading axes, each a panel; None for a gap."""
     sizes = [layout.mesh.axis_size(axis) for axis in axes]
     for index in shown(math.prod(sizes), MOST_PANELS):
-        yield None if index is None else dict(zip(axes, _digits(index, sizes)))
+        yield None if index is None else dict(zip(axes, digits(index, sizes)))
 
 
 def _panel(
@@ -125,7 +137,11 @@ def _panel(
     most = max(3, min(MOST_COLUMNS, (width - len("rank:shard")) // (cell + 2)))
     columns = shown(size(column), most) if column else [0]
     rows = shown(size(row), MOST_ROWS) if row else [0]
-    head = ["rank:shard", *(GAP if c is None else f"{column}={c}" if column else "" for c in columns)]
+    plain = not layout.dims and not layout.partial  # a mesh: nothing is held
+    head = [
+        "rank" if plain else "rank:shard",
+        *(GAP if c is None else f"{column}={c}" if column else "" for c in columns),
+    ]
     table: list[list[GridCell]] = [[GridCell(text) for text in head]]
     for r in rows:
         cells = [GridCell(GAP if r is None else f"{row}={r}" if row else "")]
@@ -135,8 +151,8 @@ def _panel(
                 continue
             coords = {**panel, **({row: r} if row else {}), **({column: c} if column else {})}
             rank = layout.mesh.rank_of([coords.get(axis, 0) for axis in layout.mesh.axes])
-            shard = layout.shard_number(rank)
-            cells.append(GridCell(f"{rank}:{shard}", shard))
+            shard = None if plain else layout.shard_number(rank)
+            cells.append(GridCell(str(rank) if shard is None else f"{rank}:{shard}", shard))
         table.append(cells)
     return _aligned(table)
 
@@ -174,7 +190,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
        4  +-----------+
     """
     layout.check_shape(shape)
-    row, column, others = _drawn_dims(layout, shape)
+    row, column, others = drawn_dims(layout, shape)
     title = ", ".join(
         f"{name}: dim {dim}" for name, dim in (("rows", row), ("columns", column)) if dim is not None
     )
@@ -184,15 +200,16 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
         if panel is None:
             lines.append((GridCell(GAP),))
             continue
-        chosen = dict(zip(others, _digits(panel, counts)))
+        chosen = dict(zip(others, digits(panel, counts)))
         if chosen:
-            where = ", ".join(f"dim {d}: {_interval(layout, shape, d, i)}" for d, i in chosen.items())
+            where = ", ".join(f"dim {d}: {interval(layout, shape, d, i)}" for d, i in chosen.items())
             lines.append((GridCell(where),))
         lines += _boxes(layout, shape, row, column, chosen, width)
     return Picture(tuple(lines), layout.shard_count)
 
 
-def _drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
+def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
+    """Which dims are drawn as rows and as columns, and which split ones are left for panels."""
     split = [dim for dim, parts in enumerate(layout.parts) if parts > 1]
     drawn = split[-2:]
     for dim in reversed(range(len(shape))):
@@ -204,21 +221,21 @@ def _drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int |
     return (drawn[0], drawn[1], others) if drawn else (None, None, others)
 
 
-def _interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) -> tuple[int, int]:
+def interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) -> tuple[int, int]:
     """Where piece ``index`` of a dim begins and ends."""
     if dim is None:
         return 0, 0
-    return layout.bounds(shape, _holder(layout, {dim: index}))[dim]
+    return layout.bounds(shape, holder(layout, {dim: index}))[dim]
 
 
-def _holder(layout: Layout, pieces: Mapping[Any, int]) -> int:
+def holder(layout: Layout, pieces: Mapping[Any, int]) -> int:
     """The first rank that holds the given piece of each dim (piece 0 of those not given)."""
     mesh = layout.mesh
     coords: dict[str, int] = dict.fromkeys(mesh.axes, 0)
     for dim, index in pieces.items():
         if dim is not None:
             sizes = [mesh.axis_size(axis) for axis in layout.dims[dim]]
-            coords.update(zip(layout.dims[dim], _digits(index, sizes)))
+            coords.update(zip(layout.dims[dim], digits(index, sizes)))
     return mesh.rank_of([coords[axis] for axis in mesh.axes])
 
 
@@ -235,7 +252,7 @@ def _boxes(
     for most in range(MOST_PIECES, 2, -1):
         columns = shown(1 if column is None else layout.parts[column], most)
         content = {
-            (r, c): _content(layout, {**chosen, row: r, column: c})
+            (r, c): holders_text(layout, {**chosen, row: r, column: c})
             for r, c in itertools.product(rows, columns)
             if r is not None and c is not None
         }
@@ -251,7 +268,7 @@ def _start(layout: Layout, shape: Sequence[int], dim: int | None, index: int | N
     """The number at a cut; a gap begins where the piece before it ends."""
     if dim is None:
         return ""
-    return str(_interval(layout, shape, dim, place if index is None else index)[0])
+    return str(interval(layout, shape, dim, place if index is None else index)[0])
 
 
 def _ruled(
@@ -288,8 +305,9 @@ def _ruled(
     return lines
 
 
-def _content(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
-    rank = _holder(layout, pieces)
+def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
+    """The number of a piece and who holds it, in words, and the number."""
+    rank = holder(layout, pieces)
     shard = layout.shard_number(rank)
     split = set(layout.split_axes)
     holders = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))
@@ -297,9 +315,10 @@ def _content(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str]
     return (f"#{shard}", f"{'rank' if len(holders) == 1 else 'ranks'} {text}"), shard
 
 
-def _digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    digits = []
+def digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """A number as digits, the first one major; ``sizes`` are their bases."""
+    found = []
     for size in reversed(sizes):
         index, digit = divmod(index, size)
-        digits.append(digit)
-    return tuple(reversed(digits))
+        found.append(digit)
+    return tuple(reversed(found))

@@ -8,13 +8,13 @@ from itertools import pairwise
 from math import ceil, floor, log10
 from pathlib import Path
 
+from spmdsim.draw.canvas import Canvas, ink_of, svg, width_of
 from spmdsim.errors import InputError
 
 #: One letter or sign per line in terminals.
 MARKS = "ox+*#@%&=abcdefghijklmn"
-#: Colours that people with colour blindness can tell apart (Okabe and Ito), and dashes beyond them.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
-DASHES = ("", "6 3", "2 3")
+#: Of lines on top of each other every one is seen.
+DASHES = ("", "8 4", "3 3", "10 3 2 3", "1 4")
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,16 @@ def short(value: float) -> str:
 
 def svg_plot(plot: Plot, width: int = 760, height: int = 440) -> str:
     """The plot as one SVG image without scripts; points tell their values when pointed at."""
-    low_x, high_x, low_y, high_y = plot.ranges()
-    left, right, top, bottom = 76, 210, 34, 52
-    inner_w, inner_h = width - left - right, height - top - bottom
+    return svg(plot_canvas(plot, width, height), plot.title)
+
+
+def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
+    """The plot as a drawing. Every line has its own dashes, too, so that lines which coincide are both seen."""
+    low_x, high_x, low_y, high_y = _padded(plot)
+    longest = max(width_of(words) for words in [line.name for line in plot.lines] + [plot.title[:24]])
+    left, right, top, bottom = 66, int(longest) + 56, 30, 44
+    inner_w, inner_h = max(width - left - right, 240), height - top - bottom
+    out = Canvas()
 
     def px(x: float) -> float:
         return left + (log10(x) - low_x) / (high_x - low_x) * inner_w
@@ -138,50 +145,52 @@ def svg_plot(plot: Plot, width: int = 760, height: int = 440) -> str:
     def py(y: float) -> float:
         return top + (high_y - log10(y)) / (high_y - low_y) * inner_h
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="12" role="img" aria-label="{escape(plot.title, True)}">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{left}" y="20" font-size="14">{escape(plot.title)}</text>',
-    ]
+    out.text(left, 14, plot.title)
     for x in _ticks(low_x, high_x):
-        parts.append(f'<path d="M{px(x):.1f} {top}V{top + inner_h}" stroke="#e5e5e5"/>')
-        parts.append(f'<text x="{px(x):.1f}" y="{top + inner_h + 16}" text-anchor="middle">{short(x)}</text>')
+        out.line(px(x), top, px(x), top + inner_h)
+        out.text(px(x), top + inner_h + 16, short(x), anchor="middle")
     for y in _ticks(low_y, high_y):
-        parts.append(f'<path d="M{left} {py(y):.1f}H{left + inner_w}" stroke="#e5e5e5"/>')
-        parts.append(f'<text x="{left - 6}" y="{py(y) + 4:.1f}" text-anchor="end">{short(y)}</text>')
+        out.line(left, py(y), left + inner_w, py(y))
+        out.text(left - 6, py(y) + 4, short(y), anchor="end")
     for x, label in plot.x_marks:
         if low_x <= log10(x) <= high_x:
-            parts.append(
-                f'<path d="M{px(x):.1f} {top}V{top + inner_h}" stroke="#555" stroke-dasharray="2 4">'
-                f"<title>{escape(f'{short(x)}: {label}')}</title></path>"
+            out.line(
+                px(x), top, px(x), top + inner_h, "edge", ' stroke-dasharray="2 4"', f"{short(x)}: {label}"
             )
-    parts.append(
-        f'<rect x="{left}" y="{top}" width="{inner_w}" height="{inner_h}" fill="none" stroke="#333"/>'
-    )
-    middle = top + inner_h / 2
-    parts.append(
-        f'<text x="{left + inner_w / 2}" y="{height - 12}" text-anchor="middle">{escape(plot.x_label)}</text>'
-    )
-    parts.append(
-        f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">{escape(plot.y_label)}</text>'
+    for x1, y1, x2, y2 in ((0, 0, 1, 0), (0, 1, 1, 1), (0, 0, 0, 1), (1, 0, 1, 1)):
+        out.line(left + x1 * inner_w, top + y1 * inner_h, left + x2 * inner_w, top + y2 * inner_h, "edge")
+    out.text(left + inner_w / 2, top + inner_h + 34, plot.x_label, anchor="middle")
+    out.parts.append(
+        f'<text transform="translate(10 {top + inner_h / 2:.0f}) rotate(-90)" text-anchor="middle">'
+        f"{escape(plot.y_label)}</text>"
     )
     for index, line in enumerate(plot.lines):
-        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
-        dots = f' stroke-dasharray="{dash}"' if dash else ""
-        path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in sorted(line.points))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dots}/>')
-        for x, y in line.points:
-            words = escape(f"{line.name}: {short(x)}, {short(y)}")
-            parts.append(
-                f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3" fill="{colour}"><title>{words}</title></circle>'
-            )
-        legend_y = top + 8 + 18 * index
-        parts.append(
-            f'<path d="M{width - right + 14} {legend_y}h22" stroke="{colour}" stroke-width="2"{dots}/>'
-            f'<text x="{width - right + 42}" y="{legend_y + 4}">{escape(line.name)}</text>'
+        _draw_line(out, line, index, [(px(x), py(y), x, y) for x, y in sorted(line.points)])
+        y = top + 8 + 18 * index
+        _sample(out, index, left + inner_w + 14, y)
+        out.text(left + inner_w + 42, y + 4, line.name)
+    return out
+
+
+def _draw_line(out: Canvas, line: Line, index: int, points: list[tuple[float, float, float, float]]) -> None:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in points)
+    out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
+    for at_x, at_y, x, y in points:
+        told = escape(f"{line.name}: {short(x)}, {short(y)}")
+        out.parts.append(
+            f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5" fill="{ink_of(index)}" stroke="var(--ground)">'
+            f"<title>{told}</title></circle>"
         )
-    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _sample(out: Canvas, index: int, x: float, y: float) -> None:
+    out.parts.append(f'<path d="M{x:.0f} {y:.0f}h22" {_stroke(index)}/>')
+    out.parts.append(f'<circle cx="{x + 11:.0f}" cy="{y:.0f}" r="3.5" fill="{ink_of(index)}"/>')
+
+
+def _stroke(index: int) -> str:
+    dash = DASHES[index % len(DASHES)]
+    return f'stroke="{ink_of(index)}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -190,7 +199,15 @@ def _ticks(low: float, high: float) -> list[float]:
     if len(decades) >= 3:
         return decades[:: ceil(len(decades) / 10)]
     fine = [m * 10.0**k for k in range(floor(low), ceil(high) + 1) for m in (1, 2, 5)]
-    return [v for v in fine if low - 1e-9 <= log10(v) <= high + 1e-9]
+    found = [v for v in fine if low - 1e-9 <= log10(v) <= high + 1e-9]
+    return found if len(found) > 1 else [10.0 ** (low + (high - low) * part) for part in (0.1, 0.5, 0.9)]
+
+
+def _padded(plot: Plot) -> tuple[float, float, float, float]:
+    """The ranges with room around the points, of one point, too."""
+    low_x, high_x, low_y, high_y = plot.ranges()
+    room_x, room_y = max(0.03 * (high_x - low_x), 0.01), max(0.05 * (high_y - low_y), 0.01)
+    return low_x - room_x, high_x + room_x, low_y - room_y, high_y + room_y
 
 
 def save_png(plot: Plot, path: str | Path) -> None:
@@ -209,9 +226,7 @@ def save_png(plot: Plot, path: str | Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     for index, line in enumerate(plot.lines):
-        axes.loglog(
-            *zip(*sorted(line.points)), "o-", ms=4, color=COLOURS[index % len(COLOURS)], label=line.name
-        )
+        axes.loglog(*zip(*sorted(line.points)), "o-", ms=4, color=ink_of(index), label=line.name)
     for x, _ in plot.x_marks:
         axes.axvline(x, color="#555555", linestyle=":", linewidth=1)
     axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)

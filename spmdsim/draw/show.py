@@ -1,4 +1,4 @@
-"""``show``: what a value looks like, in colour on terminals and in notebooks, as text elsewhere."""
+"""``show``: what a value looks like: a picture in notebooks, in colour on terminals, as text elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.draw.layout_picture import Picture, rank_grid, tensor_pieces
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.draw.figures import figure_of
+from spmdsim.draw.layout_picture import Picture, mesh_grid, rank_grid, tensor_pieces
+from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,7 +29,7 @@ MOST_RANKS = 20
 
 
 def show(what: object, shape: Sequence[int] | None = None) -> None:
-    """Print a picture of a layout, tensor, plan, trace or schedule; under MPI on rank 0 only.
+    """Show what a value looks like: a picture in notebooks, text elsewhere; under MPI on rank 0 only.
 
     * a :class:`~spmdsim.Mesh`: the grid of its ranks;
     * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by what they hold, and with a global ``shape`` the
@@ -36,14 +37,16 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     * a :class:`~spmdsim.Tensor`: the same, of its layout and shape;
     * a plan (:func:`spmdsim.plan`): its table, and for tensors of one or two dims who sends which box to whom;
     * a trace (:func:`spmdsim.record`): operators and collectives with their bytes;
-    * a schedule (:func:`spmdsim.collectives.make_schedule`): who holds what after each round, and the messages.
+    * a schedule (:func:`spmdsim.collectives.make_schedule`): who holds what after each round, and the messages;
+    * what :func:`spmdsim.search`, :func:`spmdsim.simulate` and :func:`spmdsim.check` return, machines, topologies,
+      predictions, rules, strategies, worlds: everything that the package returns, or a list of it.
 
     Args:
         what: the value.
         shape: global shape, for a layout.
 
     Raises:
-        UsageTypeError: there is no picture of such a value.
+        UsageTypeError: the value is not the package's.
 
     >>> show(Mesh((2, 2), ("dp", "tp"))("tp"), (5,))
     [tp] over dp=2 tp=2
@@ -60,19 +63,30 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     """
     from rich.text import Text
 
+    from spmdsim.cli.encoding import in_encoding_of
     from spmdsim.cli.output import console
 
     if shape is not None and not isinstance(what, Layout):
         raise InputError(f"a shape goes with a layout, but {type(what).__name__} was given with {shape}")
     out = console()
-    coloured = out.is_terminal or out.is_jupyter
+    options = {} if shape is None else {"shape": shape}
+    if out.is_jupyter:
+        return _in_notebook(figure_of(what, **options).html())
     texts = []
     for part in _pictures(what, shape, min(out.width, WIDTH)):
         if isinstance(part, Picture):
-            part = part.rich() if coloured else part.plain()
+            part = part.rich() if out.is_terminal else part.plain()
         texts.append(Text(part) if isinstance(part, str) else part)
-    # In one piece: a notebook sets a gap around each.
-    out.print(Text("\n").join(texts), soft_wrap=True)
+    whole = Text("\n").join(texts)
+    if in_encoding_of(out.file, whole.plain) != whole.plain:  # a terminal without these letters
+        whole = Text(in_encoding_of(out.file, whole.plain))
+    out.print(whole, soft_wrap=True)
+
+
+def _in_notebook(html: str) -> None:
+    from IPython.display import HTML, display  # a notebook has it
+
+    display(HTML(html))
 
 
 def _pictures(what: object, shape: Sequence[int] | None, width: int) -> Iterator[Part]:
@@ -82,7 +96,7 @@ def _pictures(what: object, shape: Sequence[int] | None, width: int) -> Iterator
     from spmdsim.trace.recorder import Trace
 
     if isinstance(what, Mesh):
-        return iter([str(what), rank_grid(Layout(what, ()), width)])
+        return iter([str(what), mesh_grid(what, width)])
     if isinstance(what, Layout):
         return _layout(what, shape, width)
     kinds: tuple[tuple[type, Callable[[Any, int], Iterator[Part]]], ...] = (
@@ -94,9 +108,14 @@ def _pictures(what: object, shape: Sequence[int] | None, width: int) -> Iterator
     for kind, picture in kinds:
         if isinstance(what, kind):
             return picture(what, width)
-    raise UsageTypeError(
-        f"there is no picture of {what!r}: show a Mesh, Layout, Tensor, plan, trace or schedule"
-    )
+    return iter([text_of(what)])
+
+
+def text_of(what: object) -> str:
+    """A value as text: its own words where it has some of several lines, else what its figure says."""
+    figure = figure_of(what)
+    words = str(what)
+    return words if "\n" in words and words != repr(what) else figure.text()
 
 
 def _layout(layout: Layout, shape: Sequence[int] | None, width: int) -> Iterator[Part]:

@@ -34,6 +34,19 @@ def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture
         dst: the layout after.
         shape: global shape, of one or two dims.
     """
+    found = cut_cells(src, dst, shape)
+    if found is None:
+        return None
+    cells, cuts, number = found
+    return Picture(tuple(_lines(cells, cuts, number, len(shape))), len(number))
+
+
+#: Texts with their senders per cell, where the cuts are, and a number for each sender.
+Cut = tuple[list[list[list[tuple[str, int]]]], list[list[int]], dict[int, int]]
+
+
+def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
+    """The tensor cut at all borders of both layouts, with what happens to each cell; None where that is too much."""
     if not 1 <= len(shape) <= 2 or dst.mesh.size > MOST_RANKS or 0 in shape:
         return None
     sent = [(a, b, box if len(shape) == 2 else ((0, 1), *box)) for a, b, box in transfers(src, dst, shape)]
@@ -46,8 +59,7 @@ def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture
     ]
     if max(len(cell) for row in cells for cell in row) > MOST_LINES:
         return None
-    number = {rank: k for k, rank in enumerate(sorted({a for a, _, _ in sent}))}
-    return Picture(tuple(_lines(cells, cuts, number, len(shape))), len(number))
+    return cells, cuts, {rank: k for k, rank in enumerate(sorted({a for a, _, _ in sent}))}
 
 
 def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | None = None) -> list[str]:

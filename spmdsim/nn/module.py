@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.tensor import Tensor
@@ -35,7 +36,7 @@ def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np
 
 
 @dataclass(frozen=True)
-class Normal:
+class Normal(Pictured):
     """Normal numbers; with ``std=None`` of variance one over the number of rows (fan-in)."""
 
     std: float | None = None
@@ -48,7 +49,7 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Pictured):
     """Numbers uniform in ``[-bound, bound)``; with ``bound=None`` one over the root of the fan-in."""
 
     bound: float | None = None
@@ -59,7 +60,7 @@ class Uniform:
         return np.asarray((uniform_block(index, shape, dtype, seed) * 2 - 1) * bound, dtype)
 
 
-class Parameter:
+class Parameter(Pictured):
     """A trainable tensor that takes no memory until a world is known.
 
     Its values are keyed by the seed, its name and the global element index: the same model on any number of
@@ -131,7 +132,7 @@ class Parameter:
         self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, tracked, self.name, fresh.origin)
 
 
-class Module:
+class Module(Pictured):
     """Something with parameters and a ``forward``. Attributes that are parameters or modules are found."""
 
     def forward(self, *inputs: Any, **options: Any) -> Any:

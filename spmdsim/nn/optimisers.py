@@ -11,6 +11,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.meta import Meta
+from spmdsim.core.pictured import Pictured
 from spmdsim.core.reductions import in_type
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
@@ -48,7 +49,7 @@ def sharded_over(axis: str) -> StateLayout:
     return layout
 
 
-class Optimiser:
+class Optimiser(Pictured):
     """Base: walks the parameters, brings gradient and value into the state's layout, updates each shard.
 
     Parameters of 16-bit floats are updated in float32, in which their state is kept (a bfloat16 average of squares

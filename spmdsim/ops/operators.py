@@ -8,6 +8,7 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.core.operator import Op
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import two_names
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SAME = (
 )
 
 
-class OperatorFunction(Generic[P, R]):
+class OperatorFunction(Pictured, Generic[P, R]):
     """A function of tensors: checks and prepares operands and parameters, and applies what it declares.
 
     >>> from spmdsim import relu

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from spmdsim.core import Layout
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout.refine import refine
@@ -49,8 +50,8 @@ SPREAD = "exchange, then all_gather"
 SUMMED = "direct reduction"
 
 
-@dataclass(frozen=True)
-class Candidate:
+@dataclass(frozen=True, repr=False)
+class Candidate(ShortRepr):
     """One way to do it.
 
     Attributes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(ShortRepr):
     """A redistribution as a value; ``str(plan)`` is its table.
 
     Attributes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(ShortRepr):
     """The outcome of one simulated run.
 
     Attributes:

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.tensor.rounding import unit_roundoff
 
 #: Rounding errors add up like a random walk; eight standard deviations leave no honest result outside.
 SAFETY = 8.0
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(ShortRepr):
     """What all ranks agreed on about one tensor.
 
     Attributes:

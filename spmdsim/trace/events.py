@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN
@@ -36,8 +37,8 @@ class Asked(NamedTuple):
         return Asked(*map(int.__add__, self, other))
 
 
-@dataclass(frozen=True)
-class CollectiveEvent:
+@dataclass(frozen=True, repr=False)
+class CollectiveEvent(ShortRepr):
     """One collective, or one local step of a redistribution (slice, fill), as the world ran it.
 
     Args:
@@ -117,8 +118,8 @@ class CollectiveEvent:
         )
 
 
-@dataclass(frozen=True)
-class OperatorEvent:
+@dataclass(frozen=True, repr=False)
+class OperatorEvent(ShortRepr):
     """One operator call: what it was asked and how it was laid out.
 
     Args:

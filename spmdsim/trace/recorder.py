@@ -15,6 +15,7 @@ from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.core.world import recordings
 from spmdsim.trace.events import Asked, CollectiveEvent, Event, OperatorEvent
@@ -33,7 +34,7 @@ open_traces: list[Trace] = recordings
 _operators: list[str] = []
 
 
-class Trace(Sequence[Event]):
+class Trace(Pictured, Sequence[Event]):
     """The events of one recording, in the order in which they ended.
 
     Attributes:

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -76,7 +76,10 @@ class World(world.World):
         self._machine = model
         self.invalidate()
         # All of its numbers choose: a name alone would hide that ranks measured different ones.
-        numbers = f" {crc32(repr(model).encode()):08x}" if is_dataclass(model) else ""
+        numbers = ""
+        if is_dataclass(model):
+            said = [(one.name, getattr(model, one.name)) for one in fields(model) if one.repr]
+            numbers = f" {crc32(repr(said).encode()):08x}"
         name = getattr(model, "name", type(model).__name__)
         self._chosen(f"world.machine = {name}{numbers}")
 

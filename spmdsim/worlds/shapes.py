@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.parts import Parts, PartsStep
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ShapeArray:
+class ShapeArray(Pictured):
     """The shape and element type of an array, without its data.
 
     >>> import numpy as np

@@ -19,6 +19,7 @@ from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
@@ -200,8 +201,8 @@ class OperatorSeconds:
         return self.compute + self.forward + self.backward + self.gradient
 
 
-@dataclass
-class Evaluation:
+@dataclass(repr=False)
+class Evaluation(ShortRepr):
     """Modelled seconds of a choice.
 
     Attributes:

@@ -8,11 +8,12 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import saves
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
+from spmdsim.core.pictured import Pictured
 from spmdsim.redistribution.price import largest
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Pictured):
     """Bytes of the busiest rank.
 
     Attributes:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, repr=False)
+class Settings(ShortRepr):
     """The assumptions of a search.
 
     Nothing overlaps unless ``overlap`` says so: modelled seconds are the sum of computation and communication

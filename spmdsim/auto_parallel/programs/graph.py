@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Rule, bind
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import context, unknown
 
 Shape = tuple[int, ...]
@@ -53,8 +54,8 @@ class Value:
         return self.itemsize * math.prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Operator:
+@dataclass(frozen=True, repr=False)
+class Operator(ShortRepr):
     """One operator of the program.
 
     Attributes:
@@ -87,8 +88,8 @@ class Operator:
         return frozenset(range(len(self.bound.inputs))) in self.bound.rule.linear
 
 
-@dataclass(frozen=True)
-class Graph:
+@dataclass(frozen=True, repr=False)
+class Graph(ShortRepr):
     """Operators in order of execution, and the tensors they share.
 
     Attributes:

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         return _counts_only(schedule, args)
     story = unroll(schedule)
     if args.svg is not None:
-        from spmdsim.draw.schedule_svg import schedule_svg
+        from spmdsim.draw.schedule_figures import schedule_svg
 
         write_file(args.svg, schedule_svg(story))
         remark(f"wrote {args.svg}")

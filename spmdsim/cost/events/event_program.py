@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import ScheduleError
 
 SEND, RECV, CALC = 0, 1, 2
 KIND_NAMES = ("send", "recv", "calc")
 
 
-class EventProgram:
+class EventProgram(Pictured):
     """Operations of all ranks as a graph; built once, then simulated.
 
     An operation may require that others are done (``after``) or only that they have started (``started``), as

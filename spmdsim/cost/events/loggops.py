@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from spmdsim.core.pictured import Pictured, ShortRepr
 from spmdsim.cost.events.event_program import RECV, SEND, EventProgram
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import ScheduleError
 
 
 @dataclass(frozen=True)
-class LogGOPS:
+class LogGOPS(Pictured):
     """The parameters, in any unit of time (nanoseconds by default, as in LogGOPSim).
 
     Attributes:
@@ -43,8 +44,8 @@ class LogGOPS:
         return cls(machine.alpha / 2, machine.alpha / 4, 0.0, machine.beta, 0.0, eager_bytes)
 
 
-@dataclass(frozen=True)
-class SimulatedRun:
+@dataclass(frozen=True, repr=False)
+class SimulatedRun(ShortRepr):
     """What a simulation found; times in the unit of the parameters.
 
     Attributes:

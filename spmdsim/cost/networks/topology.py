@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Routes:
         return np.bincount(self.messages, minlength=self.count)
 
 
-class Topology(ABC):
+class Topology(Pictured, ABC):
     """A network of ``ranks`` ranks.
 
     Attributes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import WorldError
 from spmdsim.simulation.findings.places import ProgramPlace
 
@@ -15,8 +16,8 @@ ERROR = "error"
 WARNING = "warning"
 
 
-@dataclass(frozen=True)
-class Problem:
+@dataclass(frozen=True, repr=False)
+class Problem(ShortRepr):
     """One finding about the program.
 
     Attributes:

@@ -26,6 +26,7 @@ from spmdsim.collectives.partition import cut
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.rank_program import compile_program
 from spmdsim.collectives.selection import choose, libraries
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
 from spmdsim.worlds.emulated import _parsed
 from spmdsim.worlds.mpi.buffers import Buffer, buffer_of
@@ -57,7 +58,7 @@ def _collective(method: _Method) -> _Method:
     return call  # type: ignore[return-value]
 
 
-class EmulatedCommunicator:
+class EmulatedCommunicator(Pictured):
     """An object with mpi4py's signatures for collectives of buffers, run by emulated algorithms.
 
     Its ranks compare what they call: collective, operation, root, counts, element type and algorithm. A long call, or one

@@ -1,0 +1,226 @@
+"""One look for all pictures: shapes and words as SVG, in colours that everybody can tell apart.
+
+Fills are those of Okabe and Ito, and every filled cell has its number or name in words, so that nothing is said by colour
+alone. More cells than colours are striped. A picture brings its own ground, light or dark as the reader's system is, and
+light in print; it needs no script and no other file, its words can be selected, and ``<title>`` says what it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+#: Fills that people with colour blindness can tell apart (Okabe and Ito), each with the letters that are read on it.
+FILLS = (
+    ("#56b4e9", "#000"), ("#e69f00", "#000"), ("#009e73", "#000"), ("#f0e442", "#000"),
+    ("#cc79a7", "#000"), ("#0072b2", "#fff"), ("#d55e00", "#000"), ("#bbbbbb", "#000"),
+)  # fmt: skip
+
+MOST_BYTES = 1 << 20
+"""Of one picture: what is larger makes a page slow, and is abbreviated before."""
+
+#: The same for thin lines, on a light and on a dark ground.
+INKS = ("#3d97cc", "#d08f00", "#009e73", "#a89400", "#c2659a", "#2b7fc0", "#d55e00", "#888888")
+
+FONT = 12
+LETTER = 7.25
+"""Width of a letter of the monospaced font, in pixels."""
+
+LIGHT = "--ink:#1b1f24;--faint:#5b6470;--line:#c4cad1;--ground:#fff;--bad:#b3261e"
+DARK = "--ink:#e8eaed;--faint:#a8b0ba;--line:#4a525c;--ground:#16191d;--bad:#ff9b8f"
+
+STYLE = f"""
+.spmdsim{{{LIGHT};color:var(--ink);font:{FONT}px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}}
+@media (prefers-color-scheme:dark){{.spmdsim{{{DARK}}}}}
+@media print{{.spmdsim{{{LIGHT}}}}}
+svg.spmdsim text{{fill:var(--ink)}}
+.spmdsim .title{{font-size:14px;font-weight:600}}
+svg.spmdsim .faint{{fill:var(--faint)}}
+svg.spmdsim .bad{{fill:var(--bad)}}
+svg.spmdsim .ground{{fill:var(--ground)}}
+svg.spmdsim .line{{stroke:var(--line);fill:none}}
+svg.spmdsim .edge{{stroke:var(--ink);fill:none}}
+svg.spmdsim .open{{stroke:var(--line);fill:var(--ground)}}
+div.spmdsim,body.spmdsim{{background:var(--ground)}}
+div.spmdsim{{padding:4px 8px}}
+body.spmdsim{{margin:0 auto;padding:8px 12px;max-width:1200px}}
+.spmdsim h1,.spmdsim h2,.spmdsim h4{{font:600 15px system-ui,sans-serif;color:var(--ink);margin:.9em 0 .3em;overflow-wrap:anywhere}}
+.spmdsim h1{{font-size:22px}}
+.spmdsim p{{color:var(--faint);margin:.2em 0;max-width:90ch;overflow-wrap:anywhere}}
+.spmdsim .scroll{{overflow-x:auto;margin:.5em 0}}
+.spmdsim svg{{display:block}}
+.spmdsim table{{border-collapse:collapse;font-size:{FONT}px;margin:0}}
+.spmdsim caption{{text-align:left;color:var(--faint);padding:.2em 0}}
+.spmdsim th{{color:var(--faint);font-weight:400;border-bottom:1px solid var(--line)}}
+.spmdsim td,.spmdsim th{{text-align:left;padding:1px 14px 1px 0;white-space:pre;background:none}}
+.spmdsim .right{{text-align:right}}
+""".strip()
+
+
+def number(value: float) -> str:
+    """A coordinate in few characters.
+
+    >>> number(3.0), number(3.14159)
+    ('3', '3.1')
+    """
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def width_of(text: str, size: float = FONT) -> float:
+    """How wide a text is."""
+    return len(text) * LETTER * size / FONT
+
+
+def fill_of(index: int) -> tuple[str, str]:
+    """The fill of the cell number ``index``, and the colour of letters on it."""
+    return FILLS[index % len(FILLS)]
+
+
+def ink_of(index: int) -> str:
+    """The colour of the line number ``index``."""
+    return INKS[index % len(INKS)]
+
+
+@dataclass
+class Canvas:
+    """A drawing that grows with what is put on it.
+
+    Attributes:
+        parts: its elements, without their frame.
+        width: to the right end of what was drawn.
+        height: to the lower end.
+    """
+
+    parts: list[str] = field(default_factory=list)
+    width: float = 0.0
+    height: float = 0.0
+
+    def reach(self, x: float, y: float) -> None:
+        """Make room up to here."""
+        self.width, self.height = max(self.width, x), max(self.height, y)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        kind: str = "",
+        anchor: str = "start",
+        colour: str = "",
+        title: str = "",
+    ) -> None:
+        """Words whose base line is at ``y``."""
+        wide = width_of(words, 14 if kind == "title" else FONT)
+        self.reach(x + {"start": wide, "middle": wide / 2, "end": 0}[anchor], y + 4)
+        kinds = f' class="{kind}"' if kind else ""
+        anchors = f' text-anchor="{anchor}"' if anchor != "start" else ""
+        colours = f' style="fill:{colour}"' if colour else ""
+        told = f"<title>{escape(title)}</title>" if title else ""
+        self.parts.append(
+            f'<text x="{number(x)}" y="{number(y)}"{kinds}{anchors}{colours}>{told}{escape(words)}</text>'
+        )
+
+    def cell(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        words: Sequence[str],
+        index: int | None,
+        title: str = "",
+    ) -> None:
+        """A box with lines of words in its middle; filled if it has an index."""
+        self.reach(x + width, y + height)
+        box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
+        told = f"<title>{escape(title)}</title>" if title else ""
+        letters = ""
+        if index is None:
+            self.parts.append(f'<g>{told}<rect class="open" {box}/>')
+        else:
+            fill, letters = fill_of(index)
+            self.parts.append(f'<g>{told}<rect {box} fill="{fill}" stroke="var(--ground)"/>')
+            again = index // len(FILLS) % 4
+            if again:
+                self.parts.append(_stripes(x, y, width, height, again))
+        top = y + height / 2 - (len(words) - 1) * 7 + 4
+        for line, text in enumerate(words):
+            self.text(x + width / 2, top + 14 * line, text, anchor="middle", colour=letters)
+        self.parts.append("</g>")
+
+    def bar(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
+        """A filled box without words of its own."""
+        self.reach(x + width, y + height)
+        told = f"<title>{escape(title)}</title>" if title else ""
+        self.parts.append(
+            f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0.5))}" height="{number(height)}"'
+            f' fill="{fill}">{told}</rect>'
+        )
+
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, kind: str = "line", extra: str = "", title: str = ""
+    ) -> None:
+        """A straight line; ``extra`` are attributes such as a colour or dashes."""
+        self.reach(max(x1, x2), max(y1, y2))
+        told = f"<title>{escape(title)}</title>" if title else ""
+        path = f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"
+        self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{told}</path>')
+
+    def arrow(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        colour: str = "",
+        title: str = "",
+        dashed: bool = False,
+        wide: float = 1.6,
+    ) -> None:
+        """A line with a head at its end."""
+        self.reach(max(x1, x2), max(y1, y2))
+        length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
+        ux, uy = (x2 - x1) / length, (y2 - y1) / length
+        head = [
+            (x2 - 7 * ux - 3.5 * uy, y2 - 7 * uy + 3.5 * ux),
+            (x2 - 7 * ux + 3.5 * uy, y2 - 7 * uy - 3.5 * ux),
+        ]
+        points = "".join(f"L{number(x)} {number(y)}" for x, y in head)
+        ink = colour or "var(--ink)"
+        told = f"<title>{escape(title)}</title>" if title else ""
+        dashes = ' stroke-dasharray="5 3"' if dashed else ""
+        self.parts.append(
+            f'<g stroke="{ink}" fill="{ink}">{told}<path fill="none" stroke-width="{wide}"{dashes} '
+            f'd="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"/>'
+            f'<path stroke="none" d="M{number(x2)} {number(y2)}{points}z"/></g>'
+        )
+
+
+def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
+    """Lines over a box that tell it from one of the same fill; drawn, since patterns of two pictures would share names."""
+    lines = []
+    step = 9
+    if kind == 1:  # slanted
+        for start in range(-int(height), int(width), step):
+            x1, y1 = x + max(start, 0), y + max(-start, 0)
+            run = min(x + width - x1, y + height - y1)
+            lines.append(f"M{number(x1)} {number(y1)}l{number(run)} {number(run)}")
+    elif kind == 2:
+        lines += [f"M{number(x)} {number(y + k)}h{number(width)}" for k in range(4, int(height), step)]
+    else:
+        lines += [f"M{number(x + k)} {number(y)}v{number(height)}" for k in range(4, int(width), step)]
+    return f'<path d="{"".join(lines)}" stroke="#fff" stroke-opacity=".45" stroke-width="2" fill="none"/>'
+
+
+def svg(canvas: Canvas, title: str, margin: float = 12) -> str:
+    """The drawing as one SVG image that needs nothing else."""
+    width, height = canvas.width + 2 * margin, canvas.height + 2 * margin
+    size = f"{number(width)} {number(height)}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="spmdsim" viewBox="0 0 {size}" width="{number(width)}" '
+        f'height="{number(height)}" role="img" aria-label="{escape(title, True)}">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+        f'<rect class="ground" width="100%" height="100%" rx="6"/>'
+        f'<g transform="translate({number(margin)} {number(margin)})">{"".join(canvas.parts)}</g></svg>\n'
+    )

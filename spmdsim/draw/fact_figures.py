@@ -1,0 +1,128 @@
+"""Figures of values that are mostly facts: rules, strategies, worlds and verdicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.draw.canvas import Canvas, width_of
+from spmdsim.draw.figures import FactTable, Figure, Part, facts_of, short
+
+if TYPE_CHECKING:
+    from spmdsim.core import BoundRule, Rule, Strategy
+    from spmdsim.tensor.verdict import Verdict
+
+
+def _terms(rule: Rule) -> Canvas:
+    """A rule as boxes: a row per operand and result, a cell per dim, factors of one name in one colour."""
+    terms = [*((f"operand {k}", term) for k, term in enumerate(rule.inputs))]
+    terms += [
+        (f"result {k}" if len(rule.outputs) > 1 else "result", term) for k, term in enumerate(rule.outputs)
+    ]
+    number: dict[str, int] = {}
+    out = Canvas()
+    for line, (name, term) in enumerate(terms):
+        y = line * 34
+        out.text(0, y + 18, name, "faint")
+        x = 80.0
+        for dim in term:
+            factors = dim if isinstance(dim, tuple) else (dim,)
+            words = " ".join(factors) or "1"
+            wide = max(width_of(words) + 20, 40)
+            index = number.setdefault(factors[0], len(number)) if factors else None
+            kind = "must stay whole" if factors and factors[0] in rule.whole else "may be split"
+            out.cell(x, y, wide, 26, [words], index, f"{name}, factor {words}: {kind}")
+            x += wide
+        if not term:
+            out.text(x, y + 18, "scalar", "faint")
+    return out
+
+
+def rule_figure(rule: Rule) -> Figure:
+    """The rule of an operator: which dims share a factor."""
+    named = facts_of(rule)
+    rows = tuple(
+        (key, short(value))
+        for key, value in named.items()
+        if value and key not in ("inputs", "outputs", "text")
+    )
+    parts: tuple[Part, ...] = (_terms(rule), *((FactTable(("fact", "value"), rows),) if rows else ()))
+    return Figure(
+        f"rule {rule}", parts, ("dims of one colour are one factor: an axis splits it in all of them",)
+    )
+
+
+def bound_figure(bound: BoundRule) -> Figure:
+    """A rule with sizes."""
+    rows = [
+        (factor, f"{size:,}", "no" if factor in bound.rule.whole else "yes")
+        for factor, size in bound.sizes.items()
+    ]
+    table = FactTable(
+        ("factor", "size", "may be split"), tuple(rows), f"{bound.flops:,} floating-point operations", (1,)
+    )
+    return Figure(f"rule {bound.rule} with sizes", (_terms(bound.rule), table))
+
+
+def strategy_figure(strategy: Strategy) -> Figure:
+    """Which factor each mesh axis splits."""
+    of = {axis: factor for factor, axes in strategy.splits for axis in axes}
+    passed = {axis: op for axis, _, op in strategy.passed}
+    out = Canvas()
+    x = 0.0
+    for number, (axis, size) in enumerate(zip(strategy.mesh.axes, strategy.mesh.shape)):
+        does = (
+            f"splits {of[axis]}" if axis in of else f"pending {passed[axis]}" if axis in passed else "repeats"
+        )
+        wide = max(width_of(f"{axis}={size}"), width_of(does)) + 20
+        out.cell(x, 0, wide, 40, [f"{axis}={size}", does], number if axis in of or axis in passed else None)
+        x += wide + 4
+    return Figure(f"strategy {strategy} on {strategy.mesh}", (out,))
+
+
+def world_figure(world: Any) -> Figure:
+    """Who runs, and how."""
+    kinds = {
+        "LockStep": "all ranks in this process, in lock step",
+        "ShapeOnly": "no data: shapes, bytes and times only",
+        "MPIWorld": "a process per rank, real collectives",
+    }
+    name = type(world).__name__
+    owned = list(world.ranks[:9])
+    rows = [
+        ("ranks", f"{world.size:,}"),
+        (
+            "ranks of this process",
+            f"{len(world.ranks):,}: {', '.join(map(str, owned[:8]))}{', ...' if len(world.ranks) > 8 else ''}",
+        ),
+        ("holds data", "yes" if world.has_data else "no"),
+    ]
+    machine = getattr(world, "machine", None)
+    rows.append(("machine that chooses", getattr(machine, "name", None) or "bytes alone"))
+    notes = (kinds[name],) if name in kinds else ()
+    return Figure(f"{name} of {world.size:,} ranks", (FactTable(("fact", "value"), tuple(rows)),), notes)
+
+
+def verdict_figure(verdict: Verdict) -> Figure:
+    """What a comparison found: the error beside what rounding allows, on one scale."""
+    out = Canvas()
+    good = verdict.ok
+    words = f"{'✓' if good else '✗'} {verdict.word}"
+    wide = width_of(words) + 24
+    out.cell(0, 0, wide, 30, [words], 2 if good else 6, verdict.details)
+    if verdict.tolerance > 0 and verdict.max_error < float("inf"):
+        share = verdict.max_error / verdict.tolerance
+        length, most = 320.0, max(1.25, share * 1.1)
+        out.text(0, 58, f"error {verdict.max_error:.2g} of {verdict.tolerance:.2g} allowed")
+        out.cell(0, 66, length, 18, [], None)
+        out.bar(0, 66, length * min(share / most, 1), 18, "#009e73" if good else "#d55e00", "error")
+        at = length / most
+        out.line(at, 60, at, 90, "edge")
+        out.text(at, 104, "allowed", "faint", "middle")
+    rows = [
+        ("rank", str(verdict.rank)),
+        ("element", str(verdict.index)),
+        ("expected", short(verdict.expected)),
+        ("got", short(verdict.got)),
+    ]
+    notes = tuple(note for note in (verdict.why, verdict.compared) if note)
+    return Figure(f"verdict: {verdict.word}", (out, FactTable(("fact", "value"), tuple(rows))), notes)

@@ -1,0 +1,195 @@
+"""Figures of meshes, layouts and tensors: the grid of ranks, and the tensor with who holds which box."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.draw.canvas import Canvas, width_of
+from spmdsim.draw.figures import FactTable, Figure, side_by_side
+from spmdsim.draw.layout_picture import (
+    GAP,
+    MOST_COLUMNS,
+    MOST_PANELS,
+    MOST_PIECES,
+    MOST_ROWS,
+    digits,
+    drawn_dims,
+    holder,
+    holders_text,
+    interval,
+    panels,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from spmdsim.tensor import Tensor
+
+HIGH = 38
+
+
+def mesh_figure(mesh: Mesh) -> Figure:
+    """The grid of a mesh's ranks."""
+    whole = Layout(mesh, ())
+    return Figure(
+        f"mesh {mesh}: {mesh.size:,} rank{'s' if mesh.size != 1 else ''}",
+        (_grid(whole, None),),
+        ("numbers are ranks; the last axis is the one along which they count",),
+    )
+
+
+def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
+    """The grid of ranks, coloured by what they hold; with a shape, the tensor with its pieces, too."""
+    pending = ", ".join(f"{axis} ({op})" for axis, op in layout.partial)
+    notes = [
+        f"{layout.shard_count:,} pieces on {layout.mesh.size:,} ranks: ranks of one colour hold the same piece"
+    ]
+    if pending:
+        notes.append(f"pending over {pending}: every rank along it holds a part that is still to be added up")
+    if shape is None:
+        return Figure(f"layout {layout}", (_grid(layout, None),), tuple(notes))
+    layout.check_shape(shape)
+    text = "x".join(map(str, shape)) or "a scalar"
+    return Figure(f"layout {layout} of {text}", (_grid(layout, shape), _pieces(layout, shape)), tuple(notes))
+
+
+def tensor_figure(tensor: Tensor) -> Figure:
+    """The layout of a tensor: which rank holds which box. Values are not looked at."""
+    found = layout_figure(tensor.layout, tensor.shape)
+    itemsize = tensor.dtype.itemsize
+    held = math.prod(tensor.layout.local_shape(tensor.shape, tensor.layout.mesh.rank_at(0))) * itemsize
+    facts = (
+        ("shape", "x".join(map(str, tensor.shape)) or "scalar"),
+        ("dtype", str(tensor.dtype)),
+        ("in all", f"{math.prod(tensor.shape) * itemsize:,} bytes"),
+        ("rank 0's shard" if 0 in tensor.layout.mesh else "first shard", f"{held:,} bytes"),
+        ("world", repr(tensor.world)),
+    )
+    return Figure(repr(tensor), (*found.parts, FactTable(("fact", "value"), facts)), found.notes)
+
+
+def _grid(layout: Layout, shape: Sequence[int] | None) -> Canvas:
+    """The ranks of the mesh as cells: the last two axes as rows and columns, a panel per index of the others."""
+    mesh = layout.mesh
+    axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
+    row, column = (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
+    drawings = []
+    for panel in panels(layout, axes[:-2]):
+        if panel is None:
+            gap = Canvas()
+            gap.text(0, 12, GAP)
+            drawings.append(("", gap))
+            continue
+        name = " ".join(f"{axis}={index}" for axis, index in panel.items())
+        drawings.append((name, _panel(layout, shape, panel, row, column)))
+    return side_by_side(drawings)
+
+
+def _panel(
+    layout: Layout, shape: Sequence[int] | None, panel: dict[str, int], row: str | None, column: str | None
+) -> Canvas:
+    mesh, out = layout.mesh, Canvas()
+    plain = not layout.dims and not layout.partial  # a mesh holds nothing
+    rows = shown(mesh.axis_size(row), MOST_ROWS) if row else [0]
+    columns = shown(mesh.axis_size(column), MOST_COLUMNS) if column else [0]
+    longest = f"rank {max(mesh.ranks or [mesh.size - 1])}"
+    wide = max(width_of(longest) + 14, width_of(f"{column}=00") + 8)
+    high = 24 if plain else HIGH
+    margin = width_of(f"{row}=000") if row else 0
+    for k, c in enumerate(columns):
+        words = GAP if c is None else f"{column}={c}" if column else ""
+        out.text(margin + k * wide + wide / 2, 12, words, "faint", "middle")
+    for j, r in enumerate(rows):
+        y = 18 + j * high
+        if row:
+            out.text(0, y + high / 2 + 4, GAP if r is None else f"{row}={r}", "faint")
+        for k, c in enumerate(columns):
+            x = margin + k * wide
+            if r is None or c is None:
+                out.text(x + wide / 2, y + high / 2 + 4, GAP, "faint", "middle")
+                continue
+            coords = {**panel, **({row: r} if row else {}), **({column: c} if column else {})}
+            rank = mesh.rank_of([coords.get(axis, 0) for axis in mesh.axes])
+            at = " ".join(f"{axis}={coords.get(axis, 0)}" for axis in mesh.axes)
+            if plain:
+                out.cell(x, y, wide, high, [f"rank {rank}"], None, f"rank {rank} at {at}")
+                continue
+            shard = layout.shard_number(rank)
+            box = "" if shape is None else f" = {_box_text(layout, shape, rank)}"
+            out.cell(
+                x,
+                y,
+                wide,
+                high,
+                [f"rank {rank}", f"#{shard}"],
+                shard,
+                f"rank {rank} at {at}: piece {shard}{box}",
+            )
+    return out
+
+
+def _box_text(layout: Layout, shape: Sequence[int], rank: int) -> str:
+    return "[" + ", ".join(f"{a}:{b}" for a, b in layout.bounds(shape, rank)) + "]"
+
+
+def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
+    """The tensor with its pieces, cut where they end; of more than two split dims a panel per piece of the others."""
+    row, column, others = drawn_dims(layout, shape)
+    counts = [layout.parts[dim] for dim in others]
+    drawings = []
+    for number in shown(math.prod(counts), MOST_PANELS):
+        if number is None:
+            gap = Canvas()
+            gap.text(0, 12, GAP)
+            drawings.append(("", gap))
+            continue
+        chosen = dict(zip(others, digits(number, counts)))
+        where = ", ".join(
+            "dim {}: {}:{}".format(d, *interval(layout, shape, d, i)) for d, i in chosen.items()
+        )
+        drawings.append((where, _boxes(layout, shape, row, column, chosen)))
+    return side_by_side(drawings)
+
+
+def _boxes(
+    layout: Layout, shape: Sequence[int], row: int | None, column: int | None, chosen: dict[int, int]
+) -> Canvas:
+    out = Canvas()
+    rows = shown(1 if row is None else layout.parts[row], MOST_PIECES)
+    columns = shown(1 if column is None else layout.parts[column], MOST_PIECES)
+    cells = {
+        (r, c): holders_text(layout, {**chosen, row: r, column: c})
+        for r, c in itertools.product(rows, columns)
+        if r is not None and c is not None
+    }
+    inner = max(width_of(text) for texts, _ in cells.values() for text in texts) + 16
+    left = width_of(str(max(shape, default=0))) + 10
+    top = 34.0
+    title = ", ".join(
+        f"{name}: dim {dim}" for name, dim in (("rows", row), ("columns", column)) if dim is not None
+    )
+    out.text(left, 12, title or "a scalar", "faint")
+    for k, c in enumerate([*columns, None]):
+        if column is not None and (k == len(columns) or c is not None):
+            cut = shape[column] if k == len(columns) else interval(layout, shape, column, c or 0)[0]
+            out.text(left + k * inner, top - 6, str(cut), "faint", "middle" if k else "start")
+    for j, r in enumerate([*rows, None]):
+        y = top + j * (HIGH + 4)
+        if row is not None and (j == len(rows) or r is not None):
+            cut = shape[row] if j == len(rows) else interval(layout, shape, row, r or 0)[0]
+            out.text(left - 6, y + 4, str(cut), "faint", "end")
+        if j == len(rows):
+            break
+        for k, c in enumerate(columns):
+            x = left + k * inner
+            if r is None or c is None:
+                out.text(x + inner / 2, y + HIGH / 2 + 4, GAP, "faint", "middle")
+                continue
+            texts, shard = cells[r, c]
+            rank = holder(layout, {**chosen, row: r, column: c})
+            told = f"piece {shard}, {_box_text(layout, shape, rank)}: {texts[1]}"
+            out.cell(x, y, inner, HIGH + 4, texts, shard, told)
+    return out

@@ -1,0 +1,178 @@
+"""Figures of searches: which axis splits what of every operator, where the time goes, and time against memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spmdsim.auto_parallel.search_report import operator_rows, size_text
+from spmdsim.draw.canvas import Canvas, fill_of, width_of
+from spmdsim.draw.figures import FactTable, Figure
+from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.redistribution.plan_table import seconds_text
+
+if TYPE_CHECKING:
+    from spmdsim.auto_parallel.frontier import TradeOff
+    from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
+
+MOST_OPERATORS = 48
+SHARES = ("compute", "forward", "backward", "gradient")
+
+
+def search_figure(answer: SearchResult) -> Figure:
+    """The strategies: a row per operator, a column per mesh axis, and the time of each; beside those made by hand."""
+    best = "the optimum under the model" if answer.optimal else f"found by {answer.method}"
+    collectives = (
+        ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "no collective"
+    )
+    notes = (
+        f"{answer.mesh.size:,} ranks as {answer.mesh} on {answer.settings.machine.name}, {best}",
+        f"one step takes {seconds_text(answer.seconds)}; a rank receives {size_text(answer.nbytes)} in {collectives}, and "
+        f"holds {size_text(answer.memory.peak)} at most",
+        *answer.remarks,
+    )
+    parts = (_operators(answer), _by_hand(answer), _compared(answer))
+    return Figure(f"strategies for {answer.graph}", parts, notes)
+
+
+def _operators(answer: SearchResult) -> Canvas:
+    out, axes = Canvas(), answer.mesh.axes
+    facts = operator_rows(answer)
+    rows = facts if len(facts) <= MOST_OPERATORS else facts[:MOST_OPERATORS]
+    names = max(width_of(str(row["name"])) for row in rows) + 12
+    strategies = answer.choice.strategies
+    of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
+    wide = (
+        max(
+            max((width_of(f) for one in of for f in one.values()), default=0),
+            *(width_of(f"{a}={answer.mesh.axis_size(a)}") for a in axes),
+        )
+        + 16
+    )
+    results = names + len(axes) * wide + 12
+    shown = max(width_of(str(row["output"]) or "-") for row in rows) + 14
+    times = results + shown
+    most = max(float(row["seconds"]) for row in rows) or 1.0
+    for k, axis in enumerate(axes):
+        out.text(names + k * wide + wide / 2, 14, f"{axis}={answer.mesh.axis_size(axis)}", "faint", "middle")
+    out.text(results, 14, "result", "faint")
+    out.text(times, 14, "time", "faint")
+    factors = list(dict.fromkeys(factor for one in of for factor in one.values()))
+    for line, row in enumerate(rows):
+        y = 22 + line * 22
+        out.text(0, y + 15, str(row["name"]), title=str(row["source"] or row["kind"]))
+        for k, axis in enumerate(axes):
+            factor = of[line].get(axis)
+            told = (
+                f"{axis} splits {factor} of {row['name']}"
+                if factor
+                else f"{row['name']} is the same along {axis}"
+            )
+            out.cell(
+                names + k * wide,
+                y,
+                wide,
+                20,
+                [factor or "·"],
+                factors.index(factor) if factor else None,
+                told,
+            )
+        out.text(results, y + 15, str(row["output"]) or "-")
+        x = times
+        for index, share in enumerate(SHARES):
+            seconds = float(row[share])
+            if seconds > 0:
+                out.bar(
+                    x,
+                    y + 3,
+                    240 * seconds / most,
+                    14,
+                    fill_of(index)[0],
+                    f"{row['name']}: {share} {seconds_text(seconds)}",
+                )
+                x += 240 * seconds / most
+        out.text(x + 6, y + 15, seconds_text(float(row["seconds"])), "faint")
+    y = 22 + len(rows) * 22 + 12
+    if len(facts) > len(rows):
+        out.text(0, y + 11, f"... {len(facts) - len(rows):,} more operators", "faint")
+        y += 20
+    x = 0.0
+    for index, share in enumerate(SHARES):
+        out.bar(x, y, 14, 14, fill_of(index)[0])
+        out.text(x + 18, y + 12, share)
+        x += width_of(share) + 36
+    out.text(x, y + 12, "· repeats along the axis", "faint")
+    return out
+
+
+def _every(answer: SearchResult) -> dict[str, SearchResult]:
+    return {"found": answer, **answer.comparison}
+
+
+def _by_hand(answer: SearchResult) -> Canvas:
+    """Time against memory of what was found and of what people configure by hand."""
+    lines = tuple(
+        Line(name, ((float(one.memory.peak), one.seconds),))
+        for name, one in _every(answer).items()
+        if one.memory.peak > 0 and one.seconds > 0
+    )
+    return plot_canvas(
+        Plot("time against memory: left and below is better", "bytes of a rank at most", "seconds", lines),
+        height=300,
+    )
+
+
+def _compared(answer: SearchResult) -> FactTable:
+    base = answer.seconds or 1.0
+    rows = tuple(
+        (
+            name,
+            seconds_text(one.seconds),
+            f"{one.seconds / base:.2f}",
+            size_text(one.nbytes),
+            size_text(one.memory.peak),
+        )
+        for name, one in _every(answer).items()
+    )
+    return FactTable(
+        ("layout", "time", "ratio", "bytes/rank", "peak memory"), rows, "comparison", (1, 2, 3, 4)
+    )
+
+
+def frontier_figure(points: Sequence[TradeOff]) -> Figure:
+    """All trade-offs of time and memory that no other beats in both."""
+    by_mesh: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
+    lines = tuple(Line(name, tuple(sorted(pairs))) for name, pairs in by_mesh.items())
+    rows = tuple((seconds_text(p.seconds), size_text(p.memory), str(p.mesh)) for p in points)
+    plot = Plot("time against memory: left and below is better", "bytes of a rank", "seconds", lines)
+    table = FactTable(("time", "memory of a rank", "mesh"), rows, "", (0, 1))
+    return Figure(f"{len(points)} trade-offs of time and memory (Pareto)", (plot_canvas(plot), table))
+
+
+def trade_off_figure(point: TradeOff) -> Figure:
+    """One trade-off, with the strategies that it takes."""
+    rows = tuple(
+        (operator.name, str(strategy), point.choice.layouts[operator.outputs[0]].short() or "-")
+        for operator, strategy in zip(point.choice.graph.operators, point.choice.strategies)
+    )
+    title = f"{seconds_text(point.seconds)} with {size_text(point.memory)} of a rank on {point.mesh}"
+    return Figure(title, (FactTable(("operator", "strategy", "result"), rows),))
+
+
+def why_figure(answer: WhyNot) -> Figure:
+    """What one given strategy would change."""
+    from spmdsim.auto_parallel.search_report import why_report
+
+    out = Canvas()
+    both = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
+    margin = max(width_of(name) for name, _ in both) + 12
+    most = max(one.seconds for _, one in both) or 1.0
+    for line, (name, one) in enumerate(both):
+        out.text(0, 15 + 26 * line, name)
+        out.bar(margin, 26 * line, 400 * one.seconds / most, 20, fill_of(line)[0], name)
+        out.text(margin + 406 * one.seconds / most + 6, 15 + 26 * line, seconds_text(one.seconds), "faint")
+    return Figure(
+        f"why not another strategy for {answer.operator.name}", (out,), tuple(why_report(answer).splitlines())
+    )

@@ -1,0 +1,230 @@
+"""Figures of runs: a line per rank, time to the right, a bar for each call; waits are hatched, messages are arrows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.draw.canvas import Canvas, fill_of, number, width_of
+from spmdsim.draw.figures import FactTable, Figure
+from spmdsim.redistribution.plan_table import bytes_text, seconds_text
+from spmdsim.trace.events import CollectiveEvent
+
+if TYPE_CHECKING:
+    from spmdsim.simulation.simulation_report import Report
+    from spmdsim.trace.recorder import Trace
+
+LENGTH, LANE = 800.0, 24.0
+MOST_LANES, MOST_BARS, MOST_ARROWS = 32, 1_500, 400
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something that a lane does, from ``start`` to ``end`` in seconds; ``waits`` of it at its beginning."""
+
+    lane: int
+    name: str
+    start: float
+    end: float
+    facts: str = ""
+    waits: float = 0.0
+
+
+def lanes(
+    names: Sequence[str], bars: Sequence[Bar], arrows: Sequence[tuple[int, float, int, float, str]] = ()
+) -> Canvas:
+    """A timeline.
+
+    Args:
+        names: of the lanes, from top to bottom.
+        bars: what they do.
+        arrows: sending lane and time, receiving lane and time, in words.
+    """
+    out = Canvas()
+    kinds = list(dict.fromkeys(bar.name for bar in bars))
+    first, last = min((b.start for b in bars), default=0.0), max((b.end for b in bars), default=1.0)
+    scale = LENGTH / max(last - first, 1e-30)
+    margin = max(map(width_of, names), default=0) + 10
+    for lane, name in enumerate(names):
+        y = 22 + lane * LANE
+        out.text(0, y + 15, name)
+        out.line(margin, y + LANE - 2, margin + LENGTH, y + LANE - 2)
+    for tick in range(5):
+        x = margin + LENGTH * tick / 4
+        out.line(x, 16, x, 22 + len(names) * LANE)
+        out.text(x, 12, seconds_text((last - first) * tick / 4), "faint", "middle" if tick else "start")
+    for bar in bars[:MOST_BARS]:
+        x, wide = margin + (bar.start - first) * scale, (bar.end - bar.start) * scale
+        y, index = 22 + bar.lane * LANE + 2, kinds.index(bar.name)
+        told = f"{bar.name}: {seconds_text(bar.end - bar.start)}{', ' + bar.facts if bar.facts else ''}"
+        if bar.waits:
+            told += f"; waits {seconds_text(bar.waits)}"
+        out.bar(x, y, wide, LANE - 6, fill_of(index)[0], told)
+        if bar.waits:
+            _hatched(out, x, y, min(bar.waits * scale, wide), LANE - 6)
+        if wide > width_of(bar.name) + 4:
+            out.text(x + 3, y + 13, bar.name, colour=fill_of(index)[1], title=told)
+    for source, sent, target, received, words in arrows[:MOST_ARROWS]:
+        ends = (
+            margin + (sent - first) * scale,
+            22 + source * LANE + 9,
+            margin + (received - first) * scale,
+            22 + target * LANE + 9,
+        )
+        out.arrow(*ends, title=words, wide=0.8)
+    x, y = 0.0, 22 + len(names) * LANE + 10
+    for index, name in enumerate(kinds[:24]):
+        wide = width_of(name) + 30
+        if x + wide > margin + LENGTH:
+            x, y = 0.0, y + 20
+        out.cell(x, y, 14, 14, [], index)
+        out.text(x + 18, y + 11, name)
+        x += wide
+    if any(bar.waits for bar in bars):
+        out.bar(x, y, 14, 14, "var(--line)")
+        _hatched(out, x, y, 14, 14)
+        out.text(x + 18, y + 11, "hatched: waits")
+    return out
+
+
+def _hatched(out: Canvas, x: float, y: float, width: float, height: float) -> None:
+    lines = "".join(
+        f"M{number(x + k)} {number(y + height)}l{number(min(height, width - k))} -{number(min(height, width - k))}"
+        for k in range(0, max(int(width), 1), 6)
+    )
+    out.parts.append(f'<path d="{lines}" stroke="var(--ink)" stroke-opacity=".7" fill="none"/>')
+
+
+def trace_figure(trace: Trace) -> Figure:
+    """What was recorded: operators in one lane, their collectives in another, and what the collectives moved."""
+    operators = [
+        Bar(0, e.name, e.start, e.start + e.seconds, f"{e.strategy}, {e.source}") for e in trace.operators
+    ]
+    collectives = [
+        Bar(
+            1,
+            e.collective,
+            e.start,
+            e.start + e.seconds,
+            f"in {e.operator}, {bytes_text(max(e.nbytes, default=0))} received",
+        )
+        for e in trace.collectives
+    ]
+    owners = sorted({rank for event in trace.collectives for rank in event.ranks})
+    who = (
+        f"ranks {owners[0]} to {owners[-1]} of this process, which take part together"
+        if len(owners) > 1
+        else "this rank"
+    )
+    counts = ", ".join(f"{count} {name}" for name, count in trace.counts().items()) or "no collective"
+    notes = [
+        f"{counts}; {bytes_text(trace.nbytes())} received by the rank that receives most",
+        f"measured on {who}",
+    ]
+    if len(trace) > MOST_BARS:
+        notes.append(f"the first {MOST_BARS:,} of {len(trace):,} events are drawn")
+    title = f"trace of {len(trace.operators)} operators and {len(trace.collectives)} steps"
+    if not len(trace):
+        return Figure(title, (), tuple(notes[:1]))
+    return Figure(
+        title, (lanes(("operators", "collectives"), [*operators, *collectives]), _events(trace)), tuple(notes)
+    )
+
+
+def _events(trace: Trace) -> FactTable:
+    rows = []
+    for event in trace:
+        if isinstance(event, CollectiveEvent):
+            over = f"{','.join(event.axes) or '-'} ({event.group_size})"
+            layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
+            size = bytes_text(max(event.nbytes, default=0))
+            rows.append(
+                (
+                    f"  {event.collective}",
+                    over,
+                    layouts,
+                    size,
+                    seconds_text(event.seconds),
+                    event.source or "",
+                )
+            )
+        else:
+            layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
+            rows.append(
+                (event.name, event.strategy, layouts, "", seconds_text(event.seconds), event.source or "")
+            )
+    columns = ("event", "over, strategy", "layouts", "received", "time", "source")
+    return FactTable(columns, tuple(rows), "events; a collective belongs to the operator below it", (3, 4))
+
+
+def report_figure(report: Report) -> Figure:
+    """A simulated run: with a trace the calls of every rank and their waits, without one what each rank came to."""
+    total, state = sum(report.messages), "all finished" if report.completed else "stopped"
+    notes = [
+        f"{state}; {total:,} messages, {bytes_text(sum(report.nbytes))}, {seconds_text(max(report.seconds, default=0.0))} modelled"
+    ]
+    notes += [str(problem) for problem in report.problems[:8]]
+    if report.size > MOST_LANES:
+        notes.append(f"the first {MOST_LANES} of {report.size:,} ranks are drawn")
+    ranks = range(min(report.size, MOST_LANES))
+    names = [f"rank {rank}" for rank in ranks]
+    if report.trace is not None:
+        bars, arrows = chrome_bars(report.trace, len(names))
+    else:
+        bars = [Bar(rank, "runs", 0.0, report.seconds[rank]) for rank in ranks]
+        arrows = []
+        notes.append("simulate(..., trace=True) has the calls of every rank")
+    rows = tuple(
+        (
+            str(rank),
+            f"{report.messages[rank]:,}",
+            bytes_text(report.nbytes[rank]),
+            seconds_text(report.seconds[rank]),
+        )
+        for rank in range(report.size)
+    )
+    table = FactTable(("rank", "messages", "bytes sent", "ends after"), rows, "", (1, 2, 3))
+    word = "ok" if report.ok else "with mistakes"
+    return Figure(
+        f"simulated run on {report.size:,} ranks: {word}", (lanes(names, bars, arrows), table), tuple(notes)
+    )
+
+
+def chrome_bars(
+    trace: dict[str, Any], ranks: int
+) -> tuple[list[Bar], list[tuple[int, float, int, float, str]]]:
+    """The calls and messages of a timeline in Chrome's format; a call waits until the last message for it was sent."""
+    starts: dict[int, dict[str, Any]] = {}
+    arrows, begins = [], defaultdict(list)
+    for event in trace["traceEvents"]:
+        if event["ph"] == "s":
+            starts[event["id"]] = event
+        elif event["ph"] == "f" and event["id"] in starts:
+            sent = starts[event["id"]]
+            begins[event["pid"]].append((event["ts"], sent["ts"]))
+            if max(event["pid"], sent["pid"]) < ranks:
+                arrows.append((sent["pid"], sent["ts"] / 1e6, event["pid"], event["ts"] / 1e6, event["name"]))
+    bars = []
+    for event in trace["traceEvents"]:
+        if event["ph"] != "X" or event["pid"] >= ranks:
+            continue
+        start, end = event["ts"], event["ts"] + event["dur"]
+        late = [
+            sent
+            for received, sent in begins[event["pid"]]
+            if start < received <= end * (1 + 1e-12) and sent > start
+        ]
+        facts = ", ".join(f"{key} {value}" for key, value in event.get("args", {}).items())
+        bars.append(
+            Bar(
+                event["pid"],
+                event["name"],
+                start / 1e6,
+                end / 1e6,
+                facts,
+                (max(late) - start) / 1e6 if late else 0.0,
+            )
+        )
+    return bars, arrows
