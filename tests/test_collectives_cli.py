@@ -74,8 +74,8 @@ def test_every_message_is_an_arrow_and_every_arrow_a_message() -> None:
         assert text.count("▶") + text.count("◀") == messages, chosen.full_name
         assert len(story.states) == len(story.steps) + 1
         drawing = ET.fromstring(schedule_svg(story))
-        arrows = [e for e in drawing.iter("{http://www.w3.org/2000/svg}path") if "marker-end" in e.attrib]
-        assert len(arrows) == messages
+        arrows = [e for e in drawing.iter("{http://www.w3.org/2000/svg}g") if e.get("class") == "arrow"]
+        assert len(arrows) == messages + 1  # and the legend's
 
 
 def test_svg_needs_nothing_else() -> None:

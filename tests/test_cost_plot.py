@@ -38,7 +38,7 @@ def test_flat_lines_and_single_points_can_be_drawn() -> None:
 def test_svg_is_one_valid_image_with_titles() -> None:
     root = ET.fromstring(svg_plot(PLOT))
     name = "{http://www.w3.org/2000/svg}"
-    lines = root.findall(f"{name}polyline")
+    lines = list(root.iter(f"{name}polyline"))
     assert len(lines) == 2
     first = [tuple(map(float, pair.split(","))) for pair in lines[0].get("points", "").split()]
     assert first[0][0] < first[1][0] < first[2][0] and first[0][1] < first[1][1] < first[2][1]

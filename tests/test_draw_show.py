@@ -25,7 +25,7 @@ def test_a_layout_has_ranks_and_with_a_shape_pieces(capsys):
 
 
 def test_a_mesh_and_a_tensor(capsys):
-    assert shown(capsys, MESH).startswith("dp=2 tp=4\nrank:shard")
+    assert shown(capsys, MESH).startswith("dp=2 tp=4\nrank  tp=0  tp=1")
     tensor = Tensor.from_global(np.zeros((8, 6)), MESH("tp", "dp"), LockStep(8))
     told = shown(capsys, tensor)
     assert told.startswith(repr(tensor)) and "| rank 3 | rank 7 |" in told

@@ -23,7 +23,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "--group": {"type": int, "metavar": "G", "help": "ranks per group, for two-level algorithms"},
     "--itemsize": {"type": int, "default": 1, "metavar": "B", "help": "bytes that are never cut (1)"},
     "--json": {"action": "store_true", "help": "for programs"},
+    "--html": {"metavar": "FILE", "help": "write the picture as a page that needs no other file"},
     "--segments": {"type": int, "metavar": "S", "help": "segments, for algorithms that have them"},
+    "--svg": {"metavar": "FILE", "help": "write the picture as one SVG image"},
     "--world": {"choices": ("mpi", "lockstep"), "help": "lockstep needs no MPI"},
 }
 
@@ -47,6 +49,11 @@ class Command:
     def __call__(self, *flags: str, **options: Any) -> None:
         """Add an argument; of one in :data:`SHARED` only what is said differently."""
         self.parser.add_argument(*flags, **{**SHARED.get(flags[-1], {}), **options})
+
+    def pictures(self) -> None:
+        """The command can write what it draws to files: :func:`spmdsim.cli.output.write_pictures` does so."""
+        self("--svg")
+        self("--html")
 
     def limits(self, load: Sequence[str] = ()) -> None:
         """The command runs a user's program: in a child, within limits that the user may set.

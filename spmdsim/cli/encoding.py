@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
-from typing import TextIO
+from typing import IO
 
 LIKENESS = {
     **dict(zip("│┃┼●▶◀→←·×≤≥–━═─", "||+*><><.x<>--=-")),
@@ -40,7 +40,7 @@ def print_anywhere() -> None:
             reconfigure(errors="likeness")
 
 
-def in_encoding_of(stream: TextIO, text: str) -> str:
+def in_encoding_of(stream: IO[str], text: str) -> str:
     """The text as this stream can write it, whoever made the stream.
 
     >>> import io

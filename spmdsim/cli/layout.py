@@ -48,6 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
     out = add.parser.add_argument_group("output")
     out.add_argument("--rank", type=int, action="append", metavar="R", help="only this rank (repeatable)")
     out.add_argument("--all", action="store_true", help="every rank, however many there are")
+    add.pictures()
     out.add_argument("--json", action="store_true", help="for programs")
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.output import console, emit_json, say, table
+from spmdsim.cli.output import console, emit_json, say, table, write_pictures
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.layout.explain import Placed, explain, placed, ranks_text
@@ -133,6 +133,7 @@ def show_layout(
     layout: Layout, shape: Shape | None, args: argparse.Namespace, names: Mapping[str, str] | None = None
 ) -> int:
     """Print one layout."""
+    _write_pictures(args, [("", layout, shape)])
     ranks = _chosen(layout, args)
     if args.json:
         emit_json(layout_json(layout, shape, ranks))
@@ -155,6 +156,7 @@ def show_layout(
 
 def show_operator(derived: Derived, args: argparse.Namespace) -> int:
     """Print the layouts of an operator."""
+    _write_pictures(args, [(p.name, p.layout, p.shape) for p in (*derived.inputs, *derived.outputs)])
     mesh_layout = (*derived.inputs, *derived.outputs)[0].layout
     ranks = _chosen(mesh_layout, args)
     if args.json:
@@ -185,6 +187,7 @@ def show_operator(derived: Derived, args: argparse.Namespace) -> int:
 
 def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     """Print where the parameters of a Paddle split live."""
+    _write_pictures(args, _parameters(split))
     ranks = tuple(args.rank) if args.rank else None
     if args.json:
         emit_json(split_json(split, ranks))
@@ -286,6 +289,22 @@ def _show_pictures(layout: Layout, shape: Shape | None) -> None:
     if shape is not None:
         say("")
         _draw(tensor_pieces(layout, shape, _width()))
+
+
+def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
+    if args.svg is None and args.html is None:
+        return
+    from dataclasses import replace
+
+    from spmdsim.draw.grid_figures import layout_figure
+
+    figures = []
+    for name, layout, shape in tensors:
+        figure = layout_figure(layout, shape)
+        figures.append(replace(figure, title=f"{name}: {figure.title}") if name else figure)
+    if not figures:
+        raise InputError("there is nothing to draw: no parameter is split evenly")
+    write_pictures(args, *figures, title=figures[0].title if len(figures) == 1 else "tensors of an operator")
 
 
 def _draw(picture: Picture) -> None:

@@ -19,6 +19,8 @@ from spmdsim.errors import InputError
 from spmdsim.launcher import is_root, terminal_columns
 
 if TYPE_CHECKING:
+    import argparse
+
     from rich.console import Console
     from rich.table import Table
 
@@ -174,6 +176,33 @@ def write_file(path: str | Path, content: str | bytes) -> None:
     if is_speaker():
         with writing(path):
             Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_pictures(args: argparse.Namespace, *values: object, title: str = "", **options: Any) -> bool:
+    """Write the files that ``--svg`` and ``--html`` ask for, on the speaking rank; false where nothing is asked for.
+
+    Args:
+        args: of a command that declared ``pictures()``.
+        *values: what is drawn: values of the package, or figures of theirs.
+        title: of a page; that of its first figure if left out.
+        **options: what the figures take, such as ``shape``.
+
+    Raises:
+        InputError: a file cannot be written, or there is too much to draw.
+    """
+    if (args.svg is None and args.html is None) or not is_speaker():
+        return args.svg is not None or args.html is not None
+    from spmdsim.draw.figures import Figure, figure_of, page, stacked
+
+    figures = [value if isinstance(value, Figure) else figure_of(value, **options) for value in values]
+    title = title or figures[0].title
+    if args.svg is not None:
+        write_file(args.svg, (figures[0] if len(figures) == 1 else stacked(title, figures)).svg())
+        remark(f"wrote {args.svg}")
+    if args.html is not None:
+        write_file(args.html, page(title, figures))
+        remark(f"wrote {args.html}")
+    return True
 
 
 @contextmanager

@@ -59,6 +59,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--dtype", default="float32", help="element type (float32)")
     add("--machine", metavar="NAME|FILE", help="price plans on laptop, cluster, ... or a file")
     add("--style", choices=tuple(IMITATIONS["plan"]), help="what another system would do, beside ours")
+    add.pictures()
     add("--draw", action="store_true", help="draw who sends which box to whom")
     add("--rank", type=int, metavar="R", help="list what this rank receives")
     add("--json")
@@ -66,7 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan and print."""
-    from spmdsim.cli.output import say
+    from spmdsim.cli.output import say, write_pictures
     from spmdsim.redistribution import plan
 
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
@@ -78,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     say(planned)
     ours: Plan = planned if args.style is None else planned.ours
+    write_pictures(args, ours)
     if args.draw:
         _draw(ours)
     if args.rank is not None:

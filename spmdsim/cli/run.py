@@ -76,6 +76,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add("--wide", action="store_true", help="all columns: layouts, local shapes, bytes, times, errors")
     add("--verbose", action="store_true", help="all columns, and every rank's slices")
+    add.pictures()
     add("--json", help="verdicts for programs")
 
 
@@ -226,6 +227,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
 
     if not output.is_speaker():
         return
+    _draw(outcomes, world, args)
     if args.json:
         cases = [outcome.to_dict() for outcome in outcomes]
         output.emit_json({"world": type(world).__name__, "ranks": world.size, "cases": cases, "ok": ok})
@@ -253,6 +255,22 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
     if world.size > cores and type(world).__name__ == "MPIWorld":
         output.say(f"times are noise: {world.size} ranks share {cores} cores")
     sys.stdout.flush()
+
+
+def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
+    from spmdsim.cli import output
+    from spmdsim.draw.figures import FactTable, Figure
+
+    rows = [_row(outcome) for outcome in outcomes]
+    table = (
+        FactTable(tuple(rows[0]), tuple(tuple(row.values()) for row in rows)) if rows else FactTable((), ())
+    )
+    hold = sum(outcome.ok for outcome in outcomes)
+    title = f"{hold} of {len(rows)} cases hold on {world.size} ranks ({type(world).__name__})"
+    notes = (
+        "bytes are those of the rank that sends or receives most; every shard is compared with one process",
+    )
+    output.write_pictures(args, Figure(title, (table,) if rows else (), notes))
 
 
 def _report_faults(outcomes: list[Outcome], world: World) -> None:

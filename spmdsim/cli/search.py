@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.output import emit_json, is_speaker, say, writing
+from spmdsim.cli.output import emit_json, is_speaker, say, write_pictures, writing
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited
 from spmdsim.reading import literal
@@ -96,6 +96,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--axes", type=int, help="axes of the device matrices that are searched (2, or 3 where that is quick)"
     )
     add("--save", metavar="FILE", help="write the strategies to a JSON file")
+    add.pictures()
     add("--json", help="print JSON")
     for size in _SIZES:
         add(
@@ -148,6 +149,7 @@ def run(args: argparse.Namespace) -> int:
             result.save(args.save)
     proof = _carry_out(args, result) if args.carry_out else None
     _print(args, result, proof)
+    write_pictures(args, result, *(result.why(name, _literal(cuts)) for name, cuts in args.why))
     return 0 if proof is None or proof.holds else 1
 
 
@@ -298,6 +300,7 @@ def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> 
     from spmdsim.auto_parallel.frontier import frontier, frontier_table
 
     points = frontier(graph, where, settings)
+    write_pictures(args, points)
     if args.json:
         emit_json([{"mesh": str(p.mesh), "seconds": p.seconds, "memory": p.memory} for p in points])
     else:
@@ -313,6 +316,7 @@ def _matmul(args: argparse.Namespace) -> int:
     except ValueError:
         raise InputError(f"--matmul takes three sizes M,K,N, but got {args.matmul!r}") from None
     product = best_grid(m, k, n, args.ranks)
+    write_pictures(args, product)
     ran = _run_matmul(product) if args.carry_out else None
     if args.json:
         emit_json({**product.to_dict(), **({"run": ran} if ran else {})})

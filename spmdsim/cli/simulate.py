@@ -45,6 +45,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--gamma", type=float, default=None, metavar="S", help="seconds per reduced byte")
     add("--per-node", type=int, default=None, metavar="K", help="consecutive ranks that share a node")
     add("--trace", default=None, metavar="FILE", help="write a timeline for ui.perfetto.dev")
+    add("--svg", default=None, metavar="FILE", help="write the timeline of the ranks as one SVG image")
+    add("--html", default=None, metavar="FILE", help="write it as a page that needs no other file")
     add("--quiet", action="store_true", help="no findings and no summary, only the exit status")
     add_limits(add, 20)
 
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
-    from spmdsim.cli.output import write_file
+    from spmdsim.cli.output import write_file, write_pictures
     from spmdsim.simulation import simulate
 
     real = sys.stdout
@@ -105,7 +107,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         machine=_machine(args),
         strict=args.strict,
         seed=args.seed,
-        trace=args.trace is not None,
+        trace=not args.trace is args.svg is args.html is None,
         check=False,
         emit=emit,
         ranks_per_node=args.per_node,
@@ -113,6 +115,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     real.flush()
     if args.trace is not None:
         write_file(args.trace, json.dumps(report.trace))
+    write_pictures(args, report)
     if args.json:
         print(json.dumps(report.to_dict(), indent=2))
     elif not args.quiet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.arguments import Command, Subparsers, finite, positive
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from spmdsim.cases.network import Network
     from spmdsim.cases.network_data import Images
     from spmdsim.cases.network_reference import Beside
+    from spmdsim.trace import Trace
     from spmdsim.worlds.base import World
 
 #: What tells what is true, by the type that is trained in.
@@ -24,6 +26,7 @@ examples:
   spmdsim train -n 8 --strategies advanced --compare
   spmdsim train -n 8 --data ~/mnist --epochs 10     MNIST's IDX files (or DATA_PATH)
   spmdsim train --world lockstep -n 8 --compare     without MPI
+  spmdsim train -n 8 --steps 5 --perfetto step.json --machine machine.json   a whole step beside its prediction
 """
 
 
@@ -49,6 +52,13 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--every", type=positive, default=10, metavar="STEPS", help="print every so many steps")
     add("--compare", action="store_true", help="train in one process beside it and compare")
     add("--log-dir", metavar="DIR", help="one log per rank: DIR/worker_N.log")
+    add.pictures()
+    add(
+        "--perfetto",
+        metavar="FILE",
+        help="write the last step, predicted and measured side by side, as a timeline for ui.perfetto.dev",
+    )
+    add("--machine", default="laptop", metavar="NAME|FILE", help="whose prices the prediction has (laptop)")
     add("--json", help="losses and verdict for programs")
 
 
@@ -115,19 +125,24 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
 
     from spmdsim.cases.network_reference import Beside
     from spmdsim.cli import output
+    from spmdsim.trace import Trace, record
 
     dtype = np.dtype(args.dtype)
     beside = (
         Beside(world, [p.value.full() for p in network.parameters()], args.rate) if args.compare else None
     )
-    losses, count = [], 0
+    losses, count, trace = [], 0, Trace()
+    watched = not (
+        args.perfetto is args.svg is args.html is None
+    )  # the last step, which is known when it is over
     for epoch in range(args.epochs):
         for i in range(images.count // args.batch):
             if args.steps is not None and count >= args.steps:
                 break
             rows = slice(i * args.batch, (i + 1) * args.batch)
             before = [p.value.full() for p in network.parameters()] if beside is not None else []
-            loss = _step(args, world, images, network, rows, dtype)
+            with record() if watched else nullcontext(trace) as trace:
+                loss = _step(args, world, images, network, rows, dtype)
             losses.append(loss)
             told = ""
             if beside is not None:
@@ -137,6 +152,7 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
             if i % args.every == 0 and not args.json:
                 output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{told}")
             count += 1
+    _write_step(args, world, trace, losses)
     report: dict[str, Any] = {
         "ranks": world.size,
         "strategies": args.strategies,
@@ -146,6 +162,27 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
     if beside is not None:
         report |= _compare(args, network, beside, losses)
     return report
+
+
+def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: list[float]) -> None:
+    """What the last step did, as a timeline and as pictures, where that is asked for."""
+    import json
+
+    from spmdsim.cli import output
+    from spmdsim.cost import load_machine
+
+    if args.perfetto is not None:
+        from spmdsim.draw.step_timeline import step_timeline
+
+        machine = load_machine(args.machine)
+        traces = world.gather_objects([trace])
+        output.write_file(args.perfetto, json.dumps(step_timeline(traces, machine, repr(world))))
+        output.remark(f"wrote {args.perfetto}")
+    if args.svg is not None or args.html is not None:
+        from spmdsim.draw.timeline_figures import losses_figure
+
+        title = f"step {len(losses) - 1} of the training on {world.size} ranks"
+        output.write_pictures(args, losses_figure(losses), trace, title=title)
 
 
 def _step(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from spmdsim.core.pictured import Pictured
 from spmdsim.errors import LayoutError, UsageTypeError
@@ -85,12 +86,12 @@ class Mesh(Pictured):
         return (self.shape, self.axes, self.ranks) == (other.shape, other.axes, other.ranks)
 
     def __repr__(self) -> str:
-        ranks = "" if self.ranks is None else f", ranks={self.ranks}"
+        ranks = "" if self.ranks is None else f", ranks={_listed(self.ranks, repr)}"
         return f"Mesh({self.shape}, {self.axes}{ranks})"
 
     def __str__(self) -> str:
         sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
-        return sizes if self.ranks is None else f"{sizes} on ranks {list(self.ranks)}"
+        return sizes if self.ranks is None else f"{sizes} on ranks {_listed(self.ranks, list)}"
 
     def __call__(
         self, *dims: str | Sequence[str] | None, partial: Mapping[str, str] | str | Sequence[str] = ()
@@ -243,3 +244,11 @@ def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tupl
         repeated = next(rank for i, rank in enumerate(order) if rank in order[:i])
         raise LayoutError(f"ranks of a mesh must differ, but {repeated} is repeated in {order}")
     return None if order == tuple(range(size)) else order
+
+
+def _listed(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> str:
+    """Ranks in a line; of many the ends, and a number that only the same ranks in the same order have."""
+    if len(ranks) <= 24:
+        return str(words(ranks))
+    ends = ", ".join(map(str, ranks[:3]))
+    return f"({ends}, ..., {ranks[-1]}: {len(ranks):,} ranks, {crc32(repr(ranks).encode()):08x})"

@@ -96,7 +96,8 @@ class OpNode(Node):
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Run the local gradient function on every owned rank."""
         recipe, world = self.recipe, self.results[0][0]
-        with world.named(f"{recipe.op.name}.backward") if recordings else _unnamed:
+        asked = sum(operand.requires_grad for operand in self.operands) if recordings else 0
+        with world.named(f"{recipe.op.name}.backward", recipe, asked) if recordings else _unnamed:
             dys = [
                 settle(pending, layout) if pending else None
                 for pending, layout in zip(gradients, recipe.duals)

@@ -96,8 +96,8 @@ class World(Pictured, ABC):
         """An uninitialised C-ordered array."""
         return np.empty(tuple(shape), dtype)
 
-    def named(self, operator: str) -> AbstractContextManager[Any]:
-        """Steps run inside belong to this operator, while somebody records."""
+    def named(self, operator: str, recipe: Any = None, gradients: int = 0) -> AbstractContextManager[Any]:
+        """Steps run inside belong to this operator, while somebody records; its recipe says what it computes."""
         return nullcontext()
 
     def recorded(self, recipe: Any, run: Callable[[], Any]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from math import ceil
 
 #: Fills that people with colour blindness can tell apart (Okabe and Ito), each with the letters that are read on it.
 FILLS = (
@@ -191,7 +192,7 @@ class Canvas:
         told = f"<title>{escape(title)}</title>" if title else ""
         dashes = ' stroke-dasharray="5 3"' if dashed else ""
         self.parts.append(
-            f'<g stroke="{ink}" fill="{ink}">{told}<path fill="none" stroke-width="{wide}"{dashes} '
+            f'<g class="arrow" stroke="{ink}" fill="{ink}">{told}<path fill="none" stroke-width="{wide}"{dashes} '
             f'd="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"/>'
             f'<path stroke="none" d="M{number(x2)} {number(y2)}{points}z"/></g>'
         )
@@ -215,11 +216,10 @@ def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
 
 def svg(canvas: Canvas, title: str, margin: float = 12) -> str:
     """The drawing as one SVG image that needs nothing else."""
-    width, height = canvas.width + 2 * margin, canvas.height + 2 * margin
-    size = f"{number(width)} {number(height)}"
+    width, height = ceil(canvas.width + 2 * margin), ceil(canvas.height + 2 * margin)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="spmdsim" viewBox="0 0 {size}" width="{number(width)}" '
-        f'height="{number(height)}" role="img" aria-label="{escape(title, True)}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="spmdsim" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-label="{escape(title, True)}">'
         f"<title>{escape(title)}</title><style>{STYLE}</style>"
         f'<rect class="ground" width="100%" height="100%" rx="6"/>'
         f'<g transform="translate({number(margin)} {number(margin)})">{"".join(canvas.parts)}</g></svg>\n'

@@ -16,6 +16,7 @@ from spmdsim.draw.canvas import LETTER, MOST_BYTES, STYLE, Canvas, svg, width_of
 from spmdsim.errors import InputError, UsageTypeError
 
 GAP, ROW = 14, 18
+MOST_FIGURES = 16
 MOST_ROWS = 64
 """Rows of a table; of longer ones the first are shown, and how many there are."""
 
@@ -165,9 +166,9 @@ DRAWN: dict[str, str] = {
     "spmdsim.cost.machine.Machine": "machine_figures.machine_figure",
     "spmdsim.cost.networks.topology.Topology": "machine_figures.topology_figure",
     "spmdsim.cost.prediction.Prediction": "machine_figures.prediction_figure",
-    "spmdsim.collectives.schedule.Schedule": "schedule_figures.schedule_figure",
-    "spmdsim.collectives.history.History": "schedule_figures.history_figure",
-    "spmdsim.collectives.algorithm.Algorithm": "schedule_figures.algorithm_figure",
+    "spmdsim.collectives.schedule.Schedule": "schedule_svg.schedule_figure",
+    "spmdsim.collectives.history.History": "schedule_svg.history_figure",
+    "spmdsim.collectives.algorithm.Algorithm": "schedule_svg.algorithm_figure",
     "spmdsim.trace.recorder.Trace": "timeline_figures.trace_figure",
     "spmdsim.simulation.simulation_report.Report": "timeline_figures.report_figure",
     "spmdsim.auto_parallel.search_result.SearchResult": "search_figures.search_figure",
@@ -214,14 +215,20 @@ def _together(values: Sequence[Any]) -> Figure:
         from spmdsim.draw.search_figures import frontier_figure
 
         return frontier_figure(values)
-    figures = [figure_of(value) for value in values[:16]]
+    figures = [figure_of(value) for value in values[:MOST_FIGURES]]
+    more = (f"the first {len(figures)} of {len(values)}",) if len(values) > len(figures) else ()
+    return stacked(f"{len(values)} values", figures, more)
+
+
+def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
+    """Several figures below each other as one."""
     parts: list[Part] = []
     for figure in figures:
         head = Canvas()
-        head.text(0, 12, figure.title, "title")
+        for line, words in enumerate((figure.title, *figure.notes)):
+            head.text(0, 12 + ROW * line, words, "faint" if line else "title")
         parts += [head, *figure.parts]
-    more = (f"the first {len(figures)} of {len(values)}",) if len(values) > len(figures) else ()
-    return Figure(f"{len(values)} values", tuple(parts), more)
+    return Figure(title, tuple(parts), notes)
 
 
 def facts_figure(value: Any) -> Figure:

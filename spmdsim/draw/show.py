@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.core import Layout, Mesh
@@ -84,9 +85,8 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
 
 
 def _in_notebook(html: str) -> None:
-    from IPython.display import HTML, display  # a notebook has it
-
-    display(HTML(html))
+    page: Any = import_module("IPython.display")  # a notebook has it
+    page.display(page.HTML(html))
 
 
 def _pictures(what: object, shape: Sequence[int] | None, width: int) -> Iterator[Part]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.draw.canvas import Canvas, fill_of, number, width_of
 from spmdsim.draw.figures import FactTable, Figure
+from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 from spmdsim.trace.events import CollectiveEvent
 
@@ -130,6 +131,18 @@ def trace_figure(trace: Trace) -> Figure:
         return Figure(title, (), tuple(notes[:1]))
     return Figure(
         title, (lanes(("operators", "collectives"), [*operators, *collectives]), _events(trace)), tuple(notes)
+    )
+
+
+def losses_figure(losses: Sequence[float]) -> Figure:
+    """The loss of every step of a training."""
+    points = tuple((float(step), loss) for step, loss in enumerate(losses, 1) if loss > 0)
+    plot = Plot("loss", "step", "loss", (Line("loss", points),))
+    drawn = (plot_canvas(plot, 560, 300),) if points else ()
+    return Figure(
+        f"{len(losses)} steps",
+        drawn,
+        (f"loss {losses[0]:.6g} at first, {losses[-1]:.6g} at last",) if losses else (),
     )
 
 

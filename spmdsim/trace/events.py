@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from spmdsim.core.bound import BoundRule
 from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import EXCHANGES, Step
+from spmdsim.core.strategy import Strategy
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN
 from spmdsim.redistribution.step_counts import reduced_block, sent_nbytes
@@ -149,6 +151,28 @@ class OperatorEvent(ShortRepr):
 
 
 Event = CollectiveEvent | OperatorEvent
+
+
+class ComputedSpan(NamedTuple):
+    """An operator or its gradient as it ran, its redistributions included, and what it computes.
+
+    Attributes:
+        name: the operator, with ``.backward`` for its gradient.
+        start: when it began, seconds on the process's monotonic clock.
+        seconds: how long it took.
+        bound: its rule with sizes.
+        strategy: how it was split.
+        itemsizes: bytes of an element of each operand.
+        gradients: on the way back, how many operands get one; 0 forward.
+    """
+
+    name: str
+    start: float
+    seconds: float
+    bound: BoundRule
+    strategy: Strategy
+    itemsizes: tuple[int, ...]
+    gradients: int = 0
 
 
 @lru_cache(maxsize=4096)

@@ -28,7 +28,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
         machine agree; those of several machines may be shifted against each other. Control traffic is in no slice
         but under ``otherData``.
     """
-    first = min((event.start for trace in traces for event in trace), default=0.0)
+    first = min((one.start for trace in traces for one in (*trace, *trace.spans)), default=0.0)
     slices: dict[tuple[int, int], tuple[Event, float]] = {}
     events: list[dict[str, Any]] = []
     ranks: set[int] = set()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 from spmdsim.core.pictured import Pictured
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.core.world import recordings
-from spmdsim.trace.events import Asked, CollectiveEvent, Event, OperatorEvent
+from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
 from spmdsim.trace.source_lines import cell, in_words
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Trace(Pictured, Sequence[Event]):
         events: the events.
         control: what the ranks said to keep together (agreement about calls, communicators, objects such as a
             checkpoint's manifest, barriers, polls), by purpose; it is in no event. Empty in one process.
+        spans: when operators, and their gradients, began and ended, with what they compute; in the order of their ends.
 
     >>> from spmdsim.trace import record
     >>> with record() as trace:
@@ -51,6 +52,7 @@ class Trace(Pictured, Sequence[Event]):
 
     def __init__(self, events: Sequence[Event] = ()) -> None:
         self.events: list[Event] = list(events)
+        self.spans: list[ComputedSpan] = []
         self.control: dict[str, Asked] = {}
 
     @overload
@@ -191,16 +193,26 @@ def control(purpose: str, asked: Asked) -> None:
 class operator:
     """Names the operator on whose behalf collectives run: ``with operator("matmul"): ...``."""
 
-    __slots__ = ("name",)
+    __slots__ = ("gradients", "name", "recipe", "start")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, recipe: Recipe | None = None, gradients: int = 0) -> None:
+        self.name, self.recipe, self.gradients, self.start = name, recipe, gradients, 0.0
 
     def __enter__(self) -> None:
         _operators.append(self.name)
+        self.start = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
         _operators.pop()
+        if self.recipe is None or not open_traces:
+            return
+        recipe, seconds = self.recipe, time.perf_counter() - self.start
+        itemsizes = tuple(meta.held.itemsize for meta in recipe.inputs)
+        span = ComputedSpan(
+            self.name, self.start, seconds, recipe.bound, recipe.strategy, itemsizes, self.gradients
+        )
+        for trace in open_traces:
+            trace.spans.append(span)
 
 
 def current_operator() -> str:

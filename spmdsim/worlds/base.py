@@ -104,13 +104,15 @@ class World(world.World):
         if is_root():
             warn_of_gathering(operator, bound, operands, routes, recorder.user_place())
 
-    def named(self, operator: str) -> AbstractContextManager[Any]:
+    def named(
+        self, operator: str, recipe: Recipe | None = None, gradients: int = 0
+    ) -> AbstractContextManager[Any]:
         """Steps run inside are recorded as those of this operator."""
-        return recorder.operator(operator)
+        return recorder.operator(operator, recipe, gradients)
 
     def recorded(self, recipe: Recipe, run: Callable[[], Any]) -> Any:
         """Run an operator, and record it."""
-        with recorder.operator(recipe.op.name):
+        with recorder.operator(recipe.op.name, recipe):
             start = time.perf_counter()
             results = run()
             recorder.emit_operator(recipe, self.ranks[0], start)

@@ -26,13 +26,14 @@ def add_parser(subparsers: Subparsers) -> None:
     add("first", help="an algorithm, or FILE.py:FUNCTION")
     add("second", help="the other")
     add_schedule_arguments(add)
+    add.pictures()
     add("--json")
     add.limits(JUDGES)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare; 0 whether they differ or not."""
-    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.cli.output import console, emit_json, say, table, write_pictures
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
 
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         (i for i, (a, b) in enumerate(zip(stories[0].steps, stories[1].steps)) if set(a) != set(b)),
         None if len(stories[0].steps) == len(stories[1].steps) else min(len(s.steps) for s in stories),
     )
+    write_pictures(args, *stories)
     if args.json:
         emit_json({"first": facts[0].to_dict(), "second": facts[1].to_dict(), "differs_from_round": differs})
         return 0

@@ -81,15 +81,15 @@ def add_parser(subparsers: Subparsers) -> None:
         help="write a timeline for ui.perfetto.dev: the fastest algorithm, most ranks, largest size",
     )
     add("--no-plot", action="store_true", help="the table only")
-    add("--svg", metavar="FILE", help="write the plot as SVG")
+    add.pictures()
     add("--png", metavar="FILE", help="write the plot as PNG (needs matplotlib)")
     add("--json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
-    from spmdsim.cli.collective.predict_files import write_pictures, write_timeline
-    from spmdsim.cli.output import console, emit_json, remark, say, table
+    from spmdsim.cli.collective.predict_files import write_png, write_timeline
+    from spmdsim.cli.output import console, emit_json, remark, say, table, write_pictures
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
     from spmdsim.draw.prediction_text import crossover_words, prediction_plot, prediction_tables
@@ -113,8 +113,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"no algorithm of {what.name} can be priced here ({reasons})")
     if args.links:
         return _print_links(args, machine, what.name, ranks[-1], sizes[-1], options)
-    if args.svg or args.png:
-        write_pictures(prediction_plot(prediction), args.svg, args.png)
+    write_pictures(args, prediction)
+    if args.png:
+        write_png(prediction_plot(prediction), args.png)
     if args.trace:
         write_timeline(args.trace, prediction, args.itemsize, options, events)
     if args.json:

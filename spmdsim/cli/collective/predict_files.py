@@ -13,19 +13,14 @@ if TYPE_CHECKING:
     from spmdsim.draw.plot import Plot
 
 
-def write_pictures(plot: Plot, svg: str | None, png: str | None) -> None:
-    """Write a plot as SVG, as PNG, or both."""
-    from spmdsim.cli.output import is_speaker, remark, write_file
-    from spmdsim.draw.plot import save_png, svg_plot
+def write_png(plot: Plot, path: str) -> None:
+    """Write a plot as PNG."""
+    from spmdsim.cli.output import is_speaker, remark
+    from spmdsim.draw.plot import save_png
 
-    if not is_speaker():
-        return
-    if svg:
-        write_file(svg, svg_plot(plot))
-        remark(f"wrote {svg}")
-    if png:
-        save_png(plot, png)
-        remark(f"wrote {png}")
+    if is_speaker():
+        save_png(plot, path)
+        remark(f"wrote {path}")
 
 
 def write_timeline(

@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("-b", "--bytes", metavar="SIZE", help="counts in bytes for this message size, such as 1M")
     add("--itemsize")
     add("--only", choices=PARTS, action="append", help="only this part (repeatable)")
-    add("--svg", metavar="FILE", help="write the picture as SVG")
+    add.pictures()
     add("--ascii", action="store_true", help="no characters beyond ASCII")
     add("--json")
     add.limits(JUDGES)
@@ -49,21 +49,17 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show; 1 when the schedule is wrong."""
-    from spmdsim.cli.output import emit_json, remark, write_file
+    from spmdsim.cli.output import emit_json, write_pictures
     from spmdsim.collectives.history import unroll
 
     schedule = schedule_from(args, args.collective, args.algorithm)
-    if args.svg is None and not args.json and set(args.only or ()) == {"counts"}:
+    if args.svg is args.html is None and not args.json and set(args.only or ()) == {"counts"}:
         return _counts_only(schedule, args)
     story = unroll(schedule)
-    if args.svg is not None:
-        from spmdsim.draw.schedule_figures import schedule_svg
-
-        write_file(args.svg, schedule_svg(story))
-        remark(f"wrote {args.svg}")
+    drawn = write_pictures(args, story)
     if args.json:
         emit_json(_as_json(story))
-    elif args.svg is None or args.only:
+    elif not drawn or args.only:
         _print(story, args)
     return 1 if story.findings else 0
 

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Draws the pictures of the documents anew, each with one command: scripts/pictures.sh [FOLDER]
+#
+# They are made of numbers alone, so they are the same on every machine; tests/test_documents_pictures.py compares them.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+folder=${1:-$root/docs/pictures}
+spmdsim=${SPMDSIM:-spmdsim}
+mkdir -p "$folder"
+$spmdsim plan --mesh dp=2,tp=4 --src "dp,tp" --dst "tp,dp" --shape 8,8 --svg "$folder/plan.svg" >/dev/null
+$spmdsim layout --mesh dp=2,tp=4 --dims "dp,tp" --shape 32,784 --svg "$folder/layout.svg" >/dev/null
+$spmdsim collective show all_reduce ring -n 4 --svg "$folder/ring.svg"
+$spmdsim search --program mlp --layers 2 --hidden 256 --batch 512 -n 8 --svg "$folder/search.svg" >/dev/null

@@ -1,0 +1,163 @@
+"""A whole training step, predicted and measured side by side, as one timeline that ui.perfetto.dev opens.
+
+The measured side is a trace: one process per rank. The predicted side is one process more: the same operators, gradients
+and collectives in the same order, each as long as a machine model says the busiest rank takes, one after the other, since
+nothing overlaps in a step. Every predicted slice has the measured time, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.cost.machine import Machine
+from spmdsim.cost.roofline import forward_work, gradient_work
+from spmdsim.layout.element_type import element_type
+from spmdsim.redistribution.price import price_step
+from spmdsim.trace.events import CollectiveEvent, ComputedSpan
+from spmdsim.trace.perfetto import timeline
+
+if TYPE_CHECKING:
+    from spmdsim.trace.recorder import Trace
+
+
+@dataclass(frozen=True)
+class PredictedSlice:
+    """Something that was measured, with the time that a machine model says.
+
+    Attributes:
+        name: operator, gradient or collective.
+        kind: ``"operator"`` or ``"collective"``.
+        start: seconds from the beginning of the predicted step.
+        seconds: predicted; of an operator with its collectives.
+        measured: seconds that it took.
+        depth: 0, or how many slices it lies in.
+    """
+
+    name: str
+    kind: str
+    start: float
+    seconds: float
+    measured: float
+    depth: int
+
+
+def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
+    """The events of a trace in their order, one after the other, as long as the model says."""
+    found: list[PredictedSlice] = []
+    _lay(_nested(trace), machine, 0.0, 0, found)
+    return found
+
+
+def _nested(trace: Trace) -> list[tuple[Any, list[Any]]]:
+    """Spans and collectives as trees, by their measured times."""
+    things: list[Any] = [*trace.spans, *trace.collectives]
+    # Of two that begin at once the longer one is outside.
+    things.sort(key=lambda one: (one.start, -one.seconds))
+    roots: list[tuple[Any, list[Any]]] = []
+    open_: list[tuple[Any, list[Any]]] = []
+    for one in things:
+        while open_ and one.start >= open_[-1][0].start + open_[-1][0].seconds:
+            open_.pop()
+        node: tuple[Any, list[Any]] = (one, [])
+        (open_[-1][1] if open_ else roots).append(node)
+        if isinstance(one, ComputedSpan):
+            open_.append(node)
+    return roots
+
+
+def _lay(
+    nodes: Sequence[tuple[Any, list[Any]]],
+    machine: Machine,
+    at: float,
+    depth: int,
+    found: list[PredictedSlice],
+) -> float:
+    """Put slices one after the other from ``at`` on; returns where they end."""
+    for one, inner in nodes:
+        place = len(found)
+        if isinstance(one, CollectiveEvent):
+            end = at + price_step(one.step, element_type(one.dtype).itemsize, machine)[1]
+            found.append(PredictedSlice(one.collective, "collective", at, end - at, one.seconds, depth))
+        else:
+            end = _lay(inner, machine, at, depth + 1, found) + _computing(one, inner, machine)
+            found.insert(place, PredictedSlice(one.name, "operator", at, end - at, one.seconds, depth))
+        at = end
+    return at
+
+
+def _computing(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machine: Machine) -> float:
+    """Modelled seconds of what an operator computes itself; one made of others computes nothing of its own."""
+    if any(isinstance(one, ComputedSpan) for one, _ in inner):
+        return 0.0
+    if not span.gradients:
+        return forward_work(span.bound, span.strategy, span.itemsizes).seconds(machine)
+    once = gradient_work(span.bound, span.strategy, span.itemsizes).seconds(machine)
+    return once * (span.gradients if span.bound.work == "product" else 1)
+
+
+def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") -> dict[str, Any]:
+    """The timeline of one step: measured ranks, and the prediction as a process of its own.
+
+    Args:
+        traces: one per process, such as ``world.gather_objects([trace])`` gives.
+        machine: whose prices the prediction has.
+        world: where it was measured, in words.
+    """
+    document = timeline(traces)
+    first = min((one.start for trace in traces for one in (*trace, *trace.spans)), default=0.0)
+    events: list[dict[str, Any]] = document["traceEvents"]
+    ranks = sorted({event["pid"] for event in events}) or [0]
+    for trace in traces:
+        owned = list(next((event.ranks for event in trace.collectives), range(1)))
+        events += [one for rank in owned for one in _gradients(trace, rank, first)]
+    predicted = ranks[-1] + 1
+    slices = predicted_slices(traces[0], machine) if traces else []
+    events += _named(predicted, f"predicted on {machine.name}", -1)
+    for one in slices:
+        ratio = one.measured / one.seconds if one.seconds else None
+        args = {
+            "predicted us": one.seconds * 1e6,
+            "measured us": one.measured * 1e6,
+            "measured / predicted": ratio,
+        }
+        times = {"ts": one.start * 1e6, "dur": one.seconds * 1e6}
+        events.append(
+            {"ph": "X", "pid": predicted, "tid": 0, "name": one.name, "cat": one.kind, **times, "args": args}
+        )
+    outer = [one for one in slices if not one.depth]
+    other = document.setdefault("otherData", {})
+    other |= {
+        "machine": machine.name,
+        "certainty": machine.certainty,
+        "measured in": world,
+        "predicted seconds": sum(one.seconds for one in outer),
+        "measured seconds": sum(one.measured for one in outer),
+    }
+    return document
+
+
+def _gradients(trace: Trace, rank: int, first: float) -> Iterator[dict[str, Any]]:
+    """Slices of the way back, which a trace has as spans only."""
+    for span in trace.spans:
+        if span.gradients:
+            times = {"ts": (span.start - first) * 1e6, "dur": span.seconds * 1e6}
+            args = {"strategy": str(span.strategy)}
+            yield {
+                "ph": "X",
+                "pid": rank,
+                "tid": 0,
+                "name": span.name,
+                "cat": "operator",
+                **times,
+                "args": args,
+            }
+
+
+def _named(pid: int, name: str, order: int) -> list[dict[str, Any]]:
+    common = {"ph": "M", "pid": pid, "tid": 0}
+    return [
+        {**common, "name": "process_name", "args": {"name": name}},
+        {**common, "name": "process_sort_index", "args": {"sort_index": order}},
+    ]

@@ -1,0 +1,31 @@
+"""The documents' pictures are what ``scripts/pictures.sh`` draws, and documents show pictures that are there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+
+
+def test_the_script_draws_the_pictures_that_are_there(tmp_path):
+    environment = os.environ | {"SPMDSIM": f"{sys.executable} -m spmdsim", "PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        [ROOT / "scripts" / "pictures.sh", tmp_path], env=environment, check=True, capture_output=True
+    )
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert made and set(made) == {path.name for path in PICTURES.iterdir()}
+    for name, text in made.items():
+        assert text == (PICTURES / name).read_text(), f"{name} is out of date: run scripts/pictures.sh"
+
+
+def test_the_first_screen_of_the_readme_has_a_picture():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"!\[([^\]]+)\]\(([^)]+)\)", text)
+    assert shown is not None and text.count("\n", 0, shown.start()) < 25 and len(shown[1]) > 40
+    for _, path in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text):
+        assert (ROOT / path).is_file(), path

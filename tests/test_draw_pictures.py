@@ -1,0 +1,339 @@
+"""Pictures: there is one of everything that the package returns, everybody can read it, and it says what is true."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import itertools
+import re
+import sys
+import typing
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from pictured_values import MESH, values
+
+from spmdsim import LockStep, Mesh, Tensor, plan, show
+from spmdsim.cli.main import main
+from spmdsim.core.pictured import Pictured
+from spmdsim.draw.canvas import FILLS, INKS, MOST_BYTES, STYLE
+from spmdsim.draw.figures import DRAWN, Figure, figure_of, html_of, svg_of
+from spmdsim.errors import InputError, UsageTypeError
+
+PUBLIC = (
+    "spmdsim", "spmdsim.core", "spmdsim.layout", "spmdsim.collectives", "spmdsim.cost", "spmdsim.redistribution",
+    "spmdsim.trace", "spmdsim.worlds", "spmdsim.tensor", "spmdsim.ops", "spmdsim.nn", "spmdsim.auto_parallel",
+    "spmdsim.simulation", "spmdsim.cases",
+)  # fmt: skip
+NAMES = tuple(values())
+
+
+def returned(value: object) -> list[type]:
+    """A public class, or the classes of the package that a public function says it returns."""
+    if inspect.isclass(value):
+        return [value]
+    if not inspect.isfunction(value):
+        return []
+    try:
+        said = typing.get_type_hints(value).get("return")
+    except NameError:  # a name that only type checkers know
+        return []
+    return [kind for kind in (said, *typing.get_args(said)) if inspect.isclass(kind)]
+
+
+def public_types() -> dict[type, str]:
+    found: dict[type, str] = {}
+    for module in map(importlib.import_module, PUBLIC):
+        for name in getattr(module, "__all__", ()):
+            for kind in returned(getattr(module, name)):
+                own = kind.__module__.startswith("spmdsim.") and not issubclass(kind, BaseException)
+                if own and not getattr(kind, "_is_protocol", False):
+                    found.setdefault(kind, f"{module.__name__}.{name}")
+    return found
+
+
+def test_every_public_type_has_a_picture_of_its_own():
+    kinds = public_types()
+    assert len(kinds) > 60
+    without = {
+        place: kind.__qualname__
+        for kind, place in kinds.items()
+        if not issubclass(kind, Pictured)
+        and not hasattr(kind, "_fields")  # named tuples have no base but tuple
+    }
+    # What notebooks show of these is up to their own methods: a stack of integers, a base class of settings.
+    assert not without, without
+
+
+def test_every_kind_with_a_figure_of_its_own_is_tried():
+    drawn = {
+        f"{kind.__module__}.{kind.__qualname__}"
+        for value in values().values()
+        for kind in type(value).__mro__
+    }
+    assert {*DRAWN} <= drawn
+    assert all(kind.partition(".")[0] == "spmdsim" for kind in DRAWN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
+    value = values()[name]
+    image, page = svg_of(value), html_of(value)
+    root = ET.fromstring(image)
+    assert root.get("role") == "img" and root.get("aria-label")
+    title = next(root.iter("{http://www.w3.org/2000/svg}title")).text
+    assert title and title == root.get("aria-label")
+    assert len(image) <= MOST_BYTES and len(page) <= MOST_BYTES
+    assert "prefers-color-scheme" in image and "@media print" in image
+    for text in (image, page):
+        assert not re.search(r"nan|inf\b|<script|href=|@import|url\(", re.sub(r">[^<]*<", "><", text))
+    width, height = map(float, root.get("viewBox", "").split()[2:])
+    assert 0 < width < 4000 and 0 < height < 4000
+    assert len(repr(value)) <= 200 or isinstance(value, list), repr(value)
+    if not isinstance(value, list):
+        assert value._repr_svg_() == image and value._repr_html_() == page
+        bundle = value._repr_mimebundle_()
+        assert bundle["text/html"] == page and bundle["text/plain"]
+    show(value)
+    told = capsys.readouterr().out
+    assert told.strip() and len(told) < 20_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_is_plain_where_the_terminal_knows_ascii_only(name, monkeypatch):
+    """As under ``LC_ALL=C``, where Python lets nothing else through."""
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii", errors="surrogateescape")
+    monkeypatch.setattr(sys, "stdout", stream)
+    show(values()[name])
+    stream.flush()
+    assert stream.buffer.getvalue().isascii() and stream.buffer.getvalue().strip()
+
+
+def test_what_is_not_the_packages_is_refused():
+    for value in (3, "ring", [], object(), {"a": 1}):
+        with pytest.raises(UsageTypeError, match="no picture of"):
+            show(value)
+
+
+def test_a_picture_that_would_be_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr("spmdsim.draw.figures.MOST_BYTES", 500)
+    with pytest.raises(InputError, match="at most 500 are drawn"):
+        svg_of(MESH)
+
+
+# -- colours --------------------------------------------------------------------------------------------
+
+
+def linear(colour: str) -> np.ndarray:
+    """Red, green and blue as light."""
+    short = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
+    part = np.array([int(short[i : i + 2], 16) for i in (0, 2, 4)]) / 255
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: str, other: str) -> float:
+    """Of WCAG 2."""
+    light = sorted(float(linear(c) @ (0.2126, 0.7152, 0.0722)) + 0.05 for c in (one, other))
+    return light[1] / light[0]
+
+
+def themes() -> list[dict[str, str]]:
+    found = re.findall(r"\.spmdsim\{(--ink[^;]*(?:;--[^;}]*)*)", STYLE)
+    return [dict(pair.split(":") for pair in one.split(";") if pair.startswith("--")) for one in found]
+
+
+def test_words_can_be_read_on_every_ground():
+    for fill, letters in FILLS:
+        assert contrast(fill, letters) >= 4.5, fill
+    light, dark, printed = themes()
+    assert light == printed != dark
+    for theme in (light, dark):
+        for name in ("--ink", "--faint", "--bad"):
+            assert contrast(theme[name], theme["--ground"]) >= 4.5, (name, theme)
+        for ink in INKS:
+            assert contrast(ink, theme["--ground"]) >= 2.4, (ink, theme)
+
+
+#: Machado, Oliveira and Fernandes (2009), severity 1, on linear light: no red cones, no green, no blue ones.
+BLIND = {
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", BLIND)
+def test_fills_differ_for_colour_blind_eyes(kind):
+    seen = [np.cbrt(np.clip(np.array(BLIND[kind]) @ linear(fill), 0, 1)) for fill, _ in FILLS]
+    least = min(float(np.abs(a - b).max()) for a, b in itertools.combinations(seen, 2))
+    assert least > 0.05
+
+
+# -- truth ----------------------------------------------------------------------------------------------
+
+
+def titles(image: str) -> list[str]:
+    return [one.text or "" for one in ET.fromstring(image).iter("{http://www.w3.org/2000/svg}title")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape"),
+    [
+        (MESH("tp", "dp"), (8, 6)),
+        (MESH("dp"), (7,)),
+        (Mesh((2, 2, 2), ("a", "b", "c"))("a", ("c", "b"), None), (4, 6, 8)),
+    ],
+)
+def test_a_tensor_says_who_holds_which_box(layout, shape):
+    """Each rank of the picture has the elements that the layout gives it."""
+    told = dict(
+        re.findall(
+            r"rank (\d+) at .*?: piece \d+ = (\[.*?\])$", "\n".join(titles(svg_of(layout, shape=shape))), re.M
+        )
+    )
+    assert len(told) == layout.mesh.size
+    whole = np.arange(np.prod(shape)).reshape(shape)
+    for rank, box in told.items():
+        picked = whole[tuple(slice(*map(int, part.split(":"))) for part in box.strip("[]").split(", "))]
+        assert np.array_equal(picked, whole[layout.slices(shape, int(rank))])
+
+
+def test_a_step_says_what_goes_from_whom_to_whom():
+    """The bytes that a receiver gets in the picture are those the step counts, and values come out right by them."""
+    moved = plan(MESH("dp", "tp"), MESH(None, "dp"), (8, 8), np.float32)
+    for step in moved.steps:
+        told = re.findall(r"rank (\d+) sends ([\d,]+) bytes to rank (\d+)", "\n".join(titles(svg_of(step))))
+        assert len(told) == 64
+        for rank in range(8):
+            got = sum(int(size.replace(",", "")) for _, size, to in told if int(to) == rank)
+            assert got == step.nbytes(rank, 4)
+
+
+def test_boxes_of_a_plan_come_from_ranks_that_hold_them():
+    src, dst, shape = MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)
+    image = svg_of(plan(src, dst, shape, np.float32))
+    pairs = {tuple(map(int, pair)) for pair in re.findall(r">(\d)→(\d)<", image)}
+    holders = np.empty(shape, int)
+    for rank in range(8):
+        holders[src.slices(shape, rank)] = rank
+    wanted = {
+        (int(a), rank) for rank in range(8) for a in np.unique(holders[dst.slices(shape, rank)]) if a != rank
+    }
+    assert pairs == wanted
+
+
+def test_the_ring_has_chunk_numbers_and_a_legend():
+    text = "".join(ET.fromstring(svg_of(values()["schedule"])).itertext())
+    assert (
+        all(f"+{chunk}" in text for chunk in range(4))
+        and "new in this round" in text
+        and "dashed: copied" in text
+    )
+    assert "rounds          6  (lower bound 2)" in text and "after round 5" in text
+
+
+def test_ranks_of_a_simulated_run_wait():
+    told = titles(svg_of(values()["simulated run"]))
+    waits = [line for line in told if line.startswith("Recv") and "waits 10 s" in line]
+    assert len(waits) == 2 * 3  # the bar, and its name on it
+
+
+def test_a_search_says_which_axis_splits_what():
+    found = values()["search"]
+    told = titles(svg_of(found))
+    for operator in found.graph.operators:
+        for factor, axes in found.strategy(operator.name).splits:
+            for axis in axes:
+                assert f"{axis} splits {factor} of {operator.name}" in told
+    assert any(line.startswith("found: ") for line in told)
+
+
+def test_notebooks_get_the_picture_by_show(monkeypatch):
+    """``show`` displays HTML where there is a notebook."""
+    from rich.console import Console
+
+    shown: list[str] = []
+    monkeypatch.setattr("spmdsim.cli.output.console", lambda: Console(force_jupyter=True, file=io.StringIO()))
+    monkeypatch.setattr(sys.modules["spmdsim.draw.show"], "_in_notebook", shown.append)
+    show(MESH)
+    assert shown == [html_of(MESH)]
+
+
+def test_pictures_load_nothing_before_they_are_asked_for():
+    import subprocess
+
+    code = "import sys, spmdsim; spmdsim.Mesh, spmdsim.Tensor, spmdsim.matmul; print('spmdsim.draw' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- files ----------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "layout": ("layout", "--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "8,8"),
+    "operator": (
+        "layout",
+        "--op",
+        "matmul",
+        "--shard",
+        "((2,4),(4,1))",
+        "--shapes",
+        "(32,784),(784,512)",
+        "-n",
+        "8",
+    ),
+    "paddle": ("layout", "--split", "linear", "--size", "8,8", "--axis", "1", "-n", "2"),
+    "plan": ("plan", "--mesh", "dp=2,tp=4", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "8,8"),
+    "show": ("collective", "show", "all_reduce", "ring", "-n", "4"),
+    "diff": ("collective", "diff", "all_reduce", "ring", "rabenseifner", "-n", "4"),
+    "predict": ("collective", "predict", "all_reduce", "-n", "4", "--no-plot", "-b", "64", "-e", "4K"),
+    "search": ("search", "--program", "mlp", "--layers", "1", "--hidden", "16", "-n", "2"),
+    "pareto": ("search", "--program", "mlp", "--layers", "1", "--hidden", "16", "-n", "2", "--pareto"),
+    "product": ("search", "--matmul", "64,64,64", "-n", "4"),
+    "run": ("run", "--world", "lockstep", "-n", "2", "--only", "matmul", "--shape", "4,4,4"),
+    "train": ("train", "--world", "lockstep", "-n", "2", "--steps", "1", "--batch", "8"),
+    "simulate": ("simulate", "-n", "2"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_write_files_that_need_nothing_else(name, tmp_path, capfd):
+    image, page, words = tmp_path / "x.svg", tmp_path / "x.html", COMMANDS[name]
+    files = ("--svg", str(image), "--html", str(page))
+    if name == "simulate":
+        program = tmp_path / "program.py"
+        program.write_text("from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
+        files += (str(program),)
+    assert main([*words, *files]) == 0, capfd.readouterr()
+    ET.fromstring(image.read_text())
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>") and 'lang="en"' in text and "<title>" in text
+    for one in (image.read_text(), text):
+        assert not re.search(r"<script|src=|href=|https?://(?!www\.w3\.org)", one)
+    assert main([*words, "--svg", str(tmp_path / "no" / "x.svg"), *files[4:]]) == 2
+    assert "cannot write" in capfd.readouterr().err
+
+
+def test_figures_are_read_aloud_by_tables():
+    found = figure_of(values()["search"])
+    assert isinstance(found, Figure)
+    assert '<th scope="col"' in found.html() and "<caption>comparison</caption>" in found.html()
+
+
+def test_a_tensor_of_ranks_that_are_not_there_is_not_looked_at():
+    """A picture reads the layout and no values: nothing is sent for it."""
+    from spmdsim import record
+
+    tensor = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("a",))("a", None), LockStep(2))
+    with record() as trace:
+        tensor._repr_html_()
+    assert not len(trace)
