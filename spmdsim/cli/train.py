@@ -81,6 +81,10 @@ def _run(args: argparse.Namespace, here: World) -> int:
     from spmdsim.cases.network_data import load
     from spmdsim.errors import InputError
 
+    if args.perfetto is not None:
+        from spmdsim.cost import load_machine
+
+        load_machine(args.machine)  # what is wrong with it is said before the work
     images = load(args.data)
     if args.batch > images.count:
         raise InputError(f"a batch of {args.batch} is more than the {images.count} images of {images.name}")

@@ -36,7 +36,7 @@ def mesh_figure(mesh: Mesh) -> Figure:
     whole = Layout(mesh, ())
     return Figure(
         f"mesh {mesh}: {mesh.size:,} rank{'s' if mesh.size != 1 else ''}",
-        (_grid(whole, None),),
+        (_grid(whole, None, plain=True),),
         ("numbers are ranks; the last axis is the one along which they count",),
     )
 
@@ -71,7 +71,7 @@ def tensor_figure(tensor: Tensor) -> Figure:
     return Figure(repr(tensor), (*found.parts, FactTable(("fact", "value"), facts)), found.notes)
 
 
-def _grid(layout: Layout, shape: Sequence[int] | None) -> Canvas:
+def _grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
     """The ranks of the mesh as cells: the last two axes as rows and columns, a panel per index of the others."""
     mesh = layout.mesh
     axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
@@ -84,15 +84,19 @@ def _grid(layout: Layout, shape: Sequence[int] | None) -> Canvas:
             drawings.append(("", gap))
             continue
         name = " ".join(f"{axis}={index}" for axis, index in panel.items())
-        drawings.append((name, _panel(layout, shape, panel, row, column)))
+        drawings.append((name, _panel(layout, shape, panel, row, column, plain)))
     return side_by_side(drawings)
 
 
 def _panel(
-    layout: Layout, shape: Sequence[int] | None, panel: dict[str, int], row: str | None, column: str | None
+    layout: Layout,
+    shape: Sequence[int] | None,
+    panel: dict[str, int],
+    row: str | None,
+    column: str | None,
+    plain: bool,
 ) -> Canvas:
     mesh, out = layout.mesh, Canvas()
-    plain = not layout.dims and not layout.partial  # a mesh holds nothing
     rows = shown(mesh.axis_size(row), MOST_ROWS) if row else [0]
     columns = shown(mesh.axis_size(column), MOST_COLUMNS) if column else [0]
     longest = f"rank {max(mesh.ranks or [mesh.size - 1])}"

@@ -82,11 +82,11 @@ def shown(count: int, most: int) -> list[int | None]:
 # -- the grid of ranks ----------------------------------------------------------------------------------
 
 
-def rank_grid(layout: Layout, width: int = 100) -> Picture:
+def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
     """The device grid, ``rank:shard`` in each cell.
 
     Axes of size 1 are left out. One axis is a row, two are a table, more are one table per index of the
-    leading axes. At most ``width`` columns of text are used.
+    leading axes. At most ``width`` columns of text are used. ``plain``: ranks alone, as a mesh has them.
 
     >>> from spmdsim.core import Mesh
     >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None)).plain())
@@ -104,7 +104,7 @@ def rank_grid(layout: Layout, width: int = 100) -> Picture:
             continue
         if panel:
             lines += [()] * (i > 0) + [(GridCell(" ".join(f"{a}={c}" for a, c in panel.items())),)]
-        lines += _panel(layout, panel, row, column, width)
+        lines += _panel(layout, panel, row, column, width, plain)
     return Picture(tuple(lines), layout.shard_count)
 
 
@@ -117,7 +117,7 @@ def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
     dp=0  0     1
     dp=1  2     3
     """
-    return rank_grid(Layout(mesh, ()), width)
+    return rank_grid(Layout(mesh, ()), width, plain=True)
 
 
 def panels(layout: Layout, axes: Sequence[str]) -> Iterator[dict[str, int] | None]:
@@ -128,7 +128,7 @@ def panels(layout: Layout, axes: Sequence[str]) -> Iterator[dict[str, int] | Non
 
 
 def _panel(
-    layout: Layout, panel: dict[str, int], row: str | None, column: str | None, width: int
+    layout: Layout, panel: dict[str, int], row: str | None, column: str | None, width: int, plain: bool
 ) -> list[tuple[GridCell, ...]]:
     size = layout.mesh.axis_size
     cell = max(
@@ -137,7 +137,6 @@ def _panel(
     most = max(3, min(MOST_COLUMNS, (width - len("rank:shard")) // (cell + 2)))
     columns = shown(size(column), most) if column else [0]
     rows = shown(size(row), MOST_ROWS) if row else [0]
-    plain = not layout.dims and not layout.partial  # a mesh: nothing is held
     head = [
         "rank" if plain else "rank:shard",
         *(GAP if c is None else f"{column}={c}" if column else "" for c in columns),

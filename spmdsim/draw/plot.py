@@ -175,6 +175,8 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
 def _draw_line(out: Canvas, line: Line, index: int, points: list[tuple[float, float, float, float]]) -> None:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in points)
     out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
+    if len(points) == 1:  # no line: its name stands beside it
+        out.text(points[0][0] + 8, points[0][1] - 6, line.name)
     for at_x, at_y, x, y in points:
         told = escape(f"{line.name}: {short(x)}, {short(y)}")
         out.parts.append(
