@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -218,9 +219,14 @@ def test_every_round_of_every_algorithm_shows_who_has_what(visit: Visit):
     assert len(seen) == 300
     for (name, size, story, k), (cells, messages, findings) in zip(cases, seen):
         wanted = []
-        for rank in range(size) if story.states else ():
-            held = story.states[k].holds[rank]
-            wanted += [[rank, c, value_words(story, held[c]) if c in held else ""] for c in story.cells]
+        cells_of = {c for rank in range(size) for c in story.schedule.starts_with(rank)}
+        for rank in range(size):
+            if story.states:
+                held = story.states[k].holds[rank]
+                wanted += [[rank, c, value_words(story, held[c]) if c in held else ""] for c in story.cells]
+            else:  # who waits for each other has what there was in the beginning
+                own = {*story.schedule.starts_with(rank)}
+                wanted += [[rank, c, str(rank) if c in own else ""] for c in sorted(cells_of)]
         assert cells == wanted, (name, size, k)
         step = story.steps[k - 1] if k else ()
         assert messages == [
@@ -359,11 +365,25 @@ def luminance(tone: list[int]) -> float:
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
+COUNT_MOTION = """
+    window.moved = 0;
+    const make = document.createElementNS, animate = Element.prototype.animate;
+    document.createElementNS = function (space, tag) { window.moved += tag === "animateMotion"; return make.call(document, space, tag); };
+    Element.prototype.animate = function (...given) { window.moved += 1; return animate.apply(this, given); };"""
+
+
 def test_things_move_only_for_those_who_like_it(browser: Any, file: Path):
     for wish, moving in (("no-preference", True), ("reduce", False)):
         guest = Visit(browser, file, reduced_motion=wish)
-        tab = guest.open(address("schedule", algorithm="all_reduce ring", n=4, step=1))
-        assert bool(tab.locator("animateMotion").count()) == moving
+        guest.context.add_init_script(COUNT_MOTION)
+        guest.open()
+        states = [
+            address("schedule", algorithm="all_reduce ring", n=4, step=1),
+            address("move", mesh="dp=2 tp=2", shape="7", **{"from": "dp", "to": ""}),
+            address("product", mesh="dp=2 tp=2", strategy="m,k", step=3),
+        ]
+        counts = guest.walk(["#layout", *states], "() => window.moved")
+        assert [after > before for before, after in pairwise(counts)] == [moving] * 3
         guest.context.close()
         assert not guest.trouble
 

@@ -181,6 +181,7 @@ def test_rounds_replay_to_what_is_promised(data: dict):
 def test_schedules_are_those_of_the_library():
     for schedule in every_schedule(Offer(ranks=(5,))):
         story, told = unroll(schedule), schedule_facts(schedule)
+        assert bool(told["moves"]) == (not story.states)
         assert told["findings"] == [[str(f), f.round, f.rank, f.chunk] for f in story.findings]
         assert [[(a, b, tuple(c), bool(d)) for a, b, c, d in step] for step in told["rounds"]] == [
             [tuple(message) for message in step] for step in story.steps

@@ -9,8 +9,10 @@ from spmdsim.collectives import Algorithm, algorithms, from_function, make_sched
 from spmdsim.collectives.facts import as_share, facts_of
 from spmdsim.collectives.history import History, unroll
 from spmdsim.collectives.instructions import Rounds
+from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.draw.schedule_text import value_words
+from spmdsim.errors import ScheduleError
 from spmdsim.explore.offer import Offer
 
 
@@ -27,12 +29,20 @@ def schedules(offer: Offer) -> list[dict[str, Any]]:
             "needs": one.condition_words,
             "reduces": one.collective.reduces,
             "m": one.collective.size_means,
-            "ranks": {
-                size: schedule_facts(make_schedule(one, size)) for size in offer.ranks if one.fits(size)
-            },
+            "ranks": {size: _told(one, size) for size in offer.ranks if one.fits(size)},
         }
         for one, origin in (*own, *((one, "library") for one in algorithms()), *wrong)
     ]
+
+
+def _told(one: Algorithm, size: int) -> dict[str, Any]:
+    """The facts of an algorithm, or why there is no schedule of it on so many ranks."""
+    try:
+        return schedule_facts(make_schedule(one, size))
+    except ScheduleError as error:
+        lists = dict.fromkeys(("cells", "rounds", "states", "values", "wanted", "moves", "facts"), ())
+        title = f"{one.full_name} on {size} ranks"
+        return {"title": title, "chunks": 1, **lists, "findings": [[error.message, None, None, None]]}
 
 
 def schedule_facts(schedule: Schedule) -> dict[str, Any]:
@@ -41,7 +51,8 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     Returns:
         ``rounds``: per round the messages ``[from, to, chunks, reduced]``; ``states``: before the first round and after
         each, per rank ``{chunk: [value, new]}``; ``values``: what the values are called, and the share of the ranks
-        that is in them; ``findings``: what is wrong, with round, rank and chunk; ``facts``: counts beside their bounds.
+        that is in them; ``findings``: what is wrong, with round, rank and chunk; ``moves``: where sends and
+        receives do not meet, what every rank wants to do in each of its rounds; ``facts``: counts beside their bounds.
     """
     story = unroll(schedule)
     values: dict[int, int] = {}
@@ -55,7 +66,7 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
         ]
         for state in story.states
     ]
-    return {
+    told = {
         "title": schedule.name,
         "chunks": schedule.chunk_count,
         "cells": story.cells,
@@ -63,10 +74,24 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
             [[m.source, m.target, list(m.chunks), int(m.reduces)] for m in step] for step in story.steps
         ],
         "states": states,
+        "moves": [],
         "values": [[value_words(story, value), len(story.contributors(value))] for value in values],
         "wanted": [list(schedule.ends_with(rank)) for rank in range(schedule.size)],
         "findings": [[str(f), f.round, f.rank, f.chunk] for f in story.findings],
         "facts": [] if story.findings else _facts(story),
+    }
+    return told if states else {**told, **_start(schedule)}
+
+
+def _start(schedule: Schedule) -> dict[str, Any]:
+    """Of a schedule that nobody can follow: what ranks have in the beginning, and what they want to do."""
+    ranks, table = range(schedule.size), RoundTable(schedule)
+    inputs = [list(schedule.starts_with(rank)) for rank in ranks]
+    return {
+        "cells": sorted({chunk for chunks in inputs for chunk in chunks}),
+        "states": [[[[chunk, rank, 0] for chunk in chunks] for rank, chunks in enumerate(inputs)]],
+        "values": [[str(rank), 1] for rank in ranks],
+        "moves": [["; ".join(m.describe() for m in moves) for moves in rounds] for rounds in table.rounds],
     }
 
 

@@ -62,9 +62,9 @@ function matrix(width, mesh, facts, step, chosen, pick) {
 }
 
 function derivationTable(mesh, facts, at, boxes, step, chosen) {
-  const heads = ["rank", ...(step >= 1 ? mesh.axes.map((axis, k) => `${axis} (base ${mesh.sizes[k]})`) : [])];
+  const heads = ["rank", ...(step >= 1 ? mesh.axes.map((axis, k) => `${axis} (base\u00a0${mesh.sizes[k]})`) : [])];
   if (step >= 2) heads.push(facts.adjusted.length ? `adjusted: ${facts.adjusted.join(", ")}` : "adjusted");
-  if (step >= 3) heads.push("digits × strides", "shard number", "ranks with the same shard");
+  if (step >= 3) heads.push("digits × strides", "shard number", "on ranks");
   if (step >= 4) heads.push("slice", "local shape", "bytes");
   const rows = mesh.ranks.map((rank, k) => {
     const row = [String(rank), ...(step >= 1 ? mesh.coords[k].map((digit) => [String(digit), step === 1 ? "new" : ""]) : [])];
@@ -92,8 +92,8 @@ function notes(facts, step) {
 
 /** The view. */
 export function layoutView(data, root) {
-  const controls = h("section", { class: "card w4", "aria-label": "Choose" }), grid = h("section", { class: "card w4", "aria-label": "Device matrix" });
-  const tensor = h("section", { class: "card w4", "aria-label": "Tensor" }), steps = h("section", { class: "card", "aria-label": "Derivation" });
+  const controls = h("section", { class: "card w4", "aria-label": "Choose" }), grid = h("section", { class: "card half w4", "aria-label": "Device matrix" });
+  const tensor = h("section", { class: "card half w4", "aria-label": "Tensor" }), steps = h("section", { class: "card", "aria-label": "Derivation" });
   const walk = player((step) => choose({ step })), tableBox = h("div");
   const sentence = h("p", { class: "sentence" }), gridBox = h("div"), gridHead = h("h3");
   steps.append(h("h3", {}, "The derivation, step by step"), walk.node, tableBox);

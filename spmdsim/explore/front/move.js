@@ -3,7 +3,7 @@
 import { bytes, colour, h, LETTERING, many, picture, s, show, slice, table, volume } from "./elements.js";
 import { usual } from "./layout.js";
 import { caseControls, chosenCase, chosenLayout, layoutPicker } from "./picker.js";
-import { motion, player } from "./player.js";
+import { fly, motion, player } from "./player.js";
 import { choose, number } from "./state.js";
 import { miniature, miniatureHeight } from "./tensor.js";
 
@@ -60,7 +60,7 @@ function stage(width, mesh, at, step, rank, pick) {
   const last = below + high;
   ranks.forEach((one) => parts.push(s("text", { class: "soft got", x: middle(one), y: last + 16, "text-anchor": "middle", "data-rank": one, "data-bytes": step.received[ranks.indexOf(one)] }, column < 62 ? step.received[ranks.indexOf(one)] : bytes(step.received[ranks.indexOf(one)]))));
   const svg = picture(width, last + 26, `${step.collective}: ${many(step.sent.length, "box", "boxes")} on the way`, parts);
-  if (moving) requestAnimationFrame(() => svg.querySelectorAll("animateMotion").forEach((one) => one.beginElement?.()));
+  if (moving) fly(svg);
   return svg;
 }
 

@@ -65,3 +65,11 @@ export function listen(views, choose) {
 
 /** Whether things may move. */
 export const motion = () => !matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+/** Let what has an `animateMotion` in a picture go its way once, and vanish where it arrives. */
+export function fly(svg) {
+  requestAnimationFrame(() => svg.querySelectorAll("animateMotion").forEach((one) => {
+    one.addEventListener("endEvent", () => one.parentNode.remove());
+    one.beginElement?.();
+  }));
+}

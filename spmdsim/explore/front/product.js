@@ -1,7 +1,7 @@
 // A matrix product: a strategy cuts the factors m, k and n; cutting k leaves partial sums, which a ring adds up.
 
 import { bytes, choice, colour, h, many, select, show, slice, volume } from "./elements.js";
-import { player } from "./player.js";
+import { motion, player } from "./player.js";
 import { choose, number, oneOf } from "./state.js";
 
 const WHAT = { m: "cuts m", k: "cuts k", n: "cuts n", "-": "copies" };
@@ -52,12 +52,26 @@ function rankCard(data, { facts, one }, k, step, rounds, followed) {
   return h("section", { class: "rank", "aria-label": `Rank ${rank}`, style: rank === followed ? "box-shadow:0 0 0 2px var(--accent)" : null, onclick: () => choose({ rank }) }, parts);
 }
 
+/** The numbers of a round on their way from card to card. */
+function flights(scene, { facts, one }, step) {
+  const round = one.rounds[step - 3], before = step > 3 ? one.rounds[step - 4].held : one.local;
+  const cell = (rank, element) => scene.querySelector(`.local[data-rank="${rank}"]`)?.querySelectorAll(".matrix span")[element]?.getBoundingClientRect();
+  for (const [from, to, elements] of round.sent) for (const element of elements) {
+    const start = cell(from, element), end = cell(to, element), k = facts.ranks.indexOf(from);
+    if (!start || !end) continue;
+    const chip = h("span", { class: "flying", "aria-hidden": "true", style: `left:${start.left}px;top:${start.top}px;background:${colour(k)}` }, String(before[k][element]).replace("-", "−"));
+    document.body.append(chip);
+    chip.animate([{ transform: "none" }, { transform: `translate(${end.left - start.left}px, ${end.top - start.top}px)`, opacity: 1, offset: 0.85 }, { transform: `translate(${end.left - start.left}px, ${end.top - start.top}px)`, opacity: 0 }], { duration: 1100, easing: "ease-in-out" }).finished.finally(() => chip.remove()).catch(() => {});
+  }
+}
+
 /** The view. */
 export function productView(data, root) {
   const top = h("section", { class: "card", "aria-label": "Choose" }), whole = h("section", { class: "card", "aria-label": "Global matrices" }), film = h("section", { class: "card", "aria-label": "Ranks" });
   const sentence = h("p", { class: "sentence" }), walk = player((step) => choose({ step })), scene = h("div", { class: "ranks" }), after = h("div");
   film.append(h("h3", {}, "What every rank has"), walk.node, scene, after);
   root.append(h("h2", {}, "How do ranks multiply matrices together?"), sentence, h("div", { class: "cards" }, top, whole, film));
+  let last = "";
   return () => {
     const now = chosen(data), { facts, one, key } = now, rounds = one.rounds.length, count = 2 + rounds;
     const step = number("step", count, Math.min(2, count)), place = Math.max(0, facts.ranks.indexOf(number("rank", 99, facts.ranks[0]))), rank = facts.ranks[place];
@@ -73,7 +87,9 @@ export function productView(data, root) {
     const words = step === 0 ? "where the operands live" : step === 1 ? "every rank has its slices of x and w" : step === 2 ? `every rank multiplies its slices${one.pending.length ? ": partial sums of y" : ": its piece of y, done"}` : `round ${step - 3} of the ring: ${step === count ? "every rank has the sum" : one.rounds[step - 3].sent.some(([, , , adds]) => adds) ? "chunks of the partial sums travel and are added" : "finished chunks are passed on"}`;
     walk.update(step, count, words);
     show(scene, facts.ranks.map((_, k) => rankCard(data, now, k, step, rounds, rank)));
-    scene.dataset.key = key;
+    const moment = `${now.mesh} ${key} ${step}`;
+    if (step > 2 && moment !== last && motion()) flights(scene, now, step);
+    last = moment;
     show(after, step === count && h("p", { class: "good" }, `Every rank's numbers are those of x · w: ${many(volume(one.y[0]), "element")} on rank ${facts.ranks[0]}${one.pending.length ? `, after ${many(rounds, "round")}` : ""}.`));
   };
 }

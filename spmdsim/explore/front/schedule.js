@@ -1,7 +1,7 @@
 // A collective algorithm, round by round: who has what, what travels, and where a wrong one fails.
 
 import { choice, colour, h, LETTERING, many, picture, s, select, show, table } from "./elements.js";
-import { motion, player } from "./player.js";
+import { fly, motion, player } from "./player.js";
 import { choose, number, oneOf } from "./state.js";
 
 const MOST_NAMED = 8; // more chunks than this are squares without words
@@ -52,7 +52,7 @@ function chunkCells(x, y, width, high, told, size, state, rank, wrong) {
 function stage(width, one, told, size, step, wrong) {
   const ranks = Array.from({ length: Number(size) }, (_, k) => k), high = 46, gap = 12, top = told.cells.length <= MOST_NAMED ? 24 : 8;
   const left = width < 420 ? 26 : 58, lane = Math.min(190, width * 0.34), cells = width - left - lane - 8;
-  const y = (rank) => top + rank * (high + gap), state = told.states[step], messages = step > 0 ? told.rounds[step - 1] ?? [] : [];
+  const y = (rank) => top + rank * (high + gap), state = told.states[step] ?? (told.moves.length ? told.states[0] : undefined), messages = step > 0 ? told.rounds[step - 1] ?? [] : [];
   const parts = [s("defs", {}, Array.from({ length: 8 }, (_, k) => s("marker", { id: `head-${k}`, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto" }, s("path", { d: "M0 0 8 4 0 8z", fill: colour(k) }))))];
   const told2 = { ...told, reduces: one.reduces };
   if (told.cells.length <= MOST_NAMED) told.cells.forEach((chunk, k) => parts.push(s("text", { class: "soft", x: left + (k + 0.5) * (cells / told.cells.length), y: 14, "text-anchor": "middle" }, chunk < told.chunks ? (cells / told.cells.length > 60 ? `chunk ${chunk}` : chunk) : "s")));
@@ -62,18 +62,29 @@ function stage(width, one, told, size, step, wrong) {
   }
   const x = left + cells + 6, moving = motion();
   messages.forEach(([source, target, chunks, reduces], k) => {
-    const y1 = y(source) + high / 2 - 5, y2 = y(target) + high / 2 + 6, bend = x + lane * Math.min(0.92, 0.3 + 0.14 * Math.abs(target - source) + (k % 3) * 0.05) * 1.2;
+    const y1 = y(source) + high / 2 - 5, y2 = y(target) + high / 2 + 6, words = chunks.length > 3 ? `${chunks.length} chunks` : chunks.join(",");
+    const label = lane > 110 ? `${reduces ? "+" : ""}${words}` : "", room = lane - 10 - label.length * 6.2;
+    const bend = x + Math.min(room / 0.75, lane * (0.36 + 0.17 * Math.abs(target - source) + (k % 3) * 0.05));
     const tone = chunks.length ? chunks[0] % told.chunks : 0, path = `M${x} ${y1}C${bend} ${y1} ${bend} ${y2} ${x + 3} ${y2}`;
     const names = chunks.length ? `chunk${chunks.length > 1 ? "s" : ""} ${chunks.length > 6 ? `${chunks[0]} … ${chunks.at(-1)} (${chunks.length})` : chunks.join(", ")}` : "no data";
-    const words = `rank ${source} → rank ${target}: ${names}${reduces ? ", added on arrival" : ""}`;
+    const title = `rank ${source} → rank ${target}: ${names}${reduces ? ", added on arrival" : ""}`;
     const middle = [(x * 2 + bend * 6) / 8, (y1 + y2) / 2];
-    parts.push(s("g", {}, s("path", { class: "arrow message", d: path, stroke: colour(tone), "marker-end": `url(#head-${((tone % 8) + 8) % 8})`, "stroke-dasharray": one.reduces && !reduces ? "6 3" : null, "data-from": source, "data-to": target, "data-chunks": chunks.join(","), "data-reduces": reduces }, s("title", {}, words)),
-      lane > 110 && s("text", { x: middle[0] + 5, y: middle[1] + 4, style: "font-size:11px" }, `${reduces ? "+" : ""}${chunks.length > 3 ? `${chunks.length} chunks` : chunks.join(",")}`),
+    parts.push(s("g", {}, s("path", { class: "arrow message", d: path, stroke: colour(tone), "marker-end": `url(#head-${((tone % 8) + 8) % 8})`, "stroke-dasharray": one.reduces && !reduces ? "6 3" : null, "data-from": source, "data-to": target, "data-chunks": chunks.join(","), "data-reduces": reduces }, s("title", {}, title)),
+      label && s("text", { class: "haloed", x: middle[0] + 5, y: middle[1] + 4 + ((k % 3) - 1) * (messages.length > 4 ? 12 : 0), style: "font-size:11px" }, label),
       moving && s("circle", { r: 5, fill: colour(tone), stroke: LETTERING, "stroke-opacity": 0.6 }, s("animateMotion", { dur: "1s", repeatCount: "1", fill: "freeze", path }))));
   });
   const svg = picture(width, y(ranks.length) + 2, `${told.title}, ${step === 0 ? "start" : `after round ${step - 1}`}: who has what`, parts);
-  if (moving) requestAnimationFrame(() => svg.querySelectorAll("animateMotion").forEach((motionOf) => motionOf.beginElement?.()));
+  if (moving) fly(svg);
   return svg;
+}
+
+/** What the squares mean, and everything in words. */
+function words(one, told, step) {
+  const state = told.states[step];
+  if (!state) return null;
+  const held = (rank) => rank.map(([chunk, value]) => `${chunk < told.chunks ? chunk : "scratch"}: ${told.values[value][0]}`).join(", ") || "nothing";
+  return [told.cells.length > MOST_NAMED && h("p", { class: "hint" }, `A square is a chunk, 0 to ${told.chunks - 1} from left to right, row by row; colours repeat after 8, frames mark what is new. Point at one to read whose input it is.`),
+    h("details", {}, h("summary", {}, "Who has what, in words"), table(one.reduces ? "chunk: ranks whose input is in it" : "chunk: rank that it comes from", ["rank", "chunks"], state.map((rank, k) => [String(k), [held(rank), "left mono"]])))];
 }
 
 /** The view. */
@@ -92,8 +103,9 @@ export function scheduleView(data, root) {
     head.textContent = told.title;
     const messages = step > 0 ? told.rounds[step - 1] ?? [] : [];
     walk.update(step, count, step === 0 ? "start: every rank has its own input" : `after round ${step - 1}: ${many(messages.length, "message")}${messages.length ? "" : ", local work only"}`);
-    const blind = !told.states.length && h("p", { class: "hint" }, "The ranks wait for each other, so nobody gets anything: only the messages that they would send are shown.");
-    show(scene, stage(Math.max(280, scene.clientWidth || 300), one, told, size, step, wrong), blind, here.map((finding) => h("p", { class: "finding" }, finding[0])),
+    const blind = told.moves.length > 0 && [h("p", { class: "hint" }, "Not every send meets its receive, so nobody's chunks are followed: the picture shows the start, and the messages that ranks would send in their own rounds."),
+      table("What every rank wants to do, round by round", ["rank", ...told.moves[0].map((_, k) => `round ${k}`)], told.moves.map((moves, k) => [String(k), ...moves.map((words) => [words, "left"])]))];
+    show(scene, stage(Math.max(280, scene.clientWidth || 300), one, told, size, step, wrong), blind, words(one, told, step), here.map((finding) => h("p", { class: "finding" }, finding[0])),
       messages.length > 0 && h("details", {}, h("summary", {}, `Messages of round ${step - 1}`),
         table("Messages", ["from rank", "to rank", "chunks", "on arrival"], messages.map(([a, b, chunks, reduces]) => [String(a), String(b), [chunks.join(" ") || "–", "mono"], reduces ? "added" : one.reduces ? "replaces" : "kept"]))));
     const places = [...new Set(told.findings.map((finding) => stateOf(finding, count)))];

@@ -24,7 +24,7 @@ function operators(one, operator) {
   const most = Math.max(...one.operators.map((row) => row.seconds));
   return table("Operators: strategy, layouts, modelled time of one training step", ["operator", "strategy", "operands → result", "time", "", "why not?"], one.operators.map((row) => [
     row.name, [row.strategy, "mono"], [`${row.inputs.join(" ")} → ${row.output || "scalar"}`, "mono"], time(row.seconds), stacked(row, most),
-    one.why[row.name] ? h("button", { type: "button", id: `why-${row.name}`, "aria-pressed": String(row.name === operator), onclick: () => choose({ operator: row.name, step: "" }) }, `${one.why[row.name].length} others`) : "–"]),
+    one.why[row.name] ? h("button", { type: "button", id: `why-${row.name}`, "aria-pressed": String(row.name === operator), onclick: () => choose({ operator: row.name, step: "" }) }, many(one.why[row.name].length - 1, "other")) : "–"]),
   (k) => ({ class: one.operators[k].name === operator ? "on" : "", "data-operator": one.operators[k].name, "data-strategy": one.operators[k].strategy, "data-seconds": one.operators[k].seconds }));
 }
 
@@ -62,7 +62,8 @@ export function searchView(data, root) {
     show(top, h("div", { class: "controls" }, select("program", "program", [["", programs.map((name) => [name, name])]], program, (value) => choose({ program: value, operator: "", step: "" })),
       choice("n", "ranks", sizes.map((value) => [value, value]), size, (value) => choose({ n: value, operator: "", step: "" }))),
     h("p", { class: "hint" }, `Per rank: ${bytes(one.nbytes)} received, ${bytes(one.peak)} of memory at the peak; ${Object.entries(one.collectives).map(([name, count]) => `${count} ${name}`).join(", ") || "no collectives"}.`));
-    show(result, operators(one, operator), h("p", { class: "hint" }, KINDS.map(([, tone, words]) => [h("span", { class: "chip", style: `background:${tone}` }, "\u00a0"), ` ${words} \u2002`])));
+    show(result, operators(one, operator), h("p", { class: "hint" }, KINDS.map(([, tone, words]) => [h("span", { class: "chip", style: `background:${tone}` }, "\u00a0"), ` ${words} \u2002`])),
+      h("p", { class: "hint" }, "A strategy such as k:dp n:tp cuts the factor k of the operator's rule by axis dp and n by tp: m, k, n are a product's, .0 and .1 count dims such as the batch. Layouts have one letter per axis: S(d) cuts dim d, R copies, P is a pending sum."));
     head.textContent = `Why not another strategy for ${operator}?`;
     walk.node.hidden = !rows.length;
     if (rows.length) walk.update(step, rows.length - 1, `${rows[step].strategy}: ${time(rows[step].seconds)} per step`);
