@@ -214,7 +214,7 @@ ROWS = {
         name: Row(getattr(ops, name), getattr(np, name))
         for name in (
             "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "bitwise_invert", "conjugate", "cosh", "imag",
-            "isfinite", "isinf", "isnan", "log10", "log2", "positive", "real", "signbit", "sinh", "tan", "trunc",
+            "isfinite", "isinf", "isnan", "log10", "log2", "positive", "real", "round", "signbit", "sinh", "tan", "trunc",
         )
     },
     **{
@@ -230,6 +230,14 @@ ROWS = {
     "cumulative_prod": Row(lambda x: ops.cumulative_prod(x, 1), lambda x: np.cumprod(x, 1)),
     "cumulative_sum": Row(lambda x: ops.cumulative_sum(x, 1), lambda x: np.cumsum(x, 1)),
     "diff": Row(lambda x: ops.diff(x, 1, 1), lambda x: np.diff(x, 1, 1)),
+    "argsort": Row(lambda x: ops.argsort(x, 1), lambda x: np.argsort(x, 1, kind="stable")),
+    "searchsorted": Row(
+        lambda x: ops.searchsorted(ops.sort(ops.flatten(x, 0)), ops.flatten(x, 0)),
+        lambda x: np.searchsorted(np.sort(x.ravel()), x.ravel()),
+    ),
+    "sort": Row(lambda x: ops.sort(x, 1), lambda x: np.sort(x, 1)),
+    "sort_with_indices": Row(lambda x: ops.sort_with_indices(x, 0)[1], lambda x: np.argsort(x, 0, kind="stable")),
+    "topk": Row(lambda x: ops.topk(x, 2, 1)[0], lambda x: np.sort(x, 1)[:, ::-1][:, :2]),
     "expand_dims": Row(ops.expand_dims, lambda x: x[None]),
     "matrix_transpose": Row(ops.matrix_transpose, np.transpose),
     "meshgrid": Row(lambda x: ops.meshgrid(ops.flatten(x, 0), ops.flatten(x, 0))[0], lambda x: np.meshgrid(x, x)[0]),

@@ -139,6 +139,7 @@ ELEMENTWISE = _SLOPES | {
         ),
     ),
     "right_shift": (BITS, lambda a, b: a // 2**b),
+    "round": ((A * 3,), np.rint),
     "signbit": ((A,), lambda x: x < 0),
     "trunc": ((A * 3,), lambda x: np.sign(x) * np.floor(np.abs(x))),
 }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, Tensor
-from spmdsim.errors import RuleError, UsageTypeError
+import spmdsim.ops as ops
+from spmdsim import LockStep, Mesh, Tensor, record
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 
 A = np.arange(1.0, 25.0, dtype=np.float32).reshape(4, 6)
 
@@ -26,12 +30,146 @@ def tensor():
         lambda x: A.T @ x,
         lambda x: x.reshape(24),
         lambda x: x[None, -1],
+        lambda x: divmod(x, 5)[0],
+        lambda x: divmod(100, x)[1],
+        lambda x: +x - (-x),
+        lambda x: 2**x,
+        lambda x: x == A[:, :1].tolist(),
+        lambda x: x != A[0],
+        lambda x: (x > 3) & (x < 9) | (x == 1) ^ (x > 20),
+        lambda x: ~(x > 3),
+        lambda x: True & (x > 3),
+        lambda x: np.float32(2) - x,
     ],
 )
 def test_symbols_are_numpys(function):
     expected = function(A)
     found = function(tensor()).full()
     assert found.dtype == expected.dtype and np.array_equal(found, expected)
+
+
+INTEGERS = np.arange(-12, 12).reshape(4, 6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x & 6,
+        lambda x: 6 | x,
+        lambda x: x ^ 5,
+        lambda x: ~x,
+        lambda x: x << 2,
+        lambda x: 1 << (x & 7),
+        lambda x: x >> 1,
+        lambda x: 1024 >> (x & 7),
+    ],
+)
+def test_symbols_of_integers_are_numpys(function):
+    x = Tensor.from_global(INTEGERS, Mesh((2, 2), ("dp", "tp"))("dp", "tp"), LockStep(4))
+    found, expected = function(x).full(), function(INTEGERS)
+    assert found.dtype == expected.dtype and np.array_equal(found, expected)
+
+
+def test_what_holds_one_number_is_one():
+    one = Tensor.from_global(np.array([3]), Mesh((4,), ("x",))("x"), LockStep(4))
+    assert (int(one), float(one), complex(one), bool(one), list(range(one))) == (3, 3.0, 3, True, [0, 1, 2])
+    with pytest.raises(UsageTypeError, match="only a tensor of integers is an index"):
+        range(one.astype(float))
+
+
+IN_PLACE = {
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("symbol", IN_PLACE)
+def test_in_place_is_the_same_tensor(world, symbol):
+    """Whoever has the tensor sees it; whoever shares its arrays does not."""
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    x = Tensor.from_global(A, mesh("dp", "tp"), world)
+    other, shared, array = x, Tensor.from_local(x.held, x.layout, world), A.copy()
+    x = IN_PLACE[symbol](x, 2)
+    assert x is other and x.layout == mesh("dp", "tp")
+    np.testing.assert_array_equal(other.full(), IN_PLACE[symbol](array, 2))
+    np.testing.assert_array_equal(shared.full(), A)
+
+
+@pytest.mark.ranks(4)
+def test_a_training_loop_in_place(world):
+    """A loop over parameters updates them; they stay leaves, with gradients of their own."""
+    mesh, target = Mesh((4,), ("x",)), A / 10
+    p = Tensor.from_global(np.zeros_like(A), mesh("x", None), world, requires_grad=True)
+    for _ in range(3):
+        p.grad = None
+        ops.sum((p - target) ** 2).backward()
+        for q in (p,):
+            q -= 0.5 * q.grad
+    assert p.requires_grad and p.node is None
+    np.testing.assert_allclose(p.full(), target, rtol=1e-6)
+
+
+@pytest.mark.ranks(4)
+def test_gradients_go_through_what_was_there_before(world):
+    """Operators that had seen the old values use them on the way back."""
+    mesh = Mesh((4,), ("x",))
+    x = Tensor.from_global(np.arange(1.0, 9), mesh("x"), world, requires_grad=True)
+    y = x * x
+    z = y * x
+    y += x
+    y *= y
+    x += 1
+    ops.sum(z + y).backward()
+    old = np.arange(1.0, 9)
+    np.testing.assert_allclose(x.grad.full(), 3 * old**2 + 2 * (old**2 + old) * (2 * old + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda x: operator.iadd(x, np.ones((2, 4, 6))), LayoutError, "in place would make shape"),
+        (lambda x: operator.imul(x, 1j), RuleError, "would make complex64 of float32"),
+        (lambda x: operator.iand(x > 3, 2.5), RuleError, "not defined for elements of bool and float64"),
+        (lambda x: operator.setitem(x, 1, 1j), RuleError, "complex64 are not assigned to float32"),
+        (lambda x: operator.setitem(x, x > 3, [1, 2]), RuleError, "one number is assigned"),
+        (lambda x: operator.setitem(x, [0, 2], 1), RuleError, "not to arrays of integers"),
+        (lambda x: operator.setitem(x, 7, 1), RuleError, "index 7 is out of range"),
+    ],
+)
+def test_what_cannot_be_done_in_place_says_so(change, error, text):
+    with pytest.raises(error, match=text):
+        change(tensor())
+
+
+def test_a_leaf_takes_no_history():
+    x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), LockStep(4), requires_grad=True)
+    with pytest.raises(UsageTypeError, match=r"add in place: the tensor wants a gradient"):
+        x += x * 2
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("dims", [("a", "b"), (None, ("a", "b")), ("b", None)])
+def test_assignment_is_numpys_and_gathers_nothing(world, dims):
+    mesh, rng = Mesh((2, 2), ("a", "b")), np.random.default_rng(3)
+    values = rng.normal(size=(7, 5))
+    indices = [
+        np.s_[2], np.s_[:, -1], np.s_[1:6:2, ::-1], np.s_[..., 3:1:-2], np.s_[None, 4:], np.s_[5:5], (), np.s_[-1, 0],
+        values > 0.5, values[:, 0] > 0, np.s_[6:0:-3, 1:4],
+    ]  # fmt: skip
+    for index in indices:
+        expected, x = values.copy(), Tensor.from_global(values, mesh(*dims), world)
+        new: Any = 7.5 if isinstance(index, np.ndarray) else rng.normal(size=expected[index].shape)
+        expected[index] = new
+        with record() as trace:
+            x[index] = new
+        np.testing.assert_array_equal(x.full(), expected)
+        assert not trace.nbytes(), index
 
 
 def test_rows_in_a_loop():

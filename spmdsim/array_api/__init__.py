@@ -33,7 +33,6 @@ SPELLED = {
     "bitwise_right_shift": "right_shift",
     "conj": "conjugate",
     "pow": "power",
-    "round": "rint",
 }
 
 _SAME = """
@@ -68,9 +67,15 @@ _VALUES: dict[str, Any] = {
 }
 
 
+#: The standard's extensions.
+_EXTENSIONS = ("linalg", "fft")
+
+
 def __getattr__(name: str) -> Any:
     if name in _VALUES:
         return _VALUES[name]
+    if name in _EXTENSIONS:
+        return import_module(f"spmdsim.{name}")
     if name in _HOMES:
         home, spelled = _HOMES[name]
         value = getattr(import_module(home), spelled, None)
@@ -81,7 +86,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOMES, *_VALUES, "__array_api_version__"])
+    return sorted([*_HOMES, *_VALUES, *_EXTENSIONS, "__array_api_version__"])
 
 
 __all__ = [*_HOMES, *_VALUES]

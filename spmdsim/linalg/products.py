@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from string import ascii_letters
-
 import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.linalg.whole import inv, square
 from spmdsim.ops.along import take_along_axis
+from spmdsim.ops.arrange import matrix_transpose, tensordot, vecdot
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike
 from spmdsim.ops.elementwise import multiply, subtract
 from spmdsim.ops.reduce import sum as sum_
-from spmdsim.ops.scans import along_dim, conjugated
-from spmdsim.ops.shape import broadcast_to, reshape, transpose
+from spmdsim.ops.scans import along_dim
+from spmdsim.ops.shape import broadcast_to, reshape
 from spmdsim.ops.slicing import concat, slice_
 from spmdsim.tensor import Tensor
 
@@ -42,52 +40,6 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     if a.ndim != 1 or b.ndim != 1:
         raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
     return einsum("i,j->ij", *alike("outer", a, b))
-
-
-def vecdot(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
-    """Inner products along a dim, the first operand conjugated."""
-    a, b = alike("vecdot", a, b)
-    product = multiply(conjugated(a), b)
-    return sum_(product, along_dim("vecdot", product, axis) if axis >= 0 else axis)
-
-
-def tensordot(a: Tensor, b: Tensor, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
-    """The product summed over several dims.
-
-    Args:
-        a: first operand.
-        b: second operand.
-        axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
-
-    Raises:
-        RuleError: different numbers of dims, or sizes that differ.
-    """
-    if isinstance(axes, int):
-        if not 0 <= axes <= min(a.ndim, b.ndim):
-            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {b.ndim} dims")
-        axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
-    sides = [[one] if isinstance(one, int) else list(one) for one in axes]
-    left, right = ([along_dim("tensordot", x, d) for d in side] for x, side in zip((a, b), sides))
-    if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
-        raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
-    first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
-    for d, e in zip(left, right):
-        second[e] = first[d]
-    kept = [n for d, n in enumerate(first) if d not in left] + [
-        n for e, n in enumerate(second) if e not in right
-    ]
-    return einsum(f"{first},{''.join(second)}->{''.join(kept)}", *alike("tensordot", a, b))
-
-
-def matrix_transpose(x: Tensor) -> Tensor:
-    """Matrices ``[..., m, n]`` as ``[..., n, m]``.
-
-    Raises:
-        RuleError: fewer than two dims.
-    """
-    if x.ndim < 2:
-        raise RuleError(f"matrix_transpose takes matrices [..., m, n], but the shape is {x.shape}")
-    return transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2])
 
 
 def matrix_power(x: Tensor, n: int) -> Tensor:

@@ -6,9 +6,8 @@ broadcast into a dim of its own, so that nothing moves where a piece is repeated
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from string import ascii_letters
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.sizes import integers
 from spmdsim.ops.array_functions import conjugate
-from spmdsim.ops.contract import matmul
+from spmdsim.ops.contract import einsum
 from spmdsim.ops.declare import alike
 from spmdsim.ops.elementwise import add, less, multiply, where
 from spmdsim.ops.lookup import gather
@@ -287,27 +286,33 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
 
 
 @operator()
-def tensordot(a: Operand, b: Operand, axes: int | Sequence[Any] = 2) -> Tensor:
-    """The sum of products over dims of two tensors: the last of one and the first of the other, or pairs of them.
+def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """The product summed over several dims.
+
+    Args:
+        a: first operand.
+        b: second operand.
+        axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
 
     Raises:
-        RuleError: dims that do not fit one another.
+        RuleError: different numbers of dims, or sizes that differ.
     """
-    x, y = alike("tensordot", a, b)
-    if isinstance(axes, (int, np.integer)):
-        left, right = list(range(x.ndim - int(axes), x.ndim)), list(range(int(axes)))
-    else:
-        ends = [(d,) if isinstance(d, (int, np.integer)) else tuple(d) for d in axes]
-        left, right = ([one_dim(d, t.ndim) for d in dims] for dims, t in zip(ends, (x, y)))
-    if [x.shape[d] for d in left] != [y.shape[d] for d in right]:
-        raise RuleError(f"tensordot of shapes {x.shape} and {y.shape} over {axes}: the dims differ in size")
-    rows = [d for d in range(x.ndim) if d not in left]
-    columns = [d for d in range(y.ndim) if d not in right]
-    height, width = [x.shape[d] for d in rows], [y.shape[d] for d in columns]
-    inner = math.prod(x.shape[d] for d in left)
-    first = reshape(transpose(x, [*rows, *left]), (math.prod(height), inner))
-    second = reshape(transpose(y, [*right, *columns]), (inner, math.prod(width)))
-    return reshape(matmul(first, second), (*height, *width))
+    a, b = alike("tensordot", a, b)
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(a.ndim, b.ndim):
+            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {b.ndim} dims")
+        axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    sides = [[one] if isinstance(one, int) else list(one) for one in axes]
+    left, right = ([one_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
+    if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
+        raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
+    first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
+    for d, e in zip(left, right):
+        second[e] = first[d]
+    kept = [n for d, n in enumerate(first) if d not in left] + [
+        n for e, n in enumerate(second) if e not in right
+    ]
+    return einsum(f"{first},{''.join(second)}->{''.join(kept)}", a, b)
 
 
 @operator()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.ops.elementwise import where
 from spmdsim.ops.indexing import per_dim, place_of, span
@@ -45,7 +46,7 @@ def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
             raise RuleError(
                 f"one number is assigned to x[mask], but got shape {new.shape}; use where(mask, value, x)"
             )
-        return where(mask, reshape(new, ()), x)
+        return where(_beside(mask, x), reshape(new, ()), x)
     parts = per_dim([place_of(p) for p in (index if isinstance(index, tuple) else (index,))], x.ndim)
     if any(isinstance(p, (np.ndarray, Tensor)) for p in parts):
         raise RuleError(
@@ -89,4 +90,12 @@ def _assigned(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
     whole = value if value.shape == tuple(seen) else broadcast_to(value, seen)
     shaped = whole if whole.shape == tuple(window) else reshape(whole, window)
     start, stop, step = ([one[k] for one in spans] for k in range(3))
-    return slice_update(x, flip(shaped, turned) if turned else shaped, start, stop, step)
+    return slice_update(x, _beside(flip(shaped, turned) if turned else shaped, x), start, stop, step)
+
+
+def _beside(value: Tensor, x: Tensor) -> Tensor:
+    """What has as many dims as the tensor, split where its whole dims are: the tensor itself then stays as it is."""
+    if x.layout.partial_axes:
+        return value
+    kept = [axes if n == m else () for axes, n, m in zip(x.layout.dims, value.shape, x.shape)]
+    return value.to(Layout(x.layout.mesh, kept))

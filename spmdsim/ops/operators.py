@@ -37,6 +37,7 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
     Attributes:
         name: its name.
+        others: other names of parameters, each with the first one.
     """
 
     def __init__(self, function: Callable[P, R], op: Op | None = None) -> None:
@@ -47,23 +48,23 @@ class OperatorFunction(Pictured, Generic[P, R]):
         code = function.__code__
         own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         firsts = [(next((name for name in own if name in names), ""), names) for names in SAME]
-        self._others = {other: first for first, names in firsts if first for other in names if other != first}
-        self._places = {first: own.index(first) for first in self._others.values()}
+        self.others = {other: first for first, names in firsts if first for other in names if other != first}
+        self._places = {first: own.index(first) for first in self.others.values()}
         self.__module__ = "spmdsim.ops"
-        if self._others:
-            note = ", ".join(f"``{other}=`` is ``{first}=``" for other, first in self._others.items())
+        if self.others:
+            note = ", ".join(f"``{other}=`` is ``{first}=``" for other, first in self.others.items())
             self.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\n{note}\n"
 
     def __call__(self, *args: P.args, **given: P.kwargs) -> R:
         """Compute."""
-        if given and not self._others.keys().isdisjoint(given):
+        if given and not self.others.keys().isdisjoint(given):
             self._rename(args, given)
         return self._function(*args, **given)
 
     def _rename(self, args: tuple[object, ...], given: dict[str, object]) -> None:
         """Bring parameters under their first names."""
-        for other in [name for name in given if name in self._others]:
-            name = self._others[other]
+        for other in [name for name in given if name in self.others]:
+            name = self.others[other]
             if name in given or len(args) > self._places[name]:
                 first = given[name] if name in given else args[self._places[name]]
                 raise two_names(self.__name__, name, first, other, given[other])

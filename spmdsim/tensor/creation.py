@@ -288,7 +288,7 @@ def asarray(
     """A tensor of a number, nested lists, an array (which every rank has) or a tensor.
 
     Args:
-        obj: the values.
+        obj: the values; tensors may stand in the lists.
         dtype: another element type.
         device: ``"cpu"``.
         copy: False refuses what cannot be done without copying. Tensors are values, and share what is equal.
@@ -314,6 +314,8 @@ def asarray(
 
         cast: Tensor = import_module("spmdsim.ops").cast(moved, kind)
         return cast
+    if isinstance(obj, (list, tuple)) and (like := _tensor_in(obj)) is not None:
+        return asarray(_stacked(obj, like), dtype=kind, layout=layout)
     array = as_array(obj)
     if array.dtype == object:
         raise UsageTypeError(
@@ -323,6 +325,24 @@ def asarray(
         world = current() if world is None else world
         layout = Layout.replicated(Mesh((world.size,), ("world",)), array.ndim)
     return Tensor.from_global(array, layout, world, dtype=kind)
+
+
+def _tensor_in(values: Any) -> Tensor | None:
+    """The first tensor in nested lists."""
+    if isinstance(values, Tensor):
+        return values
+    parts = values if isinstance(values, (list, tuple)) else ()
+    return next((found for part in parts if (found := _tensor_in(part)) is not None), None)
+
+
+def _stacked(values: Any, like: Tensor) -> Tensor:
+    """Nested lists with tensors among them as one."""
+    if not isinstance(values, (list, tuple)):
+        return values if isinstance(values, Tensor) else asarray(values, layout=None, world=like.world)
+    from importlib import import_module
+
+    stacked: Tensor = import_module("spmdsim.ops").stack([_stacked(part, like) for part in values])
+    return stacked
 
 
 def _again(x: Tensor) -> Tensor:

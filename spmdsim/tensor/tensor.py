@@ -67,9 +67,6 @@ class Tensor(SymbolicTensor):
 
     grad: Tensor | None
 
-    #: numpy leaves ``array + tensor`` to the tensor instead of taking it apart.
-    __array_ufunc__ = None
-
     zeros, ones, empty = map(_creation, ("zeros", "ones", "empty"))
     arange, linspace, eye = map(_creation, ("arange", "linspace", "eye"))
 
@@ -208,7 +205,9 @@ class Tensor(SymbolicTensor):
             )
         return xp
 
-    def __dlpack__(self, /, **options: Any) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
         """The array that this process has whole, for other libraries.
 
         Raises:
@@ -218,11 +217,22 @@ class Tensor(SymbolicTensor):
             raise UsageTypeError(
                 f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
             )
-        return self.local().__dlpack__(**options)
+        given = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return self.local().__dlpack__(**{key: value for key, value in given.items() if value is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Main memory, in DLPack's words."""
         return (1, 0)
+
+    if not TYPE_CHECKING:
+
+        def __array_ufunc__(self, ufunc, method, *inputs, **options):
+            """Numpy's functions of elements, such as ``np.exp(t)``; see :mod:`spmdsim.ops.protocols`."""
+            return import_module("spmdsim.ops.protocols").ufunc(ufunc, method, *inputs, **options)
+
+        def __array_function__(self, function, _types, args, options):
+            """Numpy's functions of arrays, such as ``np.sum(t)``; see :mod:`spmdsim.ops.protocols`."""
+            return import_module("spmdsim.ops.protocols").function(function, args, options)
 
     # -- methods --------------------------------------------------------------------------------------
 

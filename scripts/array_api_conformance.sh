@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The array API standard's own test suite on spmdsim.array_api, every created tensor split over 3 ranks in lock step:
+#   scripts/array_api_conformance.sh FOLDER [--max-examples N] [pytest's arguments]
+# FOLDER is a checkout of data-apis/array-api-tests with its submodule; nothing is written into it.
+# What does not pass is compared with the list in docs/array_api.md; fails where they differ, or less than 95 % passes.
+set -euo pipefail
+[ $# -ge 1 ] && [ -d "$1/array_api_tests" ] || {
+  echo "usage: scripts/array_api_conformance.sh FOLDER [--max-examples N], where FOLDER/array_api_tests is the suite" >&2
+  exit 2
+}
+suite=$(cd "$1" && pwd)
+shift
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/environment.sh
+prepare_environment conformance
+here=$PWD
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+case " $* " in *max-examples*) ;; *) set -- --max-examples 10 "$@" ;; esac
+PYTHON=$(command -v "$PYTHON" || echo "$here/$PYTHON")
+(
+  cd "$suite"
+  PYTHONPATH=$here/scripts:$here PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=$results/hypothesis \
+    ARRAY_API_TESTS_MODULE=array_api_split "$PYTHON" -W ignore -m pytest -q -p no:cacheprovider --disable-deadline \
+    --tb=line --junitxml="$results/results.xml" array_api_tests "$@" >"$results/output" 2>&1
+) || [ -s "$results/results.xml" ] || {
+  tail -20 "$results/output"
+  exit 1
+}
+"$PYTHON" scripts/array_api_report.py "$results/results.xml" docs/array_api.md

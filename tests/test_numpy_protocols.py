@@ -1,0 +1,69 @@
+"""numpy's functions on tensors: computed where the pieces are, or refused in one line with the name to use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, SpmdError, Tensor, record
+
+A = np.random.default_rng(1).uniform(0.5, 4, (6, 4))
+B = np.random.default_rng(2).uniform(0.5, 4, (4, 6))
+
+FUNCTIONS = [
+    np.exp, np.sqrt, np.sum, np.ravel, np.transpose, np.count_nonzero, np.shape, np.ndim, np.zeros_like, np.abs,
+    lambda x: np.sum(x, axis=0), lambda x: np.sum(x, 1, keepdims=True), lambda x: np.sum(a=x, dtype="f4"),
+    lambda x: np.add.reduce(x), lambda x: np.maximum.reduce(x, axis=1), lambda x: np.multiply.outer(x, A[0]),
+    lambda x: np.add.accumulate(x), lambda x: np.cumsum(x, axis=1), lambda x: np.mean(x, axis=-1), lambda x: np.std(x, ddof=1),
+    lambda x: np.concatenate([x, A], axis=1), lambda x: np.concatenate((x, x), axis=None), lambda x: np.stack([x, x], axis=1),
+    lambda x: np.vstack([x, x]), lambda x: np.hstack([x, x]), lambda x: np.where(x > 2, x, 0), lambda x: np.clip(x, 1, 2),
+    lambda x: np.clip(x, a_min=1, a_max=None), lambda x: np.einsum("ij,kj->ik", x, A), lambda x: np.dot(x, B), lambda x: x @ B,
+    lambda x: B @ x, lambda x: A + x, lambda x: np.float64(2) / x, lambda x: np.add(1, x), lambda x: np.round(x, 1),
+    lambda x: np.pad(x, 1), lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=3), lambda x: np.pad(x, (1, 2), mode="constant"),
+    lambda x: np.tile(x, 2), lambda x: np.repeat(x, 2, axis=0), lambda x: np.moveaxis(x, 0, 1), lambda x: np.flip(x, 0),
+    lambda x: np.argmax(x, axis=1), lambda x: np.reshape(x, (3, 8)), lambda x: np.take(x, [1, -1], axis=1), np.tril, np.isfinite,
+    lambda x: np.divmod(x, 2)[1], lambda x: np.all(np.isclose(x, A)), lambda x: np.allclose(x, x + 1), lambda x: np.sort(x, axis=0),
+    lambda x: np.array_equal(x, x), lambda x: np.tensordot(x, B, 1), lambda x: np.split(x, 2)[1], lambda x: np.expand_dims(x, 0),
+]  # fmt: skip
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("number", range(len(FUNCTIONS)))
+def test_numpys_functions_give_tensors(world, number):
+    mesh, function = Mesh((2, 2), ("a", "b")), FUNCTIONS[number]
+    expected = function(A)
+    for dims in (("a", "b"), (("a", "b"), None), (None, None)):
+        found = function(Tensor.from_global(A, mesh(*dims), world))
+        array = found.full() if isinstance(found, Tensor) else np.asarray(found)
+        assert (array.shape, array.dtype) == (np.shape(expected), np.asarray(expected).dtype)
+        np.testing.assert_allclose(array, expected, rtol=1e-6 if array.dtype == "f4" else 1e-12)
+
+
+@pytest.mark.ranks(4)
+def test_what_needs_no_other_piece_moves_nothing(world):
+    x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), world)
+    with record() as trace:
+        y = np.exp(x) + np.sum(x, axis=1, keepdims=True)
+        np.multiply(y, 2, out=x)
+    assert not trace.nbytes() and x.layout == y.layout
+    np.testing.assert_allclose(x.full(), 2 * (np.exp(A) + A.sum(1, keepdims=True)))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: np.add(A, x, out=(A,)), r"^np.add of tensors puts its result into tensors, but out= is ndarray"),
+        (lambda x: np.exp(x, where=A > 1), r"^np.exp of tensors takes no where=; see spmdsim.ops.exp$"),
+        (lambda x: np.interp(x, [1], [2]), r"^np.interp takes no tensors; of an array that every rank has, use x.full\(\)$"),
+        (lambda x: np.nanmax(x), r"^np.nanmax takes no tensors"),
+        (lambda x: np.subtract.reduce(x), r"^np.subtract.reduce takes no tensors; np.subtract does"),
+        (lambda x: np.nancumsum(x), r"^np.nancumsum takes no tensors"),
+        (lambda x: np.asarray(x), r"use .full\(\) on all ranks"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_one_line(call, text):
+    x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), LockStep(4))
+    with pytest.raises(SpmdError, match=text) as caught:
+        call(x)
+    assert "\n" not in str(caught.value)

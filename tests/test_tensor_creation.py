@@ -1,0 +1,94 @@
+"""Tensors made of nothing: numpy's values, piece by piece, without a message or an array larger than a piece."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import spmdsim.array_api as xp
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.tensor.creation import arange, asarray, empty, eye, from_dlpack, full, linspace, ones, zeros_like
+
+MADE = [
+    (lambda **to: Tensor.zeros((7, 5), **to), np.zeros((7, 5))),
+    (lambda **to: ones((7, 5), np.int8, **to), np.ones((7, 5), np.int8)),
+    (lambda **to: empty((7, 5), dtype="f4", **to), np.zeros((7, 5), "f4")),
+    (lambda **to: full((7, 5), 3 + 1j, **to), np.full((7, 5), 3 + 1j)),
+    (lambda **to: eye(7, 5, k=-2, **to), np.eye(7, 5, -2)),
+    (lambda **to: Tensor.arange(3, 24, 2, **to), np.arange(3, 24, 2)),
+    (lambda **to: arange(2.5, -7, -0.75, **to), np.arange(2.5, -7, -0.75)),
+    (lambda **to: arange(5, **to), np.arange(5)),
+    (lambda **to: arange(5, 2, **to), np.arange(5, 2)),
+    (lambda **to: linspace(-1, 2.5, 10, **to), np.linspace(-1, 2.5, 10)),
+    (lambda **to: linspace(0, 9, 7, endpoint=False, dtype="f4", **to), np.linspace(0, 9, 7, endpoint=False, dtype="f4")),
+    (lambda **to: linspace(4, 4, 1, **to), np.linspace(4, 4, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("number", range(len(MADE)))
+def test_pieces_are_numpys_and_nothing_is_sent(world, number):
+    make, expected = MADE[number]
+    mesh = Mesh((3,), ("x",))
+    for dim in range(expected.ndim + 1):
+        layout = mesh(*["x" if d == dim else None for d in range(expected.ndim)])
+        with record() as trace:
+            made = make(layout=layout, world=world)
+        assert not trace.nbytes() and made.layout == layout and made.dtype == expected.dtype
+        for rank in world.ranks:
+            piece, wanted = made.local(rank), expected[layout.slices(expected.shape, rank)]
+            np.testing.assert_allclose(piece, wanted, rtol=1e-15 if expected.dtype != "f4" else 1e-6, atol=0)
+        assert make(layout=layout, world=ShapeOnly(3)).shape == expected.shape
+
+
+def test_no_rank_makes_more_than_its_piece():
+    world, mesh = ShapeOnly(1000), Mesh((1000,), ("x",))
+    assert Tensor.zeros((10**9, 10**6), layout=mesh("x", None), world=world).size == 10**15
+    one = Mesh((1,), ("x",), (0,))
+    for make in (lambda: eye(1 << 10, layout=one("x", None), world=LockStep(1)),):
+        tracemalloc.start()
+        held = make().local().nbytes
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2.2 * held
+    big = np.iinfo(np.int64).max
+    found = arange(big - 4, big, layout=Mesh((2,), ("x",))("x"), world=LockStep(2))
+    assert found.full().tolist() == list(range(big - 4, big))
+
+
+@pytest.mark.ranks(3)
+def test_defaults_and_likes(world):
+    with world:
+        x = Tensor.ones((4, 2))
+        assert x.world is world and not x.layout.split_axes and x.dtype == "f8"
+        split = asarray([[1, 2], [3, 4], [5, 6]], layout=Mesh((3,), ("x",))("x", None))
+        like = zeros_like(split, dtype="f4")
+        assert (like.layout, like.shape, like.dtype) == (split.layout, (3, 2), np.dtype("f4"))
+        assert asarray(split) is split and asarray(split, copy=True) is not split
+        nested = asarray([[split[0, 0], 2], [3, split[2, 1]]])
+        assert nested.full().tolist() == [[1, 2], [3, 6]]
+        assert from_dlpack(np.arange(3)).full().tolist() == [0, 1, 2]
+        assert np.from_dlpack(Tensor.ones(3)).tolist() == [1, 1, 1]
+        with pytest.raises(UsageTypeError, match="a tensor in pieces"):
+            np.from_dlpack(split)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: Tensor.zeros((2, -1)), "no negative sizes"),
+        (lambda: arange(1, 5, 0), "a step that is not zero"),
+        (lambda: linspace(0, 1, -2), "no negative number of elements"),
+        (lambda: Tensor.zeros(3, device="cuda"), "the only device is 'cpu'"),
+        (lambda: Tensor.zeros(3).to_device("cuda"), "the only device is 'cpu'"),
+        (lambda: asarray([1, 2], copy=False), "without a copy"),
+        (lambda: xp.isdtype(xp.float32, "floating"), "kinds of element types are"),
+        (lambda: Tensor.ones(2).__array_namespace__(api_version="1999.12"), "not in '1999.12'"),
+    ],
+)
+def test_mistakes_are_one_line(call, text):
+    with pytest.raises(InputError, match=text):
+        call()
