@@ -112,7 +112,7 @@ def text(layout: Layout) -> str:
             dim = f"dim={placement.dim}"
             words.append(f"_StridedShard({dim}, sf={factor})" if before and factor > 1 else f"Shard({dim})")
         else:
-            words.append("Replicate()" if isinstance(placement, Replicate) else f"Partial({placement.op})")
+            words.append("Replicate()" if isinstance(placement, Replicate) else f"Partial({_theirs(placement.op)})")
     return f"({', '.join(words)})"
 
 
@@ -146,7 +146,16 @@ def _placement(match: re.Match[str]) -> Placement:
     for group in ("dim", "short", "sdim"):
         if match[group] is not None:
             return Shard(int(match[group]))
-    return Replicate() if match["replicate"] else Partial(match["op"] or "sum")
+    return Replicate() if match["replicate"] else Partial(_ours(match["op"] or "sum"))
+
+
+def _ours(reduction: str) -> str:
+    """Our name of a reduction of DTensor's."""
+    return "prod" if reduction == "product" else reduction
+
+
+def _theirs(reduction: str) -> str:
+    return "product" if reduction == "prod" else reduction
 
 
 def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:
