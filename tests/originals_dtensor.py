@@ -32,7 +32,9 @@ def main(folder):
                 there = distribute_tensor(x, mesh, placements)
                 told.append(["distribute", name, shape, repr(there.placements), there.to_local().tolist()])
         for reduction in REDUCTIONS:
-            for placements in itertools.product([Partial(reduction), Replicate(), Shard(0)], repeat=len(mesh_shape)):
+            for placements in itertools.product(
+                [Partial(reduction), Replicate(), Shard(0)], repeat=len(mesh_shape)
+            ):
                 if not any(p.is_partial() for p in placements):
                     continue
                 rows = 8

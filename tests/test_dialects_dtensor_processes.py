@@ -110,7 +110,13 @@ def test_redistributions_end_alike(told):
 
 def test_placements_are_equal_where_theirs_are():
     theirs = pytest.importorskip("torch.distributed.tensor")
-    make = [lambda k: k.Shard(0), lambda k: k.Shard(1), lambda k: k.Replicate(), lambda k: k.Partial(), lambda k: k.Partial("max")]
+    make = [
+        lambda k: k.Shard(0),
+        lambda k: k.Shard(1),
+        lambda k: k.Replicate(),
+        lambda k: k.Partial(),
+        lambda k: k.Partial("max"),
+    ]
     for one in make:
         ours, other = one(torch_words), one(theirs)
         assert isinstance(ours, torch_words.Placement) and isinstance(other, theirs.Placement)

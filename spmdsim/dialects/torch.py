@@ -112,7 +112,9 @@ def text(layout: Layout) -> str:
             dim = f"dim={placement.dim}"
             words.append(f"_StridedShard({dim}, sf={factor})" if before and factor > 1 else f"Shard({dim})")
         else:
-            words.append("Replicate()" if isinstance(placement, Replicate) else f"Partial({_theirs(placement.op)})")
+            words.append(
+                "Replicate()" if isinstance(placement, Replicate) else f"Partial({_theirs(placement.op)})"
+            )
     return f"({', '.join(words)})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from spmdsim.dialects.mindspore.nn import TrainOneStepCell, WithLossCell
@@ -10,14 +11,69 @@ from spmdsim.dialects.missing import refusal
 from spmdsim.errors import InputError
 
 
-class Callback:
-    """Told of each step and epoch."""
+class RunContext:
+    """What callbacks are given: the state of the training, and a way to end it."""
 
-    def step_end(self, epoch: int, step: int, loss: Any) -> None:
+    def __init__(self, **state: Any) -> None:
+        self._state, self._stop = SimpleNamespace(**state), False
+
+    def original_args(self) -> SimpleNamespace:
+        """``cur_epoch_num``, ``cur_step_num`` (over all epochs), ``batch_num``, ``epoch_num``, ``net_outputs`` and the rest."""
+        return self._state
+
+    def request_stop(self) -> None:
+        """End the training after this step."""
+        self._stop = True
+
+    def get_stop_requested(self) -> bool:
+        """Whether somebody wants it to end."""
+        return self._stop
+
+
+class Callback:
+    """Told of what begins and ends, each time with a :class:`RunContext`: override what is wanted, under either name."""
+
+    def begin(self, run_context: RunContext) -> None:
+        """Before everything."""
+
+    def epoch_begin(self, run_context: RunContext) -> None:
+        """Before an epoch."""
+
+    def step_begin(self, run_context: RunContext) -> None:
+        """Before a step."""
+
+    def step_end(self, run_context: RunContext) -> None:
         """After a step."""
 
-    def epoch_end(self, epoch: int, loss: Any) -> None:
+    def epoch_end(self, run_context: RunContext) -> None:
         """After an epoch."""
+
+    def end(self, run_context: RunContext) -> None:
+        """After everything."""
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        """As :meth:`begin`."""
+        self.begin(run_context)
+
+    def on_train_epoch_begin(self, run_context: RunContext) -> None:
+        """As :meth:`epoch_begin`."""
+        self.epoch_begin(run_context)
+
+    def on_train_step_begin(self, run_context: RunContext) -> None:
+        """As :meth:`step_begin`."""
+        self.step_begin(run_context)
+
+    def on_train_step_end(self, run_context: RunContext) -> None:
+        """As :meth:`step_end`."""
+        self.step_end(run_context)
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        """As :meth:`epoch_end`."""
+        self.epoch_end(run_context)
+
+    def on_train_end(self, run_context: RunContext) -> None:
+        """As :meth:`end`."""
+        self.end(run_context)
 
 
 class LossMonitor(Callback):
@@ -30,11 +86,13 @@ class LossMonitor(Callback):
     def __init__(self, per_print_times: int = 1) -> None:
         self.every, self.count = per_print_times, 0
 
-    def step_end(self, epoch: int, step: int, loss: Any) -> None:
-        """Print as MindSpore does, counting from one."""
+    def step_end(self, run_context: RunContext) -> None:
+        """Print as MindSpore does, counting from one in each epoch."""
         self.count += 1
         if self.every and self.count % self.every == 0:
-            print(f"epoch: {epoch} step: {step}, loss is {loss}")
+            state = run_context.original_args()
+            step = state.cur_step_num - (state.cur_epoch_num - 1) * state.batch_num
+            print(f"epoch: {state.cur_epoch_num} step: {step}, loss is {state.net_outputs}")
 
 
 class Model:
@@ -71,21 +129,38 @@ class Model:
         if self._step is None:
             raise InputError("a Model without an optimizer cannot be trained")
         told = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+        context = RunContext(
+            train_network=self._step, network=self.network, epoch_num=epoch, cur_epoch_num=0, cur_step_num=0,
+            batch_num=train_dataset.get_dataset_size() if hasattr(train_dataset, "get_dataset_size") else len(train_dataset),
+            train_dataset=train_dataset, list_callback=told, net_outputs=None,
+        )  # fmt: skip
+        self._tell("begin", context)
         for number in range(1, epoch + 1):
-            loss = None
-            for step, batch in enumerate(train_dataset, 1):
-                loss = numbers(self._step(*batch))
-                for callback in told:
-                    callback.step_end(number, step, loss)
-            for callback in told:
-                callback.epoch_end(number, loss)
+            context.original_args().cur_epoch_num = number
+            self._tell("epoch_begin", context)
+            for batch in train_dataset:
+                self._tell("step_begin", context)
+                context.original_args().cur_step_num += 1
+                context.original_args().net_outputs = numbers(self._step(*batch))
+                self._tell("step_end", context)
+                if context.get_stop_requested():
+                    break
+            self._tell("epoch_end", context)
+            if context.get_stop_requested():
+                break
+        self._tell("end", context)
+
+    @staticmethod
+    def _tell(what: str, context: RunContext) -> None:
+        for callback in context.original_args().list_callback:
+            getattr(callback, f"on_train_{what}")(context)
 
     def predict(self, *inputs: Any) -> Any:
         """The network's result."""
         return self.network(*inputs)
 
 
-__all__ = ["Callback", "LossMonitor", "Model"]
+__all__ = ["Callback", "LossMonitor", "Model", "RunContext"]
 __getattr__ = refusal(__name__, __all__, {
     **dict.fromkeys(("ModelCheckpoint", "CheckpointConfig"), "save_checkpoint"), "TimeMonitor": "LossMonitor",
 })  # fmt: skip

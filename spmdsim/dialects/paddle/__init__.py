@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from spmdsim.dialects import exported, lazy, listed
@@ -41,6 +42,8 @@ NEAREST = {
 SUBMODULES = ("distributed", "nn", "optimizer", "regularizer", "static")
 
 __all__ = list(EXPORTS)
+
+import_module(f"{__name__}.functions")  # which gives tensors their symbols and methods
 
 
 def __getattr__(name: str) -> Any:

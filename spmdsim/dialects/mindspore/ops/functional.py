@@ -116,11 +116,16 @@ def ones(size: Any, dtype: Any = np.float32) -> Any:
     return host(np.ones(size, dtype))
 
 
-def clip_by_global_norm(x: Sequence[Tensor], clip_norm: float = 1.0) -> tuple[Tensor, ...]:
+def clip_by_global_norm(
+    x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None
+) -> tuple[Tensor, ...]:
     """Gradients scaled down together so that their global norm is at most ``clip_norm``."""
-    squares = [float(core.sum(core.multiply(g, g)).item()) for g in x]
+    if use_norm is not None:
+        raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
+    tensors = [to_tensor(g) for g in x]
+    squares = [float(core.sum(core.multiply(g, g)).item()) for g in tensors]
     norm = float(np.sqrt(np.sum(squares)))
-    return tuple(x) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in x)
+    return tuple(tensors) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in tensors)
 
 
 __all__ = [

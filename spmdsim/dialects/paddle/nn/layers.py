@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import spmdsim.nn as ours
@@ -17,9 +18,36 @@ class Layer(ours.Module):
     def __init__(self, name_scope: str | None = None, dtype: Any = None) -> None:
         """Both arguments are accepted and ignored."""
 
-    def sublayers(self) -> list[ours.Module]:
-        """The layers inside."""
-        return [x for x in vars(self).values() if isinstance(x, ours.Module)]
+    training = True
+
+    def named_children(self) -> Iterator[tuple[str, ours.Module]]:
+        """The layers that it holds itself, by name."""
+        yield from ((name, x) for name, x in vars(self).items() if isinstance(x, ours.Module))
+
+    def children(self) -> Iterator[ours.Module]:
+        """The layers that it holds itself."""
+        yield from (layer for _, layer in self.named_children())
+
+    def named_sublayers(
+        self, prefix: str = "", include_self: bool = False
+    ) -> Iterator[tuple[str, ours.Module]]:
+        """All layers inside, those inside of them too, by their paths."""
+        if include_self:
+            yield prefix, self
+        for name, layer in self.named_children():
+            path = f"{prefix}.{name}" if prefix else name
+            yield path, layer
+            if isinstance(layer, Layer):
+                yield from layer.named_sublayers(path)
+
+    def sublayers(self, include_self: bool = False) -> list[ours.Module]:
+        """All layers inside, those inside of them too."""
+        return [layer for _, layer in self.named_sublayers("", include_self)]
+
+    def add_sublayer(self, name: str, sublayer: Any) -> Any:
+        """Hold a layer under a name."""
+        setattr(self, name, sublayer)
+        return sublayer
 
     def create_parameter(
         self, shape: Any, attr: Any = None, dtype: Any = "float32", is_bias: bool = False, default_initializer: Any = None
@@ -46,26 +74,40 @@ class Layer(ours.Module):
             own[path].set_value(value.value if hasattr(value, "as_operand") else value)
 
     def train(self) -> None:
-        """Nothing changes: no layer here computes otherwise in training."""
+        """``training`` is true of this and all layers inside."""
+        self._mode(True)
 
     def eval(self) -> None:
-        """Nothing changes, as for :meth:`train`."""
+        """``training`` is false of this and all layers inside."""
+        self._mode(False)
+
+    def _mode(self, training: bool) -> None:
+        for layer in self.sublayers(include_self=True):
+            vars(layer)["training"] = training
 
     def clear_gradients(self) -> None:
         """Forget all gradients."""
         self.zero_grad()
 
 
-class LayerList(ours.ModuleList, Layer):
+class _Numbered(ours.ModuleList, Layer):
+    """Layers whose names are their numbers."""
+
+    def named_children(self) -> Iterator[tuple[str, ours.Module]]:
+        """The layers by number."""
+        yield from ((str(k), x) for k, x in enumerate(self._modules()) if isinstance(x, ours.Module))
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, ours.Parameter]]:
+        for number, layer in self.named_children():
+            yield from layer._walk(f"{prefix}{number}.")
+
+
+class LayerList(_Numbered):
     """A list of layers whose parameters are found."""
 
-    attribute = "layers"
 
-
-class Sequential(ours.Sequential, Layer):
+class Sequential(_Numbered, ours.Sequential):
     """Layers one after the other."""
-
-    attribute = "layers"
 
 
 class Linear(Layer):

@@ -1,0 +1,252 @@
+"""Words of MindSpore and Paddle that are no operators: element types, groups, places, callbacks, initialisers, what a program knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+import spmdsim.dialects.mindspore.dataset as ds
+import spmdsim.dialects.paddle as paddle
+from spmdsim import LockStep, Tensor
+from spmdsim.dialects.mindspore import communication, context, nn, ops, train
+from spmdsim.dialects.mindspore.common import initializer as first
+from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
+from spmdsim.dialects.paddle.distributed import fleet
+from spmdsim.dialects.session import use_world
+
+X = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("where", [ms, ms.dtype, ms.common.dtype], ids=lambda m: m.__name__[17:])
+def test_element_types_are_numpys(where):
+    for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64"):
+        assert (
+            np.dtype(getattr(where, name)) == np.dtype(name)
+            and ms.Tensor([1], getattr(where, name)).dtype == name
+        )
+    assert np.dtype(where.bool_) == np.dtype(bool)
+
+
+@pytest.mark.ranks(2)
+def test_who_takes_part_in_mindspore(world):
+    with use_world(world):
+        communication.init()
+        names = (
+            communication.HCCL_WORLD_COMM_GROUP,
+            communication.NCCL_WORLD_COMM_GROUP,
+            communication.MCCL_WORLD_COMM_GROUP,
+        )
+        assert names == ("hccl_world_group", "nccl_world_group", "mccl_world_group")
+        assert communication.GlobalComm.WORLD_COMM_GROUP in names
+        for name in names:
+            assert communication.get_group_size(name) == communication.get_local_rank_size(name) == 2
+        assert communication.get_local_rank() == communication.get_rank() == world.ranks[0]
+        assert ms.GRAPH_MODE == context.GRAPH_MODE == 0 and ms.PYNATIVE_MODE == context.PYNATIVE_MODE == 1
+        ms.set_device("CPU", 0)
+        context.set_device("CPU")
+
+
+@pytest.mark.ranks(2)
+def test_parameters_that_are_filled_later(world):
+    with use_world(world):
+        for later in (ms.no_init_parameters, nn.utils.no_init_parameters):
+            with later():
+                cell = nn.Dense(6, 4)
+                optimiser = nn.SGD(cell.trainable_params(), 0.5)
+            assert isinstance(optimiser, nn.Optimizer) and optimiser.get_lr() == 0.5
+            assert isinstance(ms.ParameterTuple(cell.trainable_params()), tuple)
+            assert cell(X).shape == (4, 4)
+        zero = ms.Parameter(first.initializer(first.Zero(), [3]))
+        assert (zero.asnumpy() == 0).all() and {"normal", "zeros", "ones"} <= {*first.INITIALISERS}
+
+
+@pytest.mark.ranks(2)
+def test_operators_that_are_random_or_move(world):
+    with use_world(world):
+        ms.set_seed(3)
+        for drop in (ops.dropout, ms.mint.nn.functional.dropout):
+            found = drop(np.ones((64, 64)), 0.25).asnumpy()
+            assert (
+                set(np.unique(found).round(6)) == {0.0, round(4 / 3, 6)} and 0.2 < (found == 0).mean() < 0.3
+            )
+            assert (np.asarray(drop(X, 0.5, False)) == X).all()
+        whole = ops.relu(X)
+        moved = ops.reshard(whole, ms.Layout((2,), ("a",))("None", "a"))
+        assert moved.layout.parts == (1, 2) and isinstance(moved, ms.Tensor)
+        np.testing.assert_array_equal(moved.asnumpy(), np.maximum(X, 0))
+        assert isinstance(ms.Layout((2,), ("a",))("None", "a"), ms.MindSporeLayout)
+
+
+def test_rows_are_transformed_one_after_the_other():
+    change = ds.transforms.Compose([ds.transforms.TypeCast(np.int32), lambda row: row * 2])
+    rows = ds.NumpySlicesDataset(([1.5, 2.5],), column_names=["x"], shuffle=False).map(change, "x")
+    assert isinstance(rows, ds.Dataset) and [int(row[0]) for row in rows] == [2, 4]
+
+
+class _Notes(train.Callback):
+    def __init__(self, stop=100):
+        self.seen, self.stop = [], stop
+
+    def on_train_begin(self, run_context):
+        self.seen.append("begin")
+
+    def epoch_begin(self, run_context):
+        self.seen.append("epoch")
+
+    def on_train_step_end(self, run_context):
+        state = run_context.original_args()
+        self.seen.append((state.cur_epoch_num, state.cur_step_num, state.batch_num, state.epoch_num))
+        assert np.asarray(state.net_outputs).size == 1 and isinstance(run_context, train.RunContext)
+        if state.cur_step_num == self.stop:
+            run_context.request_stop()
+
+    def end(self, run_context):
+        self.seen.append("end")
+
+
+@pytest.mark.ranks(2)
+def test_callbacks_are_told_as_there(world, capsys):
+    with use_world(world):
+        rows = ds.NumpySlicesDataset((X, X[:, :1]), column_names=["x", "y"], shuffle=False).batch(2)
+        cell = nn.Dense(6, 1)
+        model = train.Model(cell, nn.MSELoss(), nn.SGD(cell.trainable_params(), 0.01))
+        every = _Notes()
+        model.train(2, rows, [every, train.LossMonitor(2)])
+        assert every.seen == [
+            "begin",
+            "epoch",
+            (1, 1, 2, 2),
+            (1, 2, 2, 2),
+            "epoch",
+            (2, 3, 2, 2),
+            (2, 4, 2, 2),
+            "end",
+        ]
+        printed = capsys.readouterr().out
+        assert "epoch: 1 step: 2, loss is " in printed and "epoch: 2 step: 2, loss is " in printed
+        some = _Notes(stop=3)
+        model.train(5, rows, callbacks=some)
+        assert some.seen[-2:] == [(2, 3, 2, 5), "end"]
+
+
+@pytest.mark.ranks(2)
+def test_parameters_that_are_not_trained_are_written_too(world, tmp_path):
+    file = world.gather_objects([str(tmp_path / "all.json")] * len(world.ranks))[0]
+    with use_world(world):
+        fixed = ms.Parameter(X.T.copy(), name="fixed", requires_grad=False)
+        for told in (False, True):
+            net = AutoParallel(lambda x: ops.MatMul()(x, fixed))
+            net.save_param_strategy_file(file)
+            if told:
+                net.disable_strategy_file_only_for_trainable_params()
+            net(ms.Tensor(X))
+            world.barrier()
+            assert not told or "fixed" in Path(file).read_text()
+            world.barrier()
+
+
+# -- Paddle ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_who_takes_part_in_paddle(world):
+    with use_world(world):
+        env = paddle.distributed.init_parallel_env()
+        assert isinstance(env, paddle.distributed.ParallelEnv)
+        assert env.rank == env.dev_id == paddle.distributed.get_rank() == world.ranks[0]
+        assert env.world_size == env.nranks == paddle.distributed.get_world_size() == fleet.worker_num() == 2
+        fleet.init(is_collective=True)
+        assert fleet.worker_index() == world.ranks[0] and fleet.is_first_worker() == (world.ranks[0] == 0)
+        assert isinstance(fleet.get_hybrid_communicate_group(), fleet.HybridCommunicateGroup)
+        paddle.set_device("cpu")
+        assert "cpu" in paddle.get_device()
+        assert isinstance(paddle.Partial(), paddle.distributed.Partial)
+        mesh = paddle.ProcessMesh([0, 1], dim_names=["x"])
+        pending = paddle.distributed.dtensor_from_local(X, mesh, [paddle.Partial()])
+        np.testing.assert_allclose(pending.full(), 2 * X)
+
+
+METHODS = {
+    "cast": (lambda x: x.cast("int32"), X.astype(np.int32)), "divide": (lambda x: x.divide(paddle.to_tensor([2.0])), X / 2),
+    "subtract": (lambda x: x.subtract(x), X * 0), "tanh": (lambda x: x.tanh(), np.tanh(X)),
+    "sigmoid": (lambda x: x.sigmoid(), 1 / (1 + np.exp(-X))), "rsqrt": (lambda x: (x * x + 1).rsqrt(), (X * X + 1) ** -0.5),
+    "pow": (lambda x: x.pow(2), X**2), "numel": (lambda x: paddle.to_tensor(x.numel()), np.array(24)),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_paddles_tensors(world, name):
+    call, expected = METHODS[name]
+    with use_world(world):
+        found = call(paddle.to_tensor(X)).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.ranks(2)
+def test_layers_and_first_values(world):
+    with use_world(world):
+        paddle.seed(1)
+        for initial, spread in (
+            (paddle.nn.initializer.Normal(1.0, 2.0), (1.0, 2.0)), (paddle.nn.initializer.Uniform(0.0, 2.0), (1.0, 2 / 12**0.5)),
+            (paddle.nn.initializer.XavierUniform(), (0.0, (2 / 512) ** 0.5)), (paddle.nn.initializer.XavierNormal(), (0.0, (2 / 512) ** 0.5)),
+        ):  # fmt: skip
+            values = paddle.create_parameter([256, 256], default_initializer=initial).numpy()
+            np.testing.assert_allclose((values.mean(), values.std()), spread, atol=0.02)
+        layers = paddle.nn.LayerList([paddle.nn.Linear(6, 6), paddle.nn.Linear(6, 1)])
+        assert [*dict(layers.named_parameters())] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+        outer = paddle.nn.Layer()
+        assert outer.add_sublayer("inner", layers) is layers is next(outer.children())
+        assert [path for path, _ in outer.named_sublayers()] == ["inner", "inner.0", "inner.1"]
+        assert [name for name, _ in layers.named_children()] == ["0", "1"] and len(outer.sublayers()) == 3
+        layers.eval()
+        assert not layers[0].training
+        x = paddle.to_tensor(X, stop_gradient=False)
+        assert x.is_leaf and not (x * 2).is_leaf
+        paddle.mean(layers[1](layers[0](x))).backward()
+        assert layers[0].weight.grad is not None and x.grad is not None
+        x.clear_gradient()
+        layers.clear_gradients()
+        assert layers[0].weight.grad is None and x.grad is None
+        rate = paddle.optimizer.SGD(0.25, layers.parameters())
+        assert isinstance(rate, paddle.optimizer.Optimizer) and rate.get_lr() == 0.25
+        assert (
+            paddle.ParamAttr().do_model_average
+            and not paddle.ParamAttr(do_model_average=False).do_model_average
+        )
+        for draw, mean in ((paddle.rand, 0.5), (paddle.randn, 0.0)):
+            assert abs(draw([128, 128]).numpy().mean() - mean) < 0.03
+
+
+@pytest.mark.ranks(2)
+def test_what_a_program_knows(world):
+    with use_world(world):
+        paddle.enable_static()
+        main = paddle.static.Program()
+        with paddle.static.program_guard(main):
+            x = paddle.static.data("x", [4, 6])
+            y = paddle.nn.Linear(6, 2)(x)
+        assert isinstance(y, paddle.static.Variable) and main.global_block() is main
+        assert {"x"} <= {v.name for v in main.list_vars()} and main.random_seed == 0
+        executor = paddle.static.Executor()
+        executor.run(paddle.static.default_startup_program())
+        (found,) = executor.run(main, feed={"x": X}, fetch_list=[y])
+        assert found.shape == (4, 2)
+        executor.close()
+        paddle.disable_static()
+
+
+def test_where_the_parts_of_split_lie():
+    """By the document: N / p rows and one of padding on each rank, columns and rows of a linear layer in equal parts."""
+    found = paddle.split_layout((8, 4), "embedding", num_partitions=2)
+    assert isinstance(found, paddle.SplitLayout)
+    for operation, axis, parts in (("embedding", 0, (2, 1)), ("linear", 0, (2, 1)), ("linear", 1, (1, 2))):
+        assert paddle.split_layout((8, 4), operation, axis, 2).weight.parts == parts
+    with use_world(LockStep(2)) as world:
+        table = Tensor.from_global(np.arange(32.0).reshape(8, 4), found.weight, world)
+        rows = paddle.distributed.with_padding_rows(table, found)
+        for part, own in zip(rows.shards, table.shards):
+            np.testing.assert_array_equal(part, np.vstack([own, np.zeros(4)]))
