@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 _MARK = re.compile(rf"~({_NUMBER})|(?<!\w)<({_NUMBER})|({_NUMBER})…(?![\w.])")
-_FENCE = re.compile(r"^```(\w*|\{\w+\})(?: [^\n]*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*|\{[\w-]+\})(?: [^\n]*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT_OUT = "..."
 
 

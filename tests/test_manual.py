@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -125,4 +127,33 @@ def test_pages_name_no_machine() -> None:
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"https?://|(?<![\w.])/(?:home|root|tmp|usr|opt|work)/", text), path.name
-        assert all(block.text.strip() for block in blocks(text))
+
+
+def test_commands_for_a_shell_have_the_options_that_there_are() -> None:
+    """Blocks ``sh`` start jobs or install; what they say is known to the parsers."""
+    known = {name: set(re.findall(r"-+\w[\w-]*", text)) for name, text in commands.pages().items()}
+    seen = 0
+    for path in PAGES:
+        for block in blocks(path.read_text(encoding="utf-8")):
+            for line in block.text.splitlines() if block.language == "sh" else ():
+                words = line.partition("#")[0].split()
+                if words[:1] == ["spmdsim"]:
+                    seen += 1
+                    assert {word for word in words if word.startswith("-")} <= known[words[1]], line
+    assert seen >= 3
+
+
+def test_the_job_script_runs_what_it_starts(tmp_path: Path) -> None:
+    """With an srun that starts one process, which plays all ranks."""
+    (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
+    here = tmp_path / ".venv-system" / "bin"
+    here.mkdir(parents=True)
+    (here / "activate").write_text(f"export PATH='{here}':$PATH\n", encoding="utf-8")
+    for name, text in (("srun", 'exec "$@"'), ("python", f'exec "{sys.executable}" "$@"')):
+        (here / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (here / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", DOCS / "howto" / "files" / "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(DOCS.parent)},
+    )  # fmt: skip
+    assert done.returncode == 0 and "ok: " in done.stdout, done.stderr
