@@ -29,7 +29,7 @@ CHAINED = [
 GPT = ("--steps", "3", "--batch", "4", "--length", "8", "--compare")
 
 #: Tested by name elsewhere.
-ELSEWHERE = {"buggy_programs", "collective_exercise", "search_network.py", "documents"}
+ELSEWHERE = {"arrays", "buggy_programs", "collective_exercise", "search_network.py", "documents"}
 
 
 def run(script, *arguments, launch=None):

@@ -83,7 +83,9 @@ def warn_of_gathering(
         routes: how each operand becomes whole, None where it is.
         place: the user's file and line.
     """
-    split = [k for k, route in enumerate(routes) if isinstance(route, Plan) and route.src.canonical.split_axes]
+    split = [
+        k for k, route in enumerate(routes) if isinstance(route, Plan) and route.src.canonical.split_axes
+    ]
     received = sum(route.max_nbytes for route in routes if isinstance(route, Plan)) if split else 0
     if not received or (operator, *place) in _told:
         return
