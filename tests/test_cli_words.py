@@ -70,3 +70,20 @@ def test_a_word_that_is_near_nothing_gets_all_there_are():
 def test_a_dialect_that_there_is_not():
     with pytest.raises(ImportError, match="nearest: mindspore"):
         from spmdsim.dialects import mindspor  # noqa: F401
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize(
+    "words",
+    [PLAN, ("search", "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "4")],
+    ids=["plan", "search"],
+)
+def test_tables_fit_narrow_terminals_and_lose_no_word(words, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(words) == 0
+    narrow = capsys.readouterr().out
+    monkeypatch.delenv("COLUMNS")
+    assert main(words) == 0
+    wide = capsys.readouterr().out
+    assert max(map(len, wide.splitlines())) > 80 >= columns >= max(map(len, narrow.splitlines()))
+    assert narrow.split() == wide.split()

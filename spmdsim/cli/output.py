@@ -56,11 +56,48 @@ def console(stderr: bool = False) -> Console:
 
 
 def say(*lines: object) -> None:
-    """Print lines on the speaking rank, and into each rank's own log, as they are; each is written in one piece."""
+    """Print lines on the speaking rank, and into each rank's own log; each is written in one piece.
+
+    In files and pipes they are as they are; on a terminal that is narrower they go on in the next line, words stay whole.
+    """
     if is_heard():
+        width = _said_columns() or terminal_columns(sys.stdout)
         for line in lines:
-            sys.stdout.write(f"{line}\n")
+            text = str(line)
+            if width:
+                text = "\n".join(folded(one, width) for one in text.split("\n"))
+            sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+
+
+def _said_columns() -> int:
+    """The width that the environment asks for, 0 if it asks for none."""
+    said = os.environ.get("COLUMNS", "")
+    return int(said) if said.isdecimal() else 0
+
+
+def folded(line: str, width: int) -> str:
+    """A line of at most so many characters, or several: broken between the cells of a table, else between words.
+
+    >>> print(folded("operator  layouts         time", 20))
+    operator  layouts
+               time
+    """
+    if len(line) <= width:
+        return line
+    import re
+    import textwrap
+
+    gaps = [gap for gap in re.finditer(r"(?<=\S) {2,}", line) if gap.start() <= width]
+    if gaps:  # rows of a table break at one place, so columns stay below each other
+        rest = "    " + line[gaps[-1].start() + 2 :]
+        rest = rest if len(rest) <= width else "    " + rest.lstrip()
+        return f"{line[: gaps[-1].start()]}\n{folded(rest, width)}"
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.fill(
+        line.strip(), width, initial_indent=indent, subsequent_indent=indent + "    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def remark(*lines: object) -> None:
