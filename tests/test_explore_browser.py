@@ -298,6 +298,24 @@ def test_clicking_chooses_and_the_address_keeps_it(visit: Visit):
     assert tab.locator("h2").inner_text().startswith("Where does")
 
 
+def test_axes_of_size_one_and_many_dims(browser: Any, tmp_path: Path):
+    mesh = Mesh((2, 1, 2), ("a", "b", "c"))
+    own = tmp_path / "own.html"
+    offer = Offer((mesh,), ((2, 3, 2, 4, 2),), (2,), programs=(), layouts=(mesh("b", "c", None, None, "a"),))
+    own.write_text(page(offer), encoding="utf-8")
+    guest = Visit(browser, own)
+    tab = guest.open()
+    key = lambda: tab.locator("#layout-picker").get_attribute("data-key")  # noqa: E731
+    assert key() == "b;c;;;a" and tab.locator(".piece").count() == 4
+    tab.click("#layout-a-3")
+    assert key() == ";c;;a;" and "[0:2, 0:2, 0:2, 0:2, 0:2]" in tab.locator(".sentence").inner_text()
+    assert tab.locator(".piece").count() == 4
+    tab.click("#tab-search")
+    assert "no search" in tab.locator(".sentence").inner_text()
+    guest.context.close()
+    assert not guest.trouble
+
+
 def test_keys_step_play_and_change_the_view(visit: Visit):
     tab = visit.open(address("schedule", algorithm="all_reduce ring", n=4))
     at = lambda: int(tab.locator("#player-slider").input_value())  # noqa: E731

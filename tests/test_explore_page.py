@@ -27,6 +27,7 @@ from spmdsim.errors import InputError
 from spmdsim.explore import Offer, page
 from spmdsim.explore.moves import sent_boxes
 from spmdsim.explore.offer import layouts_of
+from spmdsim.explore.page import page_data
 from spmdsim.explore.products import W, X, product
 from spmdsim.explore.schedules import every_schedule, mistakes, schedule_facts
 from spmdsim.explore.searches import search_facts
@@ -188,6 +189,20 @@ def test_schedules_are_those_of_the_library():
         ]
 
 
+def test_a_textbooks_device_matrix_with_axes_of_size_one():
+    mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
+    layout = mesh("b", "d", "e", "c", "a")
+    told = page_data(Offer((mesh,), ((1, 2, 1, 2, 2),), (2,), programs=(), layouts=(layout,)))
+    (facts,), (case,) = told["meshes"], told["cases"]
+    assert told["start"] == {"mesh": str(mesh), "layout": "b;d;e;c;a"} and not case["plans"]
+    derived = facts["derivations"][5]["b;d;e;c;a"]
+    assert derived["shard"] == [0, 4, 2, 6, 1, 5, 3, 7] and derived["strides"] == [8, 4, 4, 2, 1]
+    assert derived["digits"][1] == (0, 1, 0, 0, 0) and len(facts["derivations"][5]) > 300
+    boxes = {key: held for key, _, held in case["layouts"]}
+    assert [box[1:] for box in boxes["b;d;e;c;a"]][3] == [(1, 2), (0, 1), (1, 2), (0, 1)]
+    assert {*boxes} == {*facts["derivations"][5]}
+
+
 def test_each_mistake_is_found_where_it_is():
     found = {one.name: list(unroll(make_schedule(one, 4)).findings) for one in mistakes()}
     assert all("at the end" in str(f) for f in found["ring that stops early"])
@@ -256,11 +271,12 @@ def test_serving_is_for_this_machine_alone():
     "given, words",
     [
         ({"meshes": (Mesh((4, 4), ("a", "b")),)}, "at most 8 ranks"),
-        ({"shapes": ((2, 2, 2, 2),)}, "1 to 3 dims"),
+        ({"shapes": ((2,) * 6,)}, "1 to 5 dims"),
         ({"shapes": ((0, 3),)}, "each from 1"),
         ({"ranks": (9,)}, "1 to 8 ranks"),
         ({"meshes": ()}, "needs meshes"),
-        ({"shapes": ((4, 4, 4),), "meshes": (Mesh((2, 2, 2), ("a", "b", "c")),)}, "pairs of layouts"),
+        ({"meshes": (Mesh((2, 1, 1, 1, 1, 1, 2), tuple("abcdefg")),)}, "6 axes"),
+        ({"layouts": (Mesh((2, 2), ("a", "b"))("a", "b"),)}, "needs its mesh"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(given: dict, words: str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import Command, Subparsers, written_layout
 from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
 from spmdsim.errors import InputError
 
@@ -17,6 +17,7 @@ examples:
   spmdsim explore                                      explore.html: all device matrices of 2, 4, 6 and 8 ranks
   spmdsim explore --mesh dp=2,tp=4 --shape 8,8         your own case, in a second or two
   spmdsim explore --mesh a=2,b=3 --mesh a=3,b=2 --shape 12,6 --shape 7,5 -o page.html
+  spmdsim explore --layout "a=2,b=1,c=2,d=2,e=1: b,d,e,c,a" --shape 1,2,1,2,2        a device matrix as in a textbook
   spmdsim explore --algorithm my.py:my_ring -n 4       your own all_reduce, round by round, beside all others
   spmdsim explore --serve                              look at it on http://127.0.0.1:8000 (Ctrl-C ends)
 
@@ -43,6 +44,12 @@ def add_parser(subparsers: Subparsers) -> None:
     add("-o", "--output", default="explore.html", metavar="FILE", help="the file (explore.html)")
     add("--mesh", action="append", metavar="MESH", help="a mesh to choose, such as dp=2,tp=4 (repeatable)")
     add("--shape", action="append", metavar="N,M", help="a global shape to choose (repeatable)")
+    add(
+        "--layout",
+        action="append",
+        metavar="LAYOUT",
+        help="a layout with its mesh to begin with (repeatable)",
+    )
     add("--dtype", default="float32", help="element type (float32)")
     add(
         "-n",
@@ -90,8 +97,10 @@ def offer_from(args: argparse.Namespace) -> Offer:
     from spmdsim.explore import Offer
     from spmdsim.layout.written import parse_ints, parse_mesh
 
+    layouts = tuple(written_layout(text) for text in args.layout or ())
     given = {
-        "meshes": tuple(parse_mesh(text) for text in args.mesh or ()),
+        "meshes": (*(one.mesh for one in layouts), *(parse_mesh(text) for text in args.mesh or ())),
+        "layouts": layouts,
         "shapes": tuple(parse_ints(text, "a shape") for text in args.shape or ()),
         "programs": tuple(args.program or ()),
     }

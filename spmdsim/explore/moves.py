@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from spmdsim.core import Bounds, Layout, Mesh
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap
-from spmdsim.explore.offer import Shape, layouts_of
+from spmdsim.explore.offer import Shape, layouts_of, plans_fit
 from spmdsim.explore.placements import boxes, layout_key
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives
@@ -58,10 +58,17 @@ def _received(step: Step, rank: int) -> Iterator[SentBox]:
 
 
 class MoveTable:
-    """The plans between all layouts on offer of one mesh and shape, each layout, step and box once."""
+    """The plans between all layouts on offer of one mesh and shape, if they are not too many; each step and box once.
 
-    def __init__(self, mesh: Mesh, shape: Shape, dtype: str) -> None:
-        self.mesh, self.shape, self.dtype = mesh, shape, dtype
+    Args:
+        mesh: the mesh.
+        shape: global shape.
+        dtype: element type.
+        further: layouts that are shown, but not redistributed.
+    """
+
+    def __init__(self, mesh: Mesh, shape: Shape, dtype: str, further: Sequence[Layout] = ()) -> None:
+        self.mesh, self.shape, self.dtype, self.further = mesh, shape, dtype, further
         self._layouts: dict[Layout, int] = {}
         self._steps: dict[Step, int] = {}
         self._boxes: dict[Bounds, int] = {}
@@ -69,10 +76,12 @@ class MoveTable:
 
     def to_dict(self) -> dict[str, Any]:
         """The table as plain data; the page looks plans up by the keys of two layouts."""
-        sources = layouts_of(self.mesh, len(self.shape))
-        targets = layouts_of(self.mesh, len(self.shape), pending=False)
-        for layout in sources:
+        ndim = len(self.shape)
+        for layout in (*layouts_of(self.mesh, ndim), *self.further):
             self._layout(layout)
+        fits = plans_fit(self.mesh, ndim)
+        sources = layouts_of(self.mesh, ndim) if fits else ()
+        targets = layouts_of(self.mesh, ndim, pending=False) if fits else ()
         plans = [[self._plan(src, dst) for dst in targets] for src in sources]
         return {
             "shape": list(self.shape),

@@ -19,9 +19,10 @@ Shape = tuple[int, ...]
 
 MOST_RANKS = 8
 """More do not fit on a telephone, nor their answers into a page."""
-MOST_AXES, MOST_DIMS = 3, 3
+MOST_AXES, MOST_BUSY, MOST_DIMS = 6, 3, 5
+"""Axes of a mesh, those longer than 1 among them, and dims of a tensor."""
 MOST_PAIRS = 5000
-"""Of layouts of one mesh and shape: a page answers every one of them."""
+"""Of layouts of one mesh and shape: a page answers every one of them, or shows layouts only."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,13 @@ class Offer:
     """What a page offers.
 
     Attributes:
-        meshes: the meshes, of at most eight ranks and three axes.
-        shapes: global shapes of the tensor, of one to three dims.
+        meshes: the meshes, of at most eight ranks and three axes longer than 1.
+        shapes: global shapes of the tensor, of one to five dims.
         ranks: rank counts of the collective algorithms.
         algorithms: somebody's own algorithms, besides all of this package.
         programs: built-in programs that are searched.
         dtype: element type of the tensor.
+        layouts: further layouts of these meshes, such as those that name axes of size 1; the first one is shown first.
 
     Raises:
         InputError: more than a page can hold, or nothing to choose from.
@@ -46,6 +48,7 @@ class Offer:
     algorithms: tuple[Algorithm, ...] = ()
     programs: tuple[str, ...] = ("mlp", "tutorial")
     dtype: str = "float32"
+    layouts: tuple[Layout, ...] = ()
 
     def __post_init__(self) -> None:
         for what in ("meshes", "shapes", "ranks"):
@@ -60,18 +63,18 @@ class Offer:
                 raise InputError(
                     f"collectives are shown on 1 to {MOST_RANKS} ranks, but {size} were asked for"
                 )
-        for mesh in self.meshes:
-            for shape in self.shapes:
-                pairs = len(layouts_of(mesh, len(shape))) * len(layouts_of(mesh, len(shape), pending=False))
-                if pairs > MOST_PAIRS:
-                    raise InputError(
-                        f"mesh {mesh} has {pairs:,} pairs of layouts of {len(shape)} dims, too many for one page (at "
-                        f"most {MOST_PAIRS:,}): take fewer axes or fewer dims"
-                    )
+        for layout in self.layouts:
+            if layout.mesh not in self.meshes or len(layout.dims) not in map(len, self.shapes):
+                raise InputError(
+                    f"layout {layout} needs its mesh and a shape of {len(layout.dims)} dims on the page, which has the "
+                    f"shapes {', '.join(map(str, self.shapes))}"
+                )
 
     @property
     def start(self) -> Mesh:
-        """The mesh that is shown first: one with two axes, of the most ranks."""
+        """The mesh that is shown first: that of the first further layout, else one with two axes, of the most ranks."""
+        if self.layouts:
+            return self.layouts[0].mesh
         return max(self.meshes, key=lambda mesh: (sum(size > 1 for size in mesh.shape) == 2, mesh.size))
 
     def shapes_on(self, mesh: Mesh) -> tuple[Shape, ...]:
@@ -82,6 +85,11 @@ class Offer:
             {len(shape): shape for shape in reversed(self.shapes)}[n]
             for n in dict.fromkeys(map(len, self.shapes))
         )
+
+
+def plans_fit(mesh: Mesh, ndim: int) -> bool:
+    """Whether a page has a plan for each pair of layouts."""
+    return len(layouts_of(mesh, ndim)) * len(layouts_of(mesh, ndim, pending=False)) <= MOST_PAIRS
 
 
 def default_meshes() -> tuple[Mesh, ...]:
@@ -137,10 +145,11 @@ def _products(size: int) -> Iterator[Shape]:
 
 
 def _check_mesh(mesh: Mesh) -> None:
-    if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES:
+    busy = sum(size > 1 for size in mesh.shape)
+    if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:
         raise InputError(
-            f"a page shows meshes of at most {MOST_RANKS} ranks and {MOST_AXES} axes, but {mesh} has {mesh.size} "
-            f"ranks and {len(mesh.axes)} axes"
+            f"a page shows meshes of at most {MOST_RANKS} ranks and {MOST_AXES} axes, {MOST_BUSY} of them longer than 1, "
+            f"but {mesh} has {mesh.size} ranks and {len(mesh.axes)} axes"
         )
 
 

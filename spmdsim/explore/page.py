@@ -14,7 +14,7 @@ from spmdsim._version import __version__
 from spmdsim.errors import InputError
 from spmdsim.explore.moves import MoveTable
 from spmdsim.explore.offer import Offer
-from spmdsim.explore.placements import derivations, mesh_facts
+from spmdsim.explore.placements import derivations, layout_key, mesh_facts
 from spmdsim.explore.products import operands, product
 from spmdsim.explore.schedules import schedules
 from spmdsim.explore.searches import searches
@@ -81,13 +81,17 @@ def page_data(offer: Offer) -> dict[str, Any]:
     meshes, cases = [], []
     for mesh in offer.meshes:
         shapes = offer.shapes_on(mesh)
-        ndims = sorted({len(shape) for shape in shapes})
-        meshes.append({**mesh_facts(mesh), "derivations": {ndim: derivations(mesh, ndim) for ndim in ndims}})
+        further = {
+            len(shape): [one for one in offer.layouts if one.mesh == mesh and len(one.dims) == len(shape)]
+            for shape in shapes
+        }
+        derived = {ndim: derivations(mesh, ndim, some) for ndim, some in sorted(further.items())}
+        meshes.append({**mesh_facts(mesh), "derivations": derived})
         for shape in shapes:
-            table = MoveTable(mesh, shape, offer.dtype).to_dict()
+            table = MoveTable(mesh, shape, offer.dtype, further[len(shape)]).to_dict()
             cases.append({"mesh": str(mesh), "itemsize": dtype.itemsize, "dtype": dtype.name, **table})
     return {
-        "start": {"mesh": str(offer.start)},
+        "start": {"mesh": str(offer.start), "layout": layout_key(offer.layouts[0]) if offer.layouts else ""},
         "meshes": meshes,
         "cases": cases,
         "schedules": schedules(offer),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
@@ -30,9 +31,9 @@ def mesh_facts(mesh: Mesh) -> dict[str, Any]:
     }
 
 
-def derivations(mesh: Mesh, ndim: int) -> dict[str, dict[str, Any]]:
-    """The derivation of every layout on offer, by its key."""
-    return {layout_key(layout): derivation_facts(layout) for layout in layouts_of(mesh, ndim)}
+def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[str, dict[str, Any]]:
+    """The derivation of every layout on offer, and of further ones, by its key."""
+    return {layout_key(layout): derivation_facts(layout) for layout in (*layouts_of(mesh, ndim), *further)}
 
 
 def derivation_facts(layout: Layout) -> dict[str, Any]:

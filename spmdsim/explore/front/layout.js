@@ -102,7 +102,7 @@ export function layoutView(data, root) {
   return () => {
     const where = chosenCase(data), { mesh, at } = where;
     const facts = mesh.derivations[at.shape.length], offered = Object.keys(facts);
-    const key = chosenLayout("layout", offered, usual(mesh, at.shape.length)), one = facts[key];
+    const key = chosenLayout("layout", offered, [mesh.name === data.start.mesh ? data.start.layout : null, ...usual(mesh, at.shape.length)]), one = facts[key];
     const boxes = at.layouts.find(([name]) => name === key)[2];
     const step = number("step", 4, 4), found = mesh.ranks.indexOf(number("rank", Math.max(...mesh.ranks), mesh.ranks[0]));
     const place = Math.max(0, found), rank = mesh.ranks[place], pick = (value) => choose({ rank: value });

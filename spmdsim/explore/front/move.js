@@ -88,6 +88,12 @@ export function moveView(data, root) {
   root.append(h("h2", {}, "How does it get from one layout to another?"), sentence, h("div", { class: "cards" }, top, from, to, film, sums));
   return () => {
     const where = chosenCase(data), { mesh, at } = where, ndim = at.shape.length, facts = mesh.derivations[ndim];
+    from.hidden = to.hidden = film.hidden = sums.hidden = !at.sources.length;
+    if (!at.sources.length) {
+      walk.update(0, 0, "");
+      show(top, h("div", { class: "controls" }, caseControls(data, where)));
+      return show(sentence, `Tensors of ${ndim} dims have too many pairs of layouts on this mesh for a page: choose another shape, or ask spmdsim plan for one pair.`);
+    }
     const common = usual(mesh, ndim);
     const source = chosenLayout("from", at.sources, [common[1]]), target = chosenLayout("to", at.targets, [ndim > 1 ? `;${common[1].split(";")[0]}${";".repeat(ndim - 2)}` : common[2]]);
     const plan = planOf(at, source, target), count = plan.steps.length, step = number("step", count, count ? 1 : 0);

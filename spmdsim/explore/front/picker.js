@@ -33,7 +33,8 @@ const written = ({ dims, pending }, mesh) =>
 /** The key of the layout that has an axis somewhere else: `dim 0` …, `copies`, `pending`. */
 function moved(key, axis, where, mesh) {
   const { dims, pending } = parsed(key);
-  const now = { dims: dims.map((axes) => axes.filter((one) => one !== axis)), pending: pending.filter((one) => one !== axis) };
+  const stays = (one) => one !== axis && mesh.sizes[mesh.axes.indexOf(one)] > 1; // axes of size 1 cut nothing
+  const now = { dims: dims.map((axes) => axes.filter(stays)), pending: pending.filter(stays) };
   if (where === "pending") now.pending.push(axis);
   else if (where !== "copies") now.dims[Number(where)].push(axis);
   return written(now, mesh);

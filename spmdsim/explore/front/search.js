@@ -55,6 +55,7 @@ export function searchView(data, root) {
   why.append(head, walk.node, list);
   root.append(h("h2", {}, "Which strategy is best, and why not another?"), sentence, h("div", { class: "cards" }, top, result, why, because, moves, rivals));
   return () => {
+    for (const card of [top, result, why, because, moves, rivals]) card.hidden = !data.searches.length;
     if (!data.searches.length) return show(sentence, "This page has no search: write one with --program mlp and 2, 4 or 8 ranks.");
     const { programs, program, sizes, size, one, operator } = chosen(data), rows = one.why[operator] ?? [];
     const step = number("step", Math.max(0, rows.length - 1), 0);

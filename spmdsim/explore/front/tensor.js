@@ -4,12 +4,11 @@ import { colour, LETTERING, many, s, slice } from "./elements.js";
 
 const MOST_LINES = 24; // more elements than this are drawn without lines between them
 
-/** A tensor seen as rectangles: panels of rows and columns. */
-export function planes(shape) {
-  if (shape.length === 1) return { rows: 1, columns: shape[0], panels: [null] };
-  const [rows, columns] = shape.slice(-2);
-  return { rows, columns, panels: shape.length === 2 ? [null] : null };
-}
+/** A tensor seen as rectangles: its last two dims. */
+const planes = (shape) => (shape.length === 1 ? { rows: 1, columns: shape[0] } : { rows: shape.at(-2), columns: shape.at(-1) });
+
+/** The part of a box that says on which panel it is. */
+const panelOf = (box) => box.slice(0, -2);
 
 const flat = (box) => (box.length === 1 ? [[0, 1], box[0]] : box.slice(-2));
 
@@ -77,20 +76,20 @@ function panel(x, y, [sx, sy], shape, pieces, chosen, pick) {
   return parts;
 }
 
-/** The whole tensor, `width` pixels wide: one panel, or one for every range of dim 0 of a tensor of three dims. */
+/** The whole tensor, `width` pixels wide: one panel, or one for every range of the dims before the last two. */
 export function tensorPicture(width, shape, pieces, chosen, pick) {
   const { rows, columns } = planes(shape);
   const full = pieces.filter(({ box }) => box.every(([start, stop]) => stop > start));
-  const ranges = shape.length < 3 ? [null] : [...new Map(full.map(({ box }) => [box[0].join(":"), box[0]])).values()].sort((a, b) => a[0] - b[0]);
+  const ranges = shape.length < 3 ? [null] : [...new Map(full.map(({ box }) => [slice(panelOf(box)), panelOf(box)])).values()].sort((a, b) => a.map(([start], k) => start - b[k][0]).find(Boolean) ?? 0);
   const high = (ranges.length > 1 ? 200 : 330), sx = Math.min(46, (width - 44) / columns), sy = Math.min(46, high / rows);
   const square = rows <= MOST_LINES && columns <= MOST_LINES ? Math.min(sx, sy) : null, steps = square ? [square, square] : [sx, Math.max(sy, 60 / rows)];
   const tall = Math.max(rows * steps[1], shape.length === 1 ? 44 : 0);
   const parts = [];
   ranges.forEach((range, k) => {
     const top = 22 + k * (tall + 46) + (range ? 16 : 0);
-    const here = range ? full.filter(({ box }) => box[0][0] === range[0]) : full;
-    const inside = chosen && (!range || chosen[0][0] === range[0]) ? chosen : null;
-    if (range) parts.push(s("text", { x: 34, y: top - 20, style: "font-weight:600" }, `dim 0 from ${range[0]} to ${range[1]}`));
+    const here = range ? full.filter(({ box }) => slice(panelOf(box)) === slice(range)) : full;
+    const inside = chosen && (!range || slice(panelOf(chosen)) === slice(range)) ? chosen : null;
+    if (range) parts.push(s("text", { x: 34, y: top - 20, style: "font-weight:600" }, range.map(([start, stop], dim) => `dim ${dim}: ${start} to ${stop}`).join(", ")));
     parts.push(panel(34, top, steps, shape, here, inside && inside.every(([a, b]) => b > a) ? inside : null, pick));
   });
   const height = 22 + ranges.length * (tall + 46) - 46 + (ranges[0] ? 16 : 0) + 12;
