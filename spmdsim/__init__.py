@@ -67,11 +67,16 @@ _HOMES = {
 #: Names that start MPI: ``from spmdsim import *`` leaves them out, and works where there is none.
 _ON_MPI = ("EmulatedCommunicator", "MPIWorld")
 
+#: Namespaces that need no import of their own: ``spmdsim.linalg.qr``.
+_ROOMS = ("array_api", "fft", "linalg", "ops")
+
 __all__ = ["__version__", *sorted(name for name in _HOMES if name not in _ON_MPI)]
 
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if name in _ROOMS:
+        return import_module(f"spmdsim.{name}")
     if home is None:
         raise AttributeError(f"module 'spmdsim' has no attribute {name!r}")
     value = getattr(import_module(home), name)

@@ -21,6 +21,21 @@ FIRST_STEPS = [
     "at 65,536 ranks: {'all_reduce': 1} 534,773,760 bytes received by rank 0",
 ]
 
+SAMPLE_SORT = [
+    "collectives: {'all_to_all': 9, 'exchange_parts': 1}",
+    "elements fit the bound: True (100,008 bytes, its block)",
+    "predicted the same calls: True",
+    "3,110 different values, the first of them 38,060 times",
+]
+
+FFT_2D = [
+    "collectives: {'all_to_all': 2}",
+    # 256 x 128 complex numbers on 8 ranks: seven eighths of a rank's share, twice.
+    "received by rank 0: 114,688 bytes; predicted 114,688",
+    "gradient lies as the field: True",
+    "at 4,096 ranks: {'all_to_all': 2}",
+]
+
 CHAINED = [
     "(a) Z by rows, wanted whole: {'all_gather': 1}",
     "(b) Z by rows, wanted by columns: {'all_to_all': 1",
@@ -54,6 +69,16 @@ def test_first_steps():
     told = run("first_steps.py")
     assert [line for line in FIRST_STEPS if line not in told] == []
     assert len(told.splitlines()) == len(FIRST_STEPS)
+
+
+@pytest.mark.parametrize("launch", [None, 8])
+@pytest.mark.parametrize("script, lines", [("sample_sort.py", SAMPLE_SORT), ("fft_2d.py", FFT_2D)])
+def test_sorting_and_transforming(script, lines, launch, request):
+    if launch:
+        request.getfixturevalue("launcher")
+    told = run(script, launch=launch)
+    assert [line for line in lines if line not in told] == []
+    assert len((EXAMPLES / script).read_text().splitlines()) <= 60
 
 
 def test_lab_notebook(tmp_path):

@@ -7,20 +7,11 @@ split itself is brought together, which the plan says and a warning tells with i
 """
 
 from spmdsim.linalg.cholesky import cholesky
-from spmdsim.linalg.products import (
-    cross,
-    diagonal,
-    matmul,
-    matrix_power,
-    matrix_transpose,
-    outer,
-    tensordot,
-    trace,
-    vecdot,
-)
+from spmdsim.linalg.products import cross, diagonal, matrix_power, outer, trace
 from spmdsim.linalg.sizes import cond, matrix_norm, matrix_rank, norm, pinv, vector_norm
 from spmdsim.linalg.tall import qr, svd, svdvals
 from spmdsim.linalg.whole import det, eigh, eigvalsh, inv, slogdet, solve
+from spmdsim.ops import matmul, matrix_transpose, tensordot, vecdot
 
 __all__ = [
     "cholesky",

@@ -18,18 +18,6 @@ from spmdsim.ops.shape import broadcast_to, reshape
 from spmdsim.ops.slicing import concat, slice_
 from spmdsim.tensor import Tensor
 
-__all__ = [
-    "cross",
-    "diagonal",
-    "matmul",
-    "matrix_power",
-    "matrix_transpose",
-    "outer",
-    "tensordot",
-    "trace",
-    "vecdot",
-]
-
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
     """``a[i] * b[j]`` of two vectors.

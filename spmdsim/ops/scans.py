@@ -12,7 +12,8 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.reductions import identity
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.ops.declare import cast, conj
+from spmdsim.ops.array_functions import conjugate
+from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import divide, equal, multiply, subtract, where
 from spmdsim.ops.functions import logical_and, logical_not
 from spmdsim.ops.operators import operator
@@ -102,14 +103,9 @@ def _adjoint(
     return (where(first, at, where(equal(count, as_operand(0, count)), before, none)),)
 
 
-_conjugate_op = Op(
-    "conj", Rule.parse("... -> ...", linear="each"), lambda x: np.conj(x), lambda dy, *_: (conj(dy),)
-)
-
-
 def conjugated(x: Tensor) -> Tensor:
     """The complex conjugate of a tensor; what is real stays as it is."""
-    return _conjugate_op(x) if x.dtype.kind == "c" else x
+    return conjugate(x) if x.dtype.kind == "c" else x
 
 
 def _linear_in_sums(shape: tuple[int, ...], dim: int, op: str, backward: bool) -> Rule:

@@ -63,6 +63,13 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     return joined(x, layout, pieces, x.shape[mask.ndim :], put)
 
 
+def flattened(x: Tensor) -> Tensor:
+    """All entries in one dim, split by the axes that split any dim."""
+    layout = x.layout.reduced.canonical
+    x = x.to(layout)
+    return x if x.ndim == 1 else reshape(x, -1, layout.mesh(layout.split_axes))
+
+
 @operator()
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
     """The places of the entries that are not 0: one tensor of integers per dim, in row-major order.
@@ -101,7 +108,12 @@ def _isin(x: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.asarray(np.isin(x, values.reshape(-1)))
 
 
-_isin_op = Op("isin", Rule.parse("..., v -> ...", reduce="any"), _isin, dtype=boolean)
+def _isin_rule(x: tuple[int, ...], values: tuple[int, ...]) -> Rule:
+    names = " ".join(f"v{d}" for d in range(len(values)))
+    return Rule.parse(f"..., {names} -> ...", reduce="any")
+
+
+_isin_op = Op("isin", _isin_rule, _isin, dtype=boolean)
 
 
 @operator(_isin_op)
@@ -115,5 +127,5 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
     """
     like: Any = x if isinstance(x, Tensor) else values
     entries, others = alike("isin", as_operand(x, like), as_operand(values, like))
-    found = _isin_op(entries, reshape(others, -1) if others.ndim != 1 else others)
+    found = _isin_op(entries, others)
     return logical_not(found) if invert else found

@@ -14,7 +14,7 @@ from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import subtract
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, cumulative_sum
-from spmdsim.ops.selecting import nonzero, select
+from spmdsim.ops.selecting import flattened, nonzero, select
 from spmdsim.ops.shape import reshape
 from spmdsim.ops.sorting import sort, sort_with_indices, split_axes
 from spmdsim.tensor import Context, Op, Tensor
@@ -93,12 +93,8 @@ _following_op = Op("following", _rule, _following, steps=_steps, contextual=True
 
 
 def _flat(name: str, x: Tensor) -> Tensor:
-    """All entries in one dim, split by the axes that split any dim."""
     needs_values(x.world, f"{name}(x)")
-    x = x.detach()
-    layout = x.layout.reduced.canonical
-    axes = layout.split_axes
-    return reshape(x.to(layout), -1, layout.mesh(axes)) if x.ndim != 1 else x.to(layout)
+    return flattened(x.detach())
 
 
 @operator()

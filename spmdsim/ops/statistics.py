@@ -19,6 +19,7 @@ from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import min as min_
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.scans import along_dim
+from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import reshape, transpose
 from spmdsim.ops.sorting import sort
 from spmdsim.tensor import Op, Tensor
@@ -44,8 +45,8 @@ def _quantiles(
     given = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
     dims = sorted(along_dim(name, x, d) for d in given)
     others = [d for d in range(x.ndim) if d not in dims]
-    rows = x if dims == [x.ndim - 1] else transpose(x, [*others, *dims])
-    if len(dims) != 1:
+    rows = x if dims == [x.ndim - 1] else transpose(x, [*others, *dims]) if others else flattened(x)
+    if len(dims) != 1 and others:
         rows = reshape(rows, (*[x.shape[d] for d in others], math.prod(x.shape[d] for d in dims)))
     found = _between(sort(_divisible(rows)), q.reshape(-1), method)
     kept = (
@@ -191,8 +192,9 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 def _bins_rule(
     x: tuple[int, ...], edges: tuple[int, ...], *weights: tuple[int, ...], uniform: Any
 ) -> tuple[Rule, dict[str, int]]:
-    more = ", n" if weights else ""
-    rule = Rule.parse(f"n, e{more} -> b", whole="e b", linear=((2,),) if weights else "none")
+    entries = " ".join(f"d{d}" for d in range(len(x)))
+    more = f", {entries}" if weights else ""
+    rule = Rule.parse(f"{entries}, e{more} -> b", whole="e b", linear=((2,),) if weights else "none")
     return rule, {"b": edges[0] - 1}
 
 
@@ -234,11 +236,13 @@ def histogram(
         RuleError: no bins, edges that do not ascend, entries that are no numbers.
         WorldError: no range, in a world without values.
     """
-    flat = [reshape(one, -1) if one.ndim != 1 else one for one in (x.detach(), weights) if one is not None]
+    given = [one for one in (x.detach(), weights) if one is not None]
+    if weights is not None and weights.shape != x.shape:
+        raise RuleError(f"weights of shape {weights.shape} do not fit entries of shape {x.shape}")
     if isinstance(bins, int):
         if bins < 1:
             raise RuleError(f"histogram takes one bin at least, but got {bins}")
-        low, high = _ends(flat[0]) if range is None else map(float, range)
+        low, high = _ends(given[0]) if range is None else map(float, range)
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise RuleError(
                 f"the range of a histogram is finite and ascends, but it goes from {low} to {high}"
@@ -246,10 +250,10 @@ def histogram(
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
         edges, uniform = np.linspace(low, high, bins + 1), (low, high)
         places = as_operand(edges, x) if x.dtype.kind in "iub" else as_operand(edges.astype(np.float64), x)
-        found = _bins_op(flat[0], places, *flat[1:], uniform=uniform)
+        found = _bins_op(given[0], places, *given[1:], uniform=uniform)
     else:
         places = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)
-        found = _bins_op(flat[0], places, *flat[1:], uniform=None)
+        found = _bins_op(given[0], places, *given[1:], uniform=None)
     if not density:
         return found, places
     widths = subtract(_slice(places, 1, places.shape[0]), _slice(places, 0, places.shape[0] - 1))

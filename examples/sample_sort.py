@@ -1,0 +1,53 @@
+"""Sorting numbers that no rank could hold: every rank ends with its block of the sorted whole, and nothing is gathered.
+
+spmdsim launch -n 8 examples/sample_sort.py     real ranks (or mpirun -n 8 python examples/sample_sort.py)
+python examples/sample_sort.py                  eight ranks in lock step, no MPI
+"""
+
+import numpy as np
+
+from spmdsim import Mesh, ShapeOnly, Tensor, ops, record, world
+
+speaks = world(8).ranks[0] == 0  # under MPI every rank runs this; one of them prints
+mesh = Mesh((8,), ("x",))
+n = 100_003  # not a multiple of 8
+numbers = np.random.default_rng(0).zipf(1.5, n).astype(np.float64)  # very many are equal
+numbers[::1000] = np.nan
+
+x = Tensor.from_global(numbers, mesh("x"))
+with record() as trace:
+    y = ops.sort(x)  # laid out as x: each rank has its block
+
+# What it sends is known beforehand: samples by the sizes, and each element at most once.
+with record() as predicted:
+    ops.sort(Tensor.from_global(numbers, mesh("x"), ShapeOnly(8)))
+
+expected = np.sort(numbers)
+for rank, block in zip(y.world.ranks, y.shards):
+    np.testing.assert_array_equal(block, expected[y.layout.slices(y.shape, rank)])
+
+samples = [event.planned[0] for event in trace.collectives if event.collective == "all_to_all"]
+if speaks:
+    print("collectives:", trace.counts())
+    print("samples and cuts:", f"{sum(samples):,} bytes received by rank 0")
+    moved, most = trace.collectives[-1], 8 * trace.collectives[-1].step.most(0)
+    print("elements fit the bound:", moved.nbytes[0] <= most, f"({most:,} bytes, its block)")
+    print("predicted the same calls:", predicted.counts() == trace.counts())
+
+# Where they were: the order, stable, and the largest ones.
+with record() as trace:
+    order = ops.argsort(x, descending=True)
+    largest, places = ops.topk(Tensor.from_global(np.nan_to_num(numbers), mesh("x")), 3)
+top = np.argsort(-np.nan_to_num(numbers), kind="stable")[:3]
+np.testing.assert_array_equal(largest.full(), np.nan_to_num(numbers)[top])
+np.testing.assert_array_equal(places.full(), top)
+backwards = n - 1 - np.argsort(numbers[::-1], kind="stable")[::-1]
+np.testing.assert_array_equal(order.full(), backwards)
+
+# How often each value occurs: equal values lie side by side once they are sorted.
+values, counts = ops.unique_counts(x)
+found = np.unique(numbers, return_counts=True, equal_nan=False)
+np.testing.assert_array_equal(counts.full(), found[1])
+if speaks:
+    print("the largest:", *largest.full(), "at", *places.full())
+    print(f"{values.shape[0]:,} different values, the first of them {int(found[1][0]):,} times")
