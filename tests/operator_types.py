@@ -251,6 +251,11 @@ ROWS = {
         lambda x: ops.take_along_axis(x, Tensor.from_global(np.array([[2, -1], [0, 1]]), MESH(None, None), x.world), 1),
         lambda x: np.take_along_axis(x, np.array([[2, -1], [0, 1]]), 1),
     ),
+    "histogram": Row(lambda x: ops.histogram(x, 3, (0, 4))[0], lambda x: np.histogram(x, 3, (0, 4))[0], refused="c"),
+    "isin": Row(lambda x: ops.isin(x, ops.slice_(x, (0, 1), (2, 2))), lambda x: np.isin(x, x[:, 1:2])),
+    "median": Row(lambda x: ops.median(x, 0), lambda x: np.median(x.astype(fractions(x)[0].dtype), 0), refused="c"),
+    "percentile": Row(lambda x: ops.percentile(x, 30, 0), lambda x: np.percentile(fractions(x)[0], 30, 0).astype(fractions(x)[0].dtype), refused="c"),
+    "quantile": Row(lambda x: ops.quantile(x, 0.3, 0), lambda x: np.quantile(fractions(x)[0], 0.3, 0).astype(fractions(x)[0].dtype), refused="c"),
     "tile": Row(lambda x: ops.tile(x, (2, 3)), lambda x: np.tile(x, (2, 3))),
     "tril": Row(ops.tril, np.tril),
     "triu": Row(lambda x: ops.triu(x, 1), lambda x: np.triu(x, 1)),
@@ -258,6 +263,10 @@ ROWS = {
     "vecdot": Row(ops.vecdot, np.vecdot, 2),
     "cast": Row(lambda a, b: ops.cast(a, b.dtype), lambda a, b: (a.real if b.dtype.kind not in "cb" else a).astype(b.dtype), 2),
 }  # fmt: skip
+
+
+#: What a world of shapes cannot have; compared with numpy for several types in ``test_ops_selecting``.
+SIZED_BY_VALUES = {"bincount", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"}
 
 
 def values(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> np.ndarray:

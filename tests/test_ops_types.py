@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operator_types import BF16, MESH, ROWS, TYPES, Row, expected, rounding, values
+from operator_types import BF16, MESH, ROWS, SIZED_BY_VALUES, TYPES, Row, expected, rounding, values
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, ShapeOnly, Tensor
@@ -24,7 +24,7 @@ WORLDS = LockStep(4), ShapeOnly(4)
 
 
 def test_every_public_operator_has_a_row():
-    assert set(ROWS) == set(ops.__all__)
+    assert {*ROWS, *SIZED_BY_VALUES} == set(ops.__all__)
 
 
 def run(row: Row, arrays: list[np.ndarray], world: Any, split: int | None) -> Tensor:

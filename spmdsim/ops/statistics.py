@@ -236,6 +236,8 @@ def histogram(
         RuleError: no bins, edges that do not ascend, entries that are no numbers.
         WorldError: no range, in a world without values.
     """
+    if x.dtype.kind == "c":
+        raise RuleError("complex numbers have no order, so no histogram")
     given = [one for one in (x.detach(), weights) if one is not None]
     if weights is not None and weights.shape != x.shape:
         raise RuleError(f"weights of shape {weights.shape} do not fit entries of shape {x.shape}")
