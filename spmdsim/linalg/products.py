@@ -8,7 +8,6 @@ from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.linalg.whole import inv, square
 from spmdsim.ops.along import take_along_axis
-from spmdsim.ops.arrange import matrix_transpose, tensordot, vecdot
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike
 from spmdsim.ops.elementwise import multiply, subtract
