@@ -1,6 +1,6 @@
 // A redistribution: who sends which box to whom, step by step, and its bytes beside the least that any plan can do.
 
-import { bytes, colour, h, LETTERING, many, picture, s, show, slice, table, volume } from "./elements.js";
+import { bytes, choice, colour, h, LETTERING, many, picture, s, show, slice, table, volume } from "./elements.js";
 import { usual } from "./layout.js";
 import { caseControls, chosenCase, chosenLayout, layoutPicker } from "./picker.js";
 import { fly, motion, player } from "./player.js";
@@ -52,7 +52,7 @@ function stage(width, mesh, at, step, rank, pick) {
     const x1 = middle(sent.from) + shift, x2 = middle(sent.to) + shift, y1 = top + high + 4, y2 = below - 6;
     const words = `rank ${sent.from} sends ${slice(sent.box)} to rank ${sent.to}: ${many(volume(sent.box), "element")}, ${bytes(volume(sent.box) * at.itemsize)}`;
     const path = `M${x1} ${y1}C${x1} ${y1 + gap * 0.45} ${x2} ${y2 - gap * 0.45} ${x2} ${y2}`;
-    parts.push(s("g", { class: chosen(sent) ? "" : "dim" }, s("path", { class: "arrow sent", d: path, stroke: colour(sent.from), "marker-end": `url(#tip-${sent.from})`, "data-from": sent.from, "data-to": sent.to, "data-box": slice(sent.box) }, s("title", {}, words)),
+    parts.push(s("g", { class: `${chosen(sent) ? "" : "dim"} ${step.sent.length > 40 && rank === null ? "many" : ""}` }, s("path", { class: "casing", d: path }), s("path", { class: "arrow sent", d: path, stroke: colour(sent.from), "marker-end": `url(#tip-${sent.from})`, "data-from": sent.from, "data-to": sent.to, "data-box": slice(sent.box) }, s("title", {}, words)),
       moving && chosen(sent) && s("rect", { x: -5, y: -5, width: 10, height: 10, rx: 2, fill: colour(sent.from), stroke: LETTERING, "stroke-opacity": 0.6 },
         s("animateMotion", { dur: "1.1s", repeatCount: "1", fill: "freeze", path, calcMode: "spline", keyTimes: "0;1", keySplines: ".4 0 .3 1" }))));
   });
@@ -82,7 +82,7 @@ function verdict(plan) {
 /** The view. */
 export function moveView(data, root) {
   const from = h("section", { class: "card w6", "aria-label": "From" }), to = h("section", { class: "card w6", "aria-label": "To" });
-  const top = h("section", { class: "card", "aria-label": "Tensor" }), film = h("section", { class: "card w8", "aria-label": "Redistribution" }), sums = h("section", { class: "card w4", "aria-label": "Bytes" });
+  const top = h("section", { class: "card", "aria-label": "Tensor" }), film = h("section", { class: "card w7", "aria-label": "Redistribution" }), sums = h("section", { class: "card w5", "aria-label": "Bytes" });
   const sentence = h("p", { class: "sentence" }), walk = player((step) => choose({ step })), scene = h("div"), head = h("h3");
   film.append(head, walk.node, scene);
   root.append(h("h2", {}, "How does it get from one layout to another?"), sentence, h("div", { class: "cards" }, top, from, to, film, sums));
@@ -101,7 +101,8 @@ export function moveView(data, root) {
     const pick = (value) => choose({ rank: value === followed ? "" : value });
     show(sentence, "The picture shows which box every rank ", h("b", {}, "holds before and after"), " a step, and each box on its way as an arrow in its sender's colour: ",
       h("b", {}, plan.kind), `, ${many(count, "step")}, ${bytes(plan.total)} received in all.`);
-    show(top, h("div", { class: "controls" }, caseControls(data, where)));
+    const follow = choice("rank", "rank that is followed", [["", "all"], ...mesh.ranks.map((value) => [String(value), String(value)])], followed === null ? "" : String(followed), (value) => choose({ rank: value }));
+    show(top, h("div", { class: "controls" }, caseControls(data, where), follow));
     show(from, layoutPicker("from", "From", mesh, at.sources, source, facts[source].text));
     show(to, layoutPicker("to", "To", mesh, at.targets, target, facts[target].text));
     const now = plan.steps[step - 1];
@@ -113,10 +114,10 @@ export function moveView(data, root) {
       h("p", { class: "hint" }, `${now ? `${now.src[1]} → ${now.dst[1]}${now.groups.length ? `; groups ${now.groups.map((group) => `{${group.join(", ")}}`).join(" ")}` : ""}. ` : ""}Below each rank: bytes that it receives in this step${now?.collective === "all_reduce" ? ", as the bandwidth-optimal algorithm counts them; the arrows show whose parts it needs" : ""}. Click a rank to follow it alone.`),
       now?.sent.length ? h("details", { open: now.sent.length <= 8 }, h("summary", {}, many(now.sent.length, "box", "boxes")),
         table("Boxes on their way", ["from rank", "to rank", "box", "elements", "bytes"], now.sent.map((sent) => [String(sent.from), String(sent.to), [slice(sent.box), "mono"], String(volume(sent.box)), `${volume(sent.box) * at.itemsize} B`]))) : null);
-    const rows = plan.steps.map((one, k) => [String(k + 1), [one.collective, "left"], one.axes.join(", ") || "–", `${one.src[1]} → ${one.dst[1]}`, bytes(Math.max(...one.received))]);
+    const rows = plan.steps.map((one, k) => [String(k + 1), [`${one.collective}${one.axes.length ? ` over ${one.axes.join(", ")}` : ""}`, "left"], [`${one.src[1]} → ${one.dst[1]}`, "left"], bytes(Math.max(...one.received))]);
     show(sums, h("h3", {}, "Plan against bound"), verdict(plan),
       bars([...mesh.ranks].sort((a, b) => a - b), plan), h("p", { class: "hint" }, "Bars: bytes received over all steps. The dark mark: the least that this rank must receive; where sums are pending, its share."),
       h("p", { class: "hint" }, `In all ${bytes(plan.total)}, at least ${bytes(plan.totalBound)}.`),
-      count > 0 && table("Steps", ["step", "collective", "over", "layouts", "busiest rank"], rows, (k) => ({ class: k === step - 1 ? "on" : "", "data-go": k + 1, onclick: () => choose({ step: k + 1 }) })));
+      count > 0 && table("Steps", ["step", "collective", "layouts", "busiest rank"], rows, (k) => ({ class: k === step - 1 ? "on" : "", "data-go": k + 1, onclick: () => choose({ step: k + 1 }) })));
   };
 }

@@ -69,7 +69,7 @@ function stage(width, one, told, size, step, wrong) {
     const names = chunks.length ? `chunk${chunks.length > 1 ? "s" : ""} ${chunks.length > 6 ? `${chunks[0]} … ${chunks.at(-1)} (${chunks.length})` : chunks.join(", ")}` : "no data";
     const title = `rank ${source} → rank ${target}: ${names}${reduces ? ", added on arrival" : ""}`;
     const middle = [(x * 2 + bend * 6) / 8, (y1 + y2) / 2];
-    parts.push(s("g", {}, s("path", { class: "arrow message", d: path, stroke: colour(tone), "marker-end": `url(#head-${((tone % 8) + 8) % 8})`, "stroke-dasharray": one.reduces && !reduces ? "6 3" : null, "data-from": source, "data-to": target, "data-chunks": chunks.join(","), "data-reduces": reduces }, s("title", {}, title)),
+    parts.push(s("g", {}, s("path", { class: "casing", d: path }), s("path", { class: "arrow message", d: path, stroke: colour(tone), "marker-end": `url(#head-${((tone % 8) + 8) % 8})`, "stroke-dasharray": one.reduces && !reduces ? "6 3" : null, "data-from": source, "data-to": target, "data-chunks": chunks.join(","), "data-reduces": reduces }, s("title", {}, title)),
       label && s("text", { class: "haloed", x: middle[0] + 5, y: middle[1] + 4 + ((k % 3) - 1) * (messages.length > 4 ? 12 : 0), style: "font-size:11px" }, label),
       moving && s("circle", { r: 5, fill: colour(tone), stroke: LETTERING, "stroke-opacity": 0.6 }, s("animateMotion", { dur: "1s", repeatCount: "1", fill: "freeze", path }))));
   });
