@@ -34,6 +34,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"spmdsim {release}"
 html_copy_source = False
 html_show_sourcelink = False
