@@ -27,7 +27,7 @@ def names(of, task, code):
 
     def program():
         here = {"__name__": f"lab{of.number}"}
-        exec(of.program({task.name: code}), here)
+        exec(compile(of.program({task.name: code}), f"lab{of.number}.py", "exec"), here)
         return here
 
     return program
@@ -52,9 +52,10 @@ def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
 
 
 @pytest.mark.parametrize("of, task", TASKS, ids=called)
-def test_what_students_begin_with_is_not_written_yet(of, task):
+def test_what_students_begin_with_earns_nothing(of, task):
     found = score(of, task, names(of, task, task.starter))
-    assert found.points == 0 and found.mistake.startswith("not written yet")
+    assert found.points == 0
+    assert found.mistake.startswith("not written yet") or "NotImplementedError" not in task.starter
 
 
 @pytest.mark.parametrize("of", LABS, ids=called)

@@ -35,7 +35,7 @@ _SHARED = frozenset(
         "tensorflow",
     )
 )
-_SIMULATOR = ("spmdsim.errors", "spmdsim.simulation")  # what runs the ranks
+_SIMULATOR = ("spmdsim.errors", "spmdsim.simulation", "spmdsim.labs")  # what runs the ranks and judges them
 _SIMULATORS = tuple(f"{name}." for name in _SIMULATOR)
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"(?:^|[\\/])(?:site|dist)-packages(?:[\\/]|$)")

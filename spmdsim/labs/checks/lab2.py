@@ -1,0 +1,96 @@
+"""Collectives and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from spmdsim.collectives import Facts, facts_of, from_function, make_schedule, schedule_of
+from spmdsim.core import Mesh
+from spmdsim.errors import ScheduleError
+from spmdsim.labs.judging import (
+    RANKS,
+    Mistake,
+    expect,
+    expect_collectives,
+    expect_layout,
+    expect_tensor,
+    numbers,
+    tensor,
+    traced,
+)
+from spmdsim.ops import matmul
+
+
+def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:
+    """Verify an algorithm on some rank counts, and count."""
+    found = {}
+    for size in sizes:
+        try:
+            found[size] = facts_of(make_schedule(from_function(answer, collective), size))
+        except ScheduleError as error:
+            if "NotImplementedError" in error.message:
+                raise NotImplementedError from None
+            raise Mistake(f"on {size} ranks: {error.message}") from None
+    return found
+
+
+def _rounds(found: dict[int, Facts], sizes: Iterable[int]) -> None:
+    for size in sizes:
+        least, steps = found[size].bound.steps, found[size].steps
+        expect(steps <= least, f"on {size} ranks it takes {steps} rounds, but {least} would do")
+
+
+def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
+    """Right for any data, then against the bound for rounds."""
+    found = _facts(answer, "broadcast", range(2, 10))
+    yield
+    _rounds(found, (2, 4, 8))
+    yield
+    _rounds(found, (3, 5, 6, 7, 9))
+    yield
+
+
+def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
+    """Right for any data, then against the bound for bytes."""
+    found = _facts(answer, "all_reduce", range(2, 9))
+    yield
+    for size, facts in found.items():
+        sent, bound = float(facts.beta), float(facts.bound.beta)
+        words = f"on {size} ranks {sent:.3g} vectors are sent one after the other, but {bound:.3g} would do"
+        expect(facts.beta <= facts.bound.beta, words)
+    yield
+    yield
+
+
+def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against the counts of the library's ring."""
+    for cases in (
+        ((4, 1 << 20, 0.0, 1e-9), (8, 1 << 20, 1e-6, 0.0)),
+        ((5, 1000, 2e-6, 1e-9), (2, 64, 1e-6, 1e-8)),
+    ):
+        for size, nbytes, alpha, beta in cases:
+            facts = facts_of(schedule_of("all_reduce", "ring", size))
+            wanted = facts.steps * alpha + float(facts.beta) * nbytes * beta
+            value = answer(size, nbytes, alpha, beta)
+            right = isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=1e-9)
+            told = f"{value:.4g}" if isinstance(value, int | float) else repr(value)
+            call = f"ring_seconds({size}, {nbytes}, alpha={alpha:g}, beta={beta:g})"
+            expect(right, f"{call} gives {told}, but it is {wanted:.4g}")
+        yield
+
+
+def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
+    """By the collectives that run."""
+    mesh = Mesh((RANKS,), ("r",))
+    a, b = numbers(16, 24), numbers(24, 8, seed=2)
+    y = matmul(tensor(a, mesh(None, "r")), tensor(b, mesh("r", None)))
+    whole, trace = traced(lambda: answer(y))
+    expect_tensor(whole, np.matmul(a, b), "two_halves(y)")
+    expect_layout(whole.layout, mesh(None, None), whole.shape, "the result")
+    yield
+    expect_collectives(trace, {"reduce_scatter": 1, "all_gather": 1}, "two_halves(y)")
+    yield

@@ -1,0 +1,105 @@
+"""Matrix products on grids of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from spmdsim.auto_parallel.matmul_grid import grid_words
+from spmdsim.core import Layout, Mesh
+from spmdsim.labs.judging import (
+    RANKS,
+    expect,
+    expect_bytes,
+    expect_collectives,
+    expect_layout,
+    expect_tensor,
+    numbers,
+    tensor,
+    traced,
+)
+from spmdsim.ops import matmul
+
+
+def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
+    """The product runs with the layouts; then who has what."""
+    mesh = Mesh((2, 4), ("dp", "tp"))
+    given = answer(mesh)
+    pair = (
+        isinstance(given, tuple | list)
+        and len(given) == 2
+        and all(isinstance(each, Layout) for each in given)
+    )
+    expect(pair, f"two layouts are asked for, but it gives {given!r}")
+    a, b = numbers(32, 16), numbers(16, 32, seed=2)
+    z, trace = traced(lambda: matmul(tensor(a, given[0]), tensor(b, given[1])))
+    expect_collectives(trace, {}, "the product")
+    expect(not z.layout.partial_axes, f"Z is {z.layout}: it is not finished")
+    yield
+    copies = len(z.layout.replicas(0))
+    expect(copies == 1, f"Z is {z.layout}: {copies} ranks compute the same piece")
+    yield
+    held = max(
+        sum(math.prod(layout.local_shape(array.shape, rank)) for layout, array in zip(given, (a, b)))
+        for rank in mesh.rank_list
+    )
+    least = 32 * 16 // 2 + 16 * 32 // 4
+    expect(held <= least, f"a rank holds {held} elements of X and W together, but {least} would do")
+    yield
+
+
+def contraction(answer: Callable[..., Any]) -> Iterator[None]:
+    """By values and layout, then by bytes."""
+    mesh = Mesh((RANKS,), ("r",))
+    a, b = numbers(16, 64), numbers(64, 8, seed=2)
+    x, w = tensor(a, mesh(None, "r")), tensor(b, mesh("r", None))
+    z, trace = traced(lambda: answer(x, w))
+    expect_tensor(z, np.matmul(a, b), "contraction(x, w)")
+    expect_layout(z.layout, mesh("r", None), z.shape, "the result")
+    yield
+    expect_bytes(trace.nbytes(), 16 * 8 * 4 * 7 // 8, "contraction(x, w)")
+    yield
+
+
+def words(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against the library's count."""
+    for cases in (
+        (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1))),
+        (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2))),
+    ):
+        for (m, k, n), grid in cases:
+            value, wanted = answer(m, k, n, grid), grid_words(m, k, n, grid)
+            right = isinstance(value, int | float) and math.isclose(value, wanted)
+            expect(right, f"words({m}, {k}, {n}, {grid}) gives {value!r}, but it is {wanted:g}")
+        yield
+
+
+def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against all grids, for each of the three cases of the lower bound."""
+    for cases in (
+        ((4096, 64, 64, 8), (64, 64, 4096, 8)),
+        ((512, 16, 512, 16), (24, 480, 480, 12)),
+        ((512, 512, 512, 64),),
+    ):
+        for m, k, n, ranks in cases:
+            call, grid = f"best_grid({m}, {k}, {n}, {ranks})", answer(m, k, n, ranks)
+            is_one = (
+                isinstance(grid, tuple | list) and len(grid) == 3 and all(isinstance(p, int) for p in grid)
+            )
+            expect(is_one, f"{call} gives {grid!r}, but a grid of three whole numbers is asked for")
+            expect(math.prod(grid) == ranks, f"{call} gives {tuple(grid)}, which has {math.prod(grid)} ranks")
+            best = min(_grids(ranks), key=lambda other: grid_words(m, k, n, other))
+            mine, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
+            expect(
+                mine <= least * (1 + 1e-9),
+                f"{call} gives {tuple(grid)}, which moves {mine:,.0f} words, but {least:,.0f} would do",
+            )
+        yield
+
+
+def _grids(ranks: int) -> list[tuple[int, int, int]]:
+    parts = [part for part in range(1, ranks + 1) if ranks % part == 0]
+    return [(a, b, ranks // (a * b)) for a in parts for b in parts if ranks % (a * b) == 0]

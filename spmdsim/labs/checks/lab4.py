@@ -1,0 +1,121 @@
+"""Column, row and vocabulary parallel layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from spmdsim import ops
+from spmdsim.core import Layout, Mesh
+from spmdsim.labs.judging import (
+    RANKS,
+    expect,
+    expect_bytes,
+    expect_collectives,
+    expect_layout,
+    expect_tensor,
+    numbers,
+    tensor,
+    traced,
+)
+
+MESH = Mesh((RANKS,), ("tp",))
+BATCH, INPUTS, OUTPUTS = 16, 24, 32
+
+
+def _layouts(given: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
+    right = isinstance(given, tuple | list) and len(given) == len(names)
+    expect(right, f"layouts of {', '.join(names)} are asked for, but it gives {given!r}")
+    found = dict(zip(names, given))
+    for name, layout in found.items():
+        expect(isinstance(layout, Layout), f"the layout of {name} is {layout!r}")
+        ndim = len(shapes[name])
+        expect(
+            layout.ndim == ndim,
+            f"the layout of {name} is {layout}, but {name} has {ndim} dim{'s' * (ndim > 1)}",
+        )
+    return found
+
+
+def _eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
+    held, whole = math.prod(layout.local_shape(shape, 0)), math.prod(shape)
+    expect(
+        held * RANKS == whole,
+        f"{name} is {layout}: rank 0 holds {held} of its {whole} elements, not an eighth",
+    )
+
+
+def column(answer: Callable[..., Any]) -> Iterator[None]:
+    """The layer runs with the layouts."""
+    shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS), "b": (OUTPUTS,)}
+    layouts = _layouts(answer(MESH), ("x", "W", "b"), shapes)
+    arrays = {name: numbers(*shape, seed=len(shape)) for name, shape in shapes.items()}
+    x, w, b = (tensor(arrays[name], layouts[name]) for name in shapes)
+    y, trace = traced(lambda: ops.add(ops.matmul(x, w), b))
+    expect_collectives(trace, {}, "x W + b")
+    expect_tensor(y, arrays["x"] @ arrays["W"] + arrays["b"], "x W + b")
+    yield
+    for name in ("W", "b"):
+        _eighth(layouts[name], name, shapes[name])
+    yield
+
+
+def row(answer: Callable[..., Any]) -> Iterator[None]:
+    """The product runs with the layouts."""
+    shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS)}
+    layouts = _layouts(answer(MESH), ("x", "W"), shapes)
+    arrays = {name: numbers(*shape) for name, shape in shapes.items()}
+    x, w = (tensor(arrays[name], layouts[name]) for name in shapes)
+    y, trace = traced(lambda: ops.matmul(x, w))
+    expect_collectives(trace, {}, "x W")
+    expect(y.layout.partial_axes == ("tp",), f"x W is {y.layout}: no sum is pending over tp")
+    yield
+    for name, layout in layouts.items():
+        _eighth(layout, name, shapes[name])
+    yield
+
+
+def mlp(answer: Callable[..., Any]) -> Iterator[None]:
+    """By values, by what the products were given, by collectives."""
+    x, w1, b1, w2 = (
+        numbers(BATCH, INPUTS),
+        numbers(INPUTS, 32, seed=2),
+        numbers(32, seed=3),
+        numbers(32, 8, seed=4),
+    )
+    whole = tensor(x, MESH(None, None))
+    y, trace = traced(lambda: answer(whole, w1, b1, w2))
+    expect_tensor(y, np.maximum(x @ w1 + b1, 0) @ w2, "mlp(x, w1, b1, w2)")
+    expect_layout(y.layout, MESH(None, None), y.shape, "the result")
+    yield
+    for event, name, size in zip(
+        (e for e in trace.operators if e.name == "matmul"), ("W1", "W2"), (w1.size, w2.size)
+    ):
+        held = math.prod(event.local_shapes[1])
+        expect(
+            held * RANKS == size,
+            f"a rank multiplies by {held} of the {size} elements of {name}, not by an eighth",
+        )
+    yield
+    expect_collectives(trace, {"all_reduce": 1}, "mlp(x, w1, b1, w2)")
+    yield
+
+
+def loss(answer: Callable[..., Any]) -> Iterator[None]:
+    """By value, then by bytes."""
+    tokens, words = 16, 64
+    h, table = numbers(tokens, 8) / 4, numbers(words, 8, seed=2) / 4
+    labels = np.random.default_rng(3).integers(0, words, tokens)
+    operands = tensor(h, MESH(None, None)), tensor(table, MESH("tp", None)), tensor(labels, MESH(None))
+    value, trace = traced(lambda: answer(*operands))
+    logits = (h @ table.T).astype(np.float64)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    wanted = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(tokens), labels]
+    expect_tensor(value, np.asarray(wanted.mean()), "loss(h, table, labels)")
+    yield
+    expect_bytes(trace.nbytes(), 3 * tokens * 4 * 2 * 7 // 8, "loss(h, table, labels)")
+    yield
+    yield

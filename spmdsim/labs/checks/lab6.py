@@ -1,0 +1,93 @@
+"""Redistribution and its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Mesh
+from spmdsim.labs.judging import (
+    RANKS,
+    expect,
+    expect_bytes,
+    expect_equal,
+    expect_layout,
+    expect_tensor,
+    numbers,
+    tensor,
+    traced,
+)
+from spmdsim.ops import matmul
+from spmdsim.redistribution import plan
+
+MESH = Mesh((2, 4), ("dp", "tp"))
+LINE = Mesh((RANKS,), ("r",))
+
+
+def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against the bound of the library's plan, rank by rank."""
+    rows, columns = MESH(("dp", "tp"), None), MESH(None, ("dp", "tp"))
+    kept = [(rows, columns, (8, 8)), (MESH("dp", None), MESH(None, None), (6, 4))]
+    apart = [(MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)), (columns, MESH(None, ("tp", "dp")), (4, 16))]
+    uneven = [
+        (MESH("dp", "tp"), MESH("tp", None), (7, 9)),
+        (rows, MESH("tp", "dp"), (11, 5)),
+        (rows, rows, (3, 2)),
+    ]
+    for cases in (kept, apart, uneven):
+        for src, dst, shape in cases:
+            way = plan(src, dst, shape, "float32")
+            for rank in MESH.rank_list:
+                call = f"to_receive({src}, {dst}, {shape}, rank={rank})"
+                expect_equal(answer(src, dst, shape, rank), way.lower_bound(rank) // 4, call)
+        yield
+
+
+def nearest(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against the plans' bytes."""
+    rows = MESH(("dp", "tp"), None)
+    some = (MESH(None, None), MESH(None, ("dp", "tp")), MESH("dp", None))
+    others = (MESH(None, ("tp", "dp")), MESH(("tp", "dp"), None), MESH("dp", "tp"), MESH(None, None))
+    for cases in (
+        ((rows, some, (16, 16)), (MESH("dp", None), some, (8, 8))),
+        ((rows, others, (32, 16)), (MESH("tp", "dp"), others, (8, 24))),
+    ):
+        for src, targets, shape in cases:
+            least = [plan(src, dst, shape, "float32").max_nbytes for dst in targets]
+            value = answer(src, targets, shape, "float32")
+            expect(
+                isinstance(value, int) and 0 <= value < len(targets),
+                f"nearest(...) gives {value!r}, but a number of a target is asked for",
+            )
+            best = least.index(min(least))
+            words = f"from {src} to {targets[value]} the busiest rank receives {least[value]} bytes, but to {targets[best]} only {least[best]}"
+            expect(value == best, words)
+        yield
+
+
+def finish(answer: Callable[..., Any]) -> Iterator[None]:
+    """By values and layout, then by bytes."""
+    a, b = numbers(16, 24), numbers(24, 8, seed=2)
+    y = matmul(tensor(a, MESH("dp", "tp")), tensor(b, MESH("tp", None)))
+    z, trace = traced(lambda: answer(y))
+    expect_tensor(z, np.matmul(a, b), "finish(y)")
+    expect_layout(z.layout, MESH(("dp", "tp"), None), z.shape, "the result")
+    yield
+    expect_bytes(trace.nbytes(), plan(y.layout, z.layout, y.shape, "float32").max_lower_bound, "finish(y)")
+    yield
+
+
+def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
+    """Both tensors, then the bytes of both together."""
+    a = numbers(16, 16)
+    given, trace = traced(lambda: answer(tensor(a, LINE("r", None))))
+    pair = isinstance(given, tuple | list) and len(given) == 2
+    expect(pair, f"two tensors are asked for, but it gives {given!r}")
+    for value, layout, name in zip(given, (LINE(None, "r"), LINE(None, None)), ("columns", "whole")):
+        expect_tensor(value, a, name)
+        expect_layout(value.layout, layout, a.shape, name)
+        yield
+    expect_bytes(trace.nbytes(), a.nbytes * 7 // 8, "two_readers(x)")
+    yield

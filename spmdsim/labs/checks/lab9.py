@@ -1,0 +1,165 @@
+"""Messages between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from spmdsim.errors import SpmdError
+from spmdsim.labs.judging import RANKS, Mistake, expect
+from spmdsim.simulation import simulate
+from spmdsim.simulation.simulation_report import Report
+
+Body = Callable[[Any], Any]
+
+
+def _run(body: Body, size: int, seed: int | None = None) -> Report:
+    """Run a program on virtual ranks; no send is buffered."""
+    try:
+        report = simulate(body, size, strict=True, check=False, seed=seed)
+    except SpmdError as error:
+        raise Mistake(f"on {size} ranks: {error}") from None
+    if not report.ok:
+        first = report.errors[0]
+        if first.kind == "exception" and "NotImplementedError" in first.message:
+            raise NotImplementedError
+        raise Mistake(f"on {size} rank{'s' * (size > 1)}: {first.kind.replace('_', ' ')}: {first.message}")
+    return report
+
+
+def _on_ranks(body: Body) -> list[Any] | None:
+    """What a program that is right gives on real ranks, where there are some; all of them wait for one another."""
+    from spmdsim.launcher import launched  # what this file has at its top belongs to no virtual rank
+    from spmdsim.worlds import world
+
+    if not launched():
+        return None
+    here: Any = world(RANKS)
+    communicator = here.comm.Dup()
+    try:
+        return [body(communicator)]
+    finally:
+        communicator.Free()
+
+
+def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
+    """Every rank's result; on real ranks this one's."""
+    from spmdsim.worlds import world
+
+    ranks = range(len(wanted)) if len(values) == len(wanted) else world(RANKS).ranks
+    for rank, value in zip(ranks, values):
+        same = np.array_equal(value, wanted[rank]) if wanted[rank] is not None else value is None
+        words = f"{call} on {len(wanted)} rank{'s' * (len(wanted) > 1)} gives {_told(value)} on rank {rank}, but it is {_told(wanted[rank])}"
+        expect(same, words)
+
+
+def _told(value: Any) -> str:
+    return str(value.tolist() if isinstance(value, np.ndarray) else value)
+
+
+def ring(answer: Callable[..., Any]) -> Iterator[None]:
+    """The sums, then the messages."""
+    body: Body = lambda comm: answer(comm, (comm.rank + 1) ** 2)  # noqa: E731
+    reports = {}
+    for sizes in ((1, 2, 3), range(4, RANKS + 1)):
+        for size in sizes:
+            reports[size] = _run(body, size)
+            _expect_results(reports[size].results, [sum((r + 1) ** 2 for r in range(size))] * size, "ring")
+        yield
+    for size, report in reports.items():
+        most = max(report.messages)
+        expect(
+            most <= size - 1,
+            f"with {size} rank{'s' * (size > 1)} one sends {most} messages, but {size - 1} would do",
+        )
+        expect(most or size == 1, f"on {size} ranks nobody sends a message: collectives are not allowed here")
+    if (values := _on_ranks(body)) is not None:
+        _expect_results(values, [sum((r + 1) ** 2 for r in range(RANKS))] * RANKS, "ring")
+    yield
+
+
+def halo(answer: Callable[..., Any]) -> Iterator[None]:
+    """Inner cells, then the outer ones, on several numbers of ranks."""
+
+    def body(comm: Any) -> Any:
+        return answer(comm, np.array([-1.0, *(10.0 * comm.rank + np.arange(3)), -2.0]))
+
+    def filled(rank: int, size: int) -> np.ndarray:
+        left = 10.0 * (rank - 1) + 2 if rank else -1.0
+        right = 10.0 * (rank + 1) if rank + 1 < size else -2.0
+        return np.array([left, *(10.0 * rank + np.arange(3)), right])
+
+    for sizes in ((2,), (3, 4, RANKS), (1,)):
+        for size in sizes:
+            _expect_results(_run(body, size).results, [filled(rank, size) for rank in range(size)], "halo")
+        yield
+    if (values := _on_ranks(body)) is not None:
+        _expect_results(values, [filled(rank, RANKS) for rank in range(RANKS)], "halo")
+
+
+def swap(answer: Callable[..., Any]) -> Iterator[None]:
+    """Even numbers of ranks, and odd ones."""
+    body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
+
+    def swapped(rank: int, size: int) -> np.ndarray:
+        other = rank ^ 1
+        return np.full(3, (rank if other >= size else other) + 1)
+
+    for sizes in ((2, 4, RANKS), (1, 3, 5)):
+        for size in sizes:
+            _expect_results(_run(body, size).results, [swapped(rank, size) for rank in range(size)], "swap")
+        yield
+    if (values := _on_ranks(body)) is not None:
+        _expect_results(values, [swapped(rank, RANKS) for rank in range(RANKS)], "swap")
+
+
+def farm(answer: Callable[..., Any]) -> Iterator[None]:
+    """Results in several legal orders; fewer tasks than workers; who works while one task takes long."""
+
+    def body(tasks: list[int]) -> Body:
+        return lambda comm: answer(comm, list(tasks) if comm.rank == 0 else None, lambda task: task * task)
+
+    def results(tasks: list[int], size: int) -> list[Any]:
+        return [[task * task for task in tasks], *[None] * (size - 1)]
+
+    many = [3, 1, 2, 5, 4, 1, 1]
+    for seed in (None, 1, 2):
+        _expect_results(_run(body(many), 4, seed).results, results(many, 4), f"farm with tasks {many}")
+    yield
+    for tasks in ([2], []):
+        _expect_results(_run(body(tasks), 4).results, results(tasks, 4), f"farm with tasks {tasks}")
+    yield
+    _expect_busy(answer)
+    if (values := _on_ranks(body(many))) is not None:
+        _expect_results(values, results(many, RANKS), f"farm with tasks {many}")
+    yield
+
+
+def _expect_busy(answer: Callable[..., Any]) -> None:
+    """The first task ends only when all others are done, or when nobody is at work any more."""
+    tasks, others, missing = list(range(12)), set(range(1, 12)), []
+
+    def body(comm: Any) -> Any:
+        others_done = comm.Dup()
+
+        def work(task: int) -> int:
+            done.add(task)
+            if task == 0:
+                for _ in range(50 * len(tasks)):
+                    if others <= done:
+                        break
+                    others_done.Iprobe()  # the others go on meanwhile
+                missing.append(len(others - done))
+            return task * task
+
+        return answer(comm, list(tasks) if comm.rank == 0 else None, work)
+
+    done: set[int] = set()
+    _expect_results(
+        _run(body, 4).results, [[task * task for task in tasks], None, None, None], f"farm with tasks {tasks}"
+    )
+    behind = sum(missing)
+    words = f"while a worker is at the one long task, {behind} of the {len(others)} others wait although two workers are free"
+    expect(not behind, words)
