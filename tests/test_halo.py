@@ -159,6 +159,29 @@ def test_a_stencil_sends_its_surface_and_stays_split(world):
     np.testing.assert_array_equal(y.full(), reference)
 
 
+@pytest.mark.ranks(1, 3, 4)
+def test_concatenation_stays_split(world):
+    mesh = Mesh((world.size,), ("x",))
+    layout = mesh("x", None)
+    for sizes in ((5, 3, 1), (0, 9, 2), (1, 1, 1), (12, 4, 8)):
+        arrays = [values((n, 2), n) for n in sizes]
+        tensors = [given(a, layout, world, requires_grad=True) for a in arrays]
+        with record() as trace:
+            y = ops.concat(tensors, 0)
+        whole = np.concatenate(arrays)
+        assert y.layout.canonical == layout.canonical and {*trace.counts()} <= {"halo_exchange"}
+        ids = np.split(np.arange(whole.size).reshape(whole.shape), np.cumsum(sizes)[:-1])
+        for rank in world.ranks:
+            held = {i for part in ids for i in part[layout.slices(part.shape, rank)].flat}
+            wanted = np.concatenate(ids)[layout.slices(whole.shape, rank)]
+            assert trace.nbytes(rank) == 8 * len(set(wanted.flat) - held)
+        np.testing.assert_array_equal(y.full(), whole)
+        dy = values(whole.shape, 7)
+        y.backward(given(dy, layout, world))
+        for tensor, part in zip(tensors, np.split(dy, np.cumsum(sizes)[:-1])):
+            np.testing.assert_array_equal(tensor.grad.full(), part)
+
+
 @pytest.mark.ranks(2)
 def test_half_floats_are_added_up_in_float32(world):
     mesh = Mesh((2,), ("x",))

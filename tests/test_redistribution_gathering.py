@@ -40,3 +40,4 @@ def test_nothing_is_said_of_what_was_asked_for_or_stays_split():
         ops.relu(x) + ops.relu(whole)
         1.0 / ops.sum(x)  # a pending sum is added up: nothing was split
         x[1:] + x[:-1]
+        assert x[3].full() == 1  # one element

@@ -81,6 +81,8 @@ here: ContextVar[Place | None] = ContextVar("here", default=None)
 def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
     """The mesh of some groups along axes, major first."""
     sizes = [mesh.size_of[axis] for axis in axes]
+    if len(groups) == 1:
+        return Mesh(sizes, axes, groups[0])
     return Mesh((len(groups), *sizes), ("other groups", *axes), [rank for group in groups for rank in group])
 
 

@@ -1,7 +1,7 @@
 """Operators that take tensors apart and put them together: slice, split, pad, roll, concat.
 
-Dims stay split as they are: those that are cut, padded or turned are read in windows. Only what is concatenated must not
-be split. Any pending reduction passes through.
+Dims stay split as they are: those that are cut, padded, turned or put together are read in windows. Any pending reduction
+passes through.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import moving_rule, reshape
 from spmdsim.ops.windowed import WindowOp, Windows, margins
-from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.element_types import as_array
 
 Shape = tuple[int, ...]
@@ -216,17 +216,22 @@ def roll(
     return _roll_op(x, shift=tuple(total))
 
 
-def _concat_rule(*shapes: Shape, dim: int) -> tuple[Rule, dict[str, int]]:
-    def term(label: str) -> str:
-        return " ".join(label if d == dim else f"d{d}" for d in range(len(shapes[0])))
-
-    labels = [f"w{i}" for i in range(len(shapes))]
-    text = f"{', '.join(map(term, labels))} -> {term('w')}"
-    return moving_rule(text, [*labels, "w"], linear="all"), {"w": _total(shapes, dim)}
+def _concat_rule(*shapes: Shape, dim: int) -> Rule:
+    names = " ".join(f"d{d}" for d in range(len(shapes[0])))
+    return moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear="all")
 
 
 def _total(shapes: Sequence[Shape], dim: int) -> int:
     return int(np.sum([shape[dim] for shape in shapes]))
+
+
+def _concat_windows(*shapes: Shape, dim: int) -> Windows:
+    total, start, found = _total(shapes, dim), 0, {}
+    for k, shape in enumerate(shapes):
+        window = None if shape[dim] == total else Window(total, -start)
+        found[k] = [window if d == dim else None for d in range(len(shape))]
+        start += shape[dim]
+    return found
 
 
 def _concat_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int) -> list[np.ndarray]:
@@ -234,8 +239,13 @@ def _concat_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: in
     return list(np.split(dy, ends, axis=dim))
 
 
-_concat_op = Op(
-    "concat", _concat_rule, lambda *xs, dim: np.concatenate(xs, axis=dim), _concat_vjp, moves=True
+_concat_op = WindowOp(
+    "concat",
+    _concat_rule,
+    lambda *xs, dim: np.concatenate(xs, axis=dim),
+    _concat_vjp,
+    moves=True,
+    windows=_concat_windows,
 )
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.curves import Link
 from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.layout.windowed import Windowed
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.price import machine_on
@@ -71,7 +72,7 @@ def price_move(
     """
     model: Any = machine
     even = None
-    if src.mesh == dst.mesh:
+    if src.mesh == dst.mesh and not isinstance(src, Windowed) and not isinstance(dst, Windowed):
         divisors = _divisors(src, dst)[3]
         sizes = tuple(map(math.gcd, shape, divisors))
         even = even_move(src, dst, model, None if sizes == divisors else sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -84,7 +85,9 @@ def warn_of_gathering(
         place: the user's file and line.
     """
     split = [
-        k for k, route in enumerate(routes) if isinstance(route, Plan) and route.src.canonical.split_axes
+        k
+        for k, route in enumerate(routes)
+        if isinstance(route, Plan) and 1 < route.src.shard_count < math.prod(route.shape)
     ]
     received = sum(route.max_nbytes for route in routes if isinstance(route, Plan)) if split else 0
     if not received or (operator, *place) in _told:
