@@ -23,7 +23,7 @@ def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     """Every operator splits the batch, by the first axis: the dims that come from dim 0 of the inputs."""
     strategies = []
     for operator, factors in zip(graph.operators, batch_factors(graph)):
-        usable = [f for f in factors if _fits(operator, f, mesh.shape[0])]
+        usable = [f for f in factors if _fits(operator, f, mesh.shape[0], uneven=True)]
         strategy = Strategy.of(mesh, {usable[0]: mesh.axes[0]} if usable else {})
         strategies.append(strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {}))
     return tuple(strategies)
@@ -32,7 +32,7 @@ def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
 def _flat(graph: Graph, ranks: int) -> Mesh:
     """One axis for the batch; where it has fewer rows than there are ranks, a second one that repeats the work."""
     rows = [value.shape[0] for value in graph.values if value.kind == "input" and value.shape]
-    used = math.gcd(ranks, *rows) if rows else ranks
+    used = ranks if not rows or ranks <= min(rows) else math.gcd(ranks, *rows)
     return Mesh((ranks,), ("dp",)) if used == ranks else Mesh((used, ranks // used), ("dp", "repeat"))
 
 
@@ -86,8 +86,13 @@ def _model_factor(graph: Graph, operator: Operator, split: dict[int, int | None]
     return next(iter((*indexed, *columns)), None)
 
 
-def _fits(operator: Operator, factor: str, size: int) -> bool:
-    return factor not in operator.bound.rule.whole and operator.bound.sizes[factor] % size == 0
+def _fits(operator: Operator, factor: str, size: int, uneven: bool = False) -> bool:
+    bound = operator.bound
+    if factor in bound.rule.whole:
+        return False
+    # Pieces may differ by one, where all have some and no dim is made of several factors.
+    uneven = uneven and bound.sizes[factor] >= size and factor not in bound.compound
+    return uneven or bound.sizes[factor] % size == 0
 
 
 def complete(

@@ -262,9 +262,8 @@ def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> No
     from spmdsim.draw.figures import FactTable, Figure
 
     rows = [_row(outcome) for outcome in outcomes]
-    table = (
-        FactTable(tuple(rows[0]), tuple(tuple(row.values()) for row in rows)) if rows else FactTable((), ())
-    )
+    cells = tuple(tuple(row.values()) for row in rows)
+    table = FactTable(tuple(rows[0]) if rows else (), cells, most=1000)
     hold = sum(outcome.ok for outcome in outcomes)
     title = f"{hold} of {len(rows)} cases hold on {world.size} ranks ({type(world).__name__})"
     notes = (

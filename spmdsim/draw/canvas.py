@@ -1,8 +1,8 @@
 """One look for all pictures: shapes and words as SVG, in colours that everybody can tell apart.
 
 Fills are those of Okabe and Ito, and every filled cell has its number or name in words, so that nothing is said by colour
-alone. More cells than colours are striped. A picture brings its own ground, light or dark as the reader's system is, and
-light in print; it needs no script and no other file, its words can be selected, and ``<title>`` says what it shows.
+alone. More cells than colours are striped. A picture brings its own ground, light or dark as the reader's system, or
+notebook, is, and light in print; it needs no script and no other file, its words can be selected, and ``<title>`` says what it shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ DARK = "--ink:#e8eaed;--faint:#a8b0ba;--line:#4a525c;--ground:#16191d;--bad:#ff9
 STYLE = f"""
 .spmdsim{{{LIGHT};color:var(--ink);font:{FONT}px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}}
 @media (prefers-color-scheme:dark){{.spmdsim{{{DARK}}}}}
-@media print{{.spmdsim{{{LIGHT}}}}}
+[data-jp-theme-light=true] .spmdsim,body.vscode-light .spmdsim,html[theme=light] .spmdsim{{{LIGHT}}}
+[data-jp-theme-light=false] .spmdsim,body.vscode-dark .spmdsim,html[theme=dark] .spmdsim{{{DARK}}}
+@media print{{.spmdsim,html:root .spmdsim{{{LIGHT}}}}}
 svg.spmdsim text{{fill:var(--ink)}}
 .spmdsim .title{{font-size:14px;font-weight:600}}
 svg.spmdsim .faint{{fill:var(--faint)}}
@@ -43,6 +45,7 @@ svg.spmdsim .ground{{fill:var(--ground)}}
 svg.spmdsim .line{{stroke:var(--line);fill:none}}
 svg.spmdsim .edge{{stroke:var(--ink);fill:none}}
 svg.spmdsim .open{{stroke:var(--line);fill:var(--ground)}}
+.spmdsim p.bad{{color:var(--bad)}}
 div.spmdsim,body.spmdsim{{background:var(--ground)}}
 div.spmdsim{{padding:4px 8px}}
 body.spmdsim{{margin:0 auto;padding:8px 12px;max-width:1200px}}
@@ -214,13 +217,14 @@ def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
     return f'<path d="{"".join(lines)}" stroke="#fff" stroke-opacity=".45" stroke-width="2" fill="none"/>'
 
 
-def svg(canvas: Canvas, title: str, margin: float = 12) -> str:
-    """The drawing as one SVG image that needs nothing else."""
+def svg(canvas: Canvas, title: str, margin: float = 12, told: str = "") -> str:
+    """The drawing as one SVG image that needs nothing else; ``told`` is what is read aloud besides the title."""
+    desc = f"<desc>{escape(told)}</desc>" if told else ""
     width, height = ceil(canvas.width + 2 * margin), ceil(canvas.height + 2 * margin)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="spmdsim" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" aria-label="{escape(title, True)}">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+        f"<title>{escape(title)}</title>{desc}<style>{STYLE}</style>"
         f'<rect class="ground" width="100%" height="100%" rx="6"/>'
         f'<g transform="translate({number(margin)} {number(margin)})">{"".join(canvas.parts)}</g></svg>\n'
     )

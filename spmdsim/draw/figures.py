@@ -30,21 +30,23 @@ class FactTable:
         rows: cells, as many as there are columns.
         caption: what it shows.
         right: numbers of the columns that are aligned right.
+        most: rows that are shown.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
     right: tuple[int, ...] = ()
+    most: int = MOST_ROWS
 
     @property
     def shown(self) -> tuple[tuple[str, ...], ...]:
         """The rows, of many the first and the last."""
-        if len(self.rows) <= MOST_ROWS:
+        if len(self.rows) <= self.most:
             return self.rows
-        more = f"... {len(self.rows) - MOST_ROWS} more"
+        more = f"... {len(self.rows) - self.most} more"
         gap = (more, *("",) * (len(self.columns) - 1))
-        return (*self.rows[: MOST_ROWS - 1], gap, self.rows[-1])
+        return (*self.rows[: self.most - 1], gap, self.rows[-1])
 
     def html(self) -> str:
         """As a table that can be read out."""
@@ -104,7 +106,7 @@ class Figure:
         """All parts below each other in one image."""
         whole, y = Canvas(), 12.0
         for k, line in enumerate((self.title, *self.notes)):
-            whole.text(0, y, line, "faint" if k else "title")
+            whole.text(0, y, line, _kind(line) if k else "title")
             y += ROW
         y -= 4
         for part in self.parts:
@@ -114,12 +116,12 @@ class Figure:
                 whole.parts.append(f'<g transform="translate(0 {y:.0f})">{"".join(part.parts)}</g>')
                 whole.reach(part.width, y + part.height)
             y = whole.height + GAP
-        return _limited(svg(whole, self.title), self.title)
+        return _limited(svg(whole, self.title, told="; ".join(self.notes)), self.title)
 
     def html(self, heading: str = "h4") -> str:
         """As a fragment of a page: drawings as images that scroll, tables as tables."""
         told = [f"<{heading}>{escape(self.title)}</{heading}>"]
-        told += [f"<p>{escape(line)}</p>" for line in self.notes]
+        told += [f'<p class="{_kind(line)}">{escape(line)}</p>' for line in self.notes]
         for part in self.parts:
             inner = part.html() if isinstance(part, FactTable) else svg(part, self.title, 4)
             told.append(f'<div class="scroll">{inner}</div>')
@@ -129,6 +131,11 @@ class Figure:
         """Title, notes and tables as text; drawings have texts of their own elsewhere."""
         tables = [part.text() for part in self.parts if isinstance(part, FactTable)]
         return "\n".join((self.title, *self.notes, *tables))
+
+
+def _kind(note: str) -> str:
+    """Mistakes stand out."""
+    return "bad" if note.startswith(("wrong", "error")) else "faint"
 
 
 def _limited(text: str, title: str) -> str:
