@@ -18,7 +18,7 @@ from spmdsim.core import Layout, Mesh, Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import cast
 from spmdsim.ops.scans import ALONG, along_dim, conjugated
-from spmdsim.ops.slicing import concat, slice_
+from spmdsim.ops.slicing import roll
 from spmdsim.tensor import Op, Tensor
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world as current
@@ -366,13 +366,8 @@ def rfftfreq(
 
 def _shifted(x: Tensor, axes: Axes, back: bool) -> Tensor:
     for dim, _ in _dims(x, None, axes):
-        size = x.shape[dim]
-        cut = size // 2 if back else size - size // 2
-        if 0 < cut < size:
-            zeros, ends, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
-            middle, first = list(zeros), list(ends)
-            middle[dim] = first[dim] = cut
-            x = concat([slice_(x, middle, ends, steps), slice_(x, zeros, first, steps)], dim)
+        half = x.shape[dim] // 2
+        x = roll(x, -half if back else half, dim)
     return x
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from test_ops_scans import given, layouts
 
-from spmdsim import Mesh, Tensor, linalg, ops
+from spmdsim import Mesh, Tensor, fft, linalg, ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
+from spmdsim.redistribution.guard import GatheringWarning
 from spmdsim.trace import record
-from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds import LockStep, ShapeOnly
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
 
@@ -273,6 +274,26 @@ def test_gradients(world, name):
         for t in tensors:
             assert t.grad.layout == t.layout.dual()
         slopes(reference, operands, dys, [t.grad for t in tensors])
+
+
+def test_a_matrix_that_has_to_be_whole_says_what_is_gathered():
+    """Eigenvalues of a split matrix: one warning with the bytes, and the right values."""
+    x = positive(8)
+    t = given(x, Mesh((4,), ("x",))("x", None), LockStep(4))
+    with pytest.warns(GatheringWarning, match=r"eigvalsh .* 384 bytes to a rank"):
+        values = linalg.eigvalsh(t)
+    np.testing.assert_allclose(values.full(), np.linalg.eigvalsh(x))
+
+
+def test_the_standard_s_names_are_there():
+    """Those of the extensions of version 2024.12, but for eigenvalues of matrices that are not Hermitian."""
+    names = """cholesky cross det diagonal eigh eigvalsh inv matmul matrix_norm matrix_power matrix_rank matrix_transpose outer
+    pinv qr slogdet solve svd svdvals tensordot trace vecdot vector_norm"""
+    assert set(names.split()) <= set(linalg.__all__)
+    transforms = (
+        """fft ifft fftn ifftn rfft irfft rfftn irfftn hfft ihfft fftfreq rfftfreq fftshift ifftshift"""
+    )
+    assert set(transforms.split()) <= set(fft.__all__)
 
 
 @pytest.mark.ranks(2)
