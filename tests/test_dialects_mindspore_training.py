@@ -183,11 +183,7 @@ def test_a_model_takes_the_settings_of_the_parallel_network_it_is_given(world, c
 def test_cells_know_their_parameters(world):
     with use_world(world):
         net = Net()
-        names = [
-            f"{cell}.{kind}"
-            for cell in ("body.cell_list.0", "body.cell_list.1", "more.cell_list.0")
-            for kind in ("weight", "bias")
-        ]
+        names = [f"{cell}.{kind}" for cell in ("body.0", "body.1", "more.0") for kind in ("weight", "bias")]
         assert [p.name for p in net.trainable_params()] == names == list(net.parameters_dict())
         net.more[0].weight.requires_grad = False
         assert len(net.trainable_params()) == 5 and len(net.untrainable_params()) == 1
@@ -211,7 +207,7 @@ def test_checkpoints_by_name(world, tmp_path):
         assert ms.load_param_into_net(other, ms.load_checkpoint(folder)) == ([], [])
         np.testing.assert_array_equal(other(X.astype("f4")).asnumpy(), before)
         with pytest.raises(InputError, match="shape"):
-            ms.load_param_into_net(other, {"body.cell_list.0.weight": np.zeros((2, 2))})
+            ms.load_param_into_net(other, {"body.0.weight": np.zeros((2, 2))})
 
 
 @pytest.mark.ranks(4)

@@ -15,6 +15,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.gathering import gathered
 from spmdsim.dialects.mindspore.runtime import held
 from spmdsim.dialects.mindspore.settings import parallel
+from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
@@ -153,6 +154,14 @@ def _values(given: Any, shape: tuple[int, ...]) -> Any:
     return lambda index, *_: array[index]
 
 
+#: What to use instead of a word of parameters that resembles none here.
+NEAREST = {
+    "set_dtype": "Parameter(initializer(init, shape, dtype))",
+    "set_param_ps": "parallel_optimizer",
+    **dict.fromkeys(("param_info", "comm_fusion", "sliced", "unique", "cache_enable"), "parallel_optimizer"),
+}
+
+
 class Parameter(CoreParameter):
     """``Parameter(initializer("normal", [784, 512], ms.float32))``, or an array.
 
@@ -172,6 +181,7 @@ class Parameter(CoreParameter):
                 array = array.astype(np.float32)
             default_input = initializer(array, array.shape, array.dtype)
         self._placed, self.parallel_optimizer = False, parallel_optimizer
+        self.layerwise_parallel = layerwise_parallel
         nowhere = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
         super().__init__(default_input.shape, nowhere, default_input.init, default_input.dtype)
         Parameter._count += 1
@@ -235,6 +245,34 @@ class Parameter(CoreParameter):
         else:
             self.initialiser = values
         return self
+
+    ndim = property(lambda self: len(self.shape), doc="Number of dims.")
+    size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
+    data = property(lambda self: self, doc="The parameter itself.")
+    is_init = property(lambda self: self._placed, doc="Whether it has values yet.")
+
+    def init_data(self, *_: Any, **__: Any) -> Parameter:
+        """The parameter itself: values are filled in where the first operator wants them."""
+        return self
+
+    def clone(self, init: Any = "same") -> Parameter:
+        """Another parameter with the same values, or with those of an initialiser."""
+        values = (
+            self.asnumpy()
+            if isinstance(init, str) and init == "same"
+            else initializer(init, self.shape, self.dtype)
+        )
+        return Parameter(values, self.name, self.requires_grad)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return self.everywhere()[key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "shape" not in self.__dict__:
+            raise AttributeError(f"a parameter has no attribute {name!r}")
+        if name in NEAREST:
+            raise not_covered("spmdsim.dialects.mindspore.Parameter", name, (), NEAREST)
+        return getattr(self.everywhere(), name)
 
     def __repr__(self) -> str:
         return f"Parameter (name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"

@@ -11,16 +11,18 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.apply import watchers
 from spmdsim.core.operator import ShardedOp
-from spmdsim.dialects.host import host, whole
+from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.arguments import arguments
 from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.gathering import finished
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.runtime import Counted
 from spmdsim.dialects.mindspore.table import TABLE, Row, no_params, our_operator
+from spmdsim.dialects.mindspore.words import host
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
 from spmdsim.imitated import imitation
+from spmdsim.layout.windowed import Windowed
 from spmdsim.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -228,6 +230,7 @@ def place(operand: Any, layout: Layout) -> Tensor:
     """An operand as a tensor: a parameter is filled in this layout, of an array each rank takes its piece."""
     if isinstance(operand, Tensor):
         return operand
+    layout = layout.base if isinstance(layout, Windowed) else layout
     if isinstance(operand, Parameter):
         return operand.place(layout)
     world = current_world()

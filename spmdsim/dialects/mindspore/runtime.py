@@ -15,6 +15,8 @@ from weakref import finalize
 
 import numpy as np
 
+from spmdsim.core import Layout
+from spmdsim.dialects.mindspore.words import METHODS, method
 from spmdsim.dialects.missing import refusal
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.tensor import Tensor
@@ -63,6 +65,31 @@ class Counted(Tensor):
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         count(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return method(self, name)
+
+    def to(self, where: Any) -> Any:
+        """In another layout, or with other elements."""
+        return super().to(where) if isinstance(where, Layout) else self.astype(where)
+
+    def reshape(self, *shape: Any) -> Any:
+        """In another shape, given as numbers or together."""
+        return METHODS["reshape"](self, *shape)
+
+    def transpose(self, *axes: Any) -> Any:
+        """Its dims in another order, reversed if none is given."""
+        return METHODS["transpose"](self, *axes)
+
+    def flatten(self, *order: Any, **options: Any) -> Any:
+        """All dims as one, or those from one to another."""
+        return METHODS["flatten"](self, *order, **options)
+
+    def mean(self, *given: Any, **options: Any) -> Any:
+        """The mean over axes."""
+        return super().mean(
+            *given, **{"keepdims" if name == "keep_dims" else name: x for name, x in options.items()}
+        )
 
 
 def held(tensor: Tensor) -> Counted:

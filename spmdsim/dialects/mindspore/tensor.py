@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.host import HostTensor, host
+from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.mindspore.parameter import Initializer, initializer, next_seed
+from spmdsim.dialects.mindspore.words import host
 from spmdsim.tensor import Tensor as CoreTensor
 
 

@@ -18,7 +18,8 @@ EXPORTS = exported(
     placements="placement",
     sbp="sbp",
     tensors="broadcast_groups can_merge check_sizes layout local_range local_shape logical_shape logical_shape_of sbp_of",
-    local="GlobalTensor LocalTensor Size",
+    local="GlobalTensor LocalTensor",
+    symbols="Size",
     creation="Tensor arange as_tensor empty eye from_numpy full is_floating_point is_tensor linspace manual_seed numel "
     "ones ones_like rand randint randn randperm tensor zeros zeros_like",
     operators="cast cat concat",

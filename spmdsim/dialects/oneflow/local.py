@@ -6,13 +6,11 @@ owned rank. Symbols are numpy's, applied to every rank's array, or our operators
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from functools import partial, partialmethod
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
@@ -27,79 +25,17 @@ from spmdsim.dialects.oneflow.nearest import TENSOR
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.symbols import Size, Symbols
 from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor as CoreTensor
 
-
-class Size(tuple[int, ...]):
-    """A shape, printed as OneFlow prints it."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"oneflow.Size({list(self)})"
+_GLOBAL = "x.to_global(placement, sbp)"
 
 
-class _Symbols(NDArrayOperatorsMixin):
-    """``x + 1``, ``-x``, ``x @ w``, ``x > 0``: numpy's functions of the same meaning are asked for."""
-
-    __hash__ = object.__hash__
-    shape: Any
-    dtype: Any
-    item: Any
-    numpy: Any
-    _apply: Any
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
-        return NotImplemented if method != "__call__" or options else self._apply(ufunc, *operands)
-
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __format__(self, spec: str) -> str:
-        """A tensor of one element prints as its number, as in OneFlow."""
-        return format(self.item() if not self.ndim else str(self), spec)
-
-    def __len__(self) -> int:
-        if not self.ndim:
-            raise UsageTypeError("len() of a 0-d tensor")
-        return int(self.shape[0])
-
-    @property
-    def ndim(self) -> int:
-        """Number of dims."""
-        return len(self.shape)
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    nelement = numel
-
-    def dim(self) -> int:
-        """Number of dims."""
-        return self.ndim
-
-    ndimension = dim
-
-    def tolist(self) -> Any:
-        """Nested lists of numbers."""
-        return self.numpy().tolist()
-
-    def is_floating_point(self) -> bool:
-        """Whether its elements are floats."""
-        return bool(self.dtype.is_floating_point)
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of a dim."""
-        return self.shape if dim is None else self.shape[dim]
-
-
-class LocalTensor(_Symbols):
+class LocalTensor(Symbols):
     """One array per owned rank.
 
     Args:
@@ -166,10 +102,38 @@ class LocalTensor(_Symbols):
     def _each(self, function: Any) -> LocalTensor:
         return self._apply(function, self)
 
-    sum, mean = partialmethod(_each, np.sum), partialmethod(_each, np.mean)
+    def __getattr__(self, name: str) -> Any:
+        from spmdsim.dialects.oneflow.operators import METHODS
+
+        if name in METHODS:
+            return partial(METHODS[name], self)
+        if name in ("placement", "sbp"):
+            raise OneFlowError(f"Only global tensors have {name!r}; nearest: x.to_global(placement, sbp)")
+        raise no_word(name)
+
+    requires_grad, grad, is_leaf = False, None, True
+
+    def requires_grad_(self, on: bool = True) -> LocalTensor:
+        """Refused: gradients go through global tensors."""
+        if on:
+            raise OneFlowError(f"local tensors have no gradients here; nearest: {_GLOBAL}.requires_grad_()")
+        return self
+
+    def backward(self, gradient: Any = None) -> None:
+        """Refused: it has no gradient."""
+        raise OneFlowError(
+            f"element 0 of tensors does not require grad and does not have a grad_fn; nearest: {_GLOBAL}.requires_grad_()"
+        )
+
+    @property
+    def T(self) -> LocalTensor:
+        """Its dims in reverse order."""
+        return self._each(np.transpose)
 
     def item(self) -> Any:
         """The only element of the first owned rank's array."""
+        if self.shards[0].size != 1:
+            raise OneFlowError(f"item() needs a tensor of one element, but the shape is {self.shape}")
         return self.shards[0].item()
 
     def numpy(self, rank: int | None = None) -> np.ndarray:
@@ -259,7 +223,7 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
     return world.run(Step("all_reduce", axes, pending, target, shape, op), given)
 
 
-class GlobalTensor(_Symbols):
+class GlobalTensor(Symbols):
     """A global tensor with OneFlow's words; the methods are those of its table of operators."""
 
     is_global = True

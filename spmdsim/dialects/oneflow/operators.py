@@ -13,25 +13,34 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as core
+from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.oneflow.agreement import same_code
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import Row, same
 from spmdsim.nn import mse_loss
 from spmdsim.nn.losses import reduced
+from spmdsim.tensor import Tensor as CoreTensor
+from spmdsim.worlds import LockStep
 
 
 def lifted(function: Callable[..., Any]) -> Callable[..., GlobalTensor]:
-    """Our function of tensors as one of global tensors, which must be on one placement.
+    """Our function of tensors as one of global tensors, which must be on one placement, or of each rank's local ones.
 
     Raises:
-        RuntimeError: two placements, or a local tensor among the operands.
+        RuntimeError: two placements, or a local tensor beside a global one.
     """
 
     @wraps(function)
-    def call(*operands: Any, **options: Any) -> GlobalTensor:
-        placements = [x.placement for x in operands if hasattr(x, "placement")]
-        if any(isinstance(x, LocalTensor) for x in operands) or not placements:
+    def call(*operands: Any, **options: Any) -> Any:
+        given = (*operands, *options.values())
+        placements = [
+            x.placement for x in given if not isinstance(x, LocalTensor) and hasattr(x, "placement")
+        ]
+        local = next((x for x in given if isinstance(x, LocalTensor)), None)
+        if local is not None and not placements:
+            return locally(function, local, operands, options)
+        if local is not None or not placements:
             raise OneFlowError(
                 "Expected global tensors, but got local ones; nearest: x.to_global(placement, sbp) before"
             )
@@ -42,10 +51,32 @@ def lifted(function: Callable[..., Any]) -> Callable[..., GlobalTensor]:
                     f"{placements[0]} and {other}!"
                 )
         with same_code():
-            values = [x.value if hasattr(x, "placement") else x for x in operands]
-            return GlobalTensor(function(*values, **options), placements[0])
+            values = [_value(x) for x in operands]
+            named = {name: _value(x) for name, x in options.items()}
+            return GlobalTensor(function(*values, **named), placements[0])
 
     return call
+
+
+def _value(x: Any) -> Any:
+    return x.value if hasattr(x, "placement") else x
+
+
+def locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
+    """Our function of each rank's own arrays: what it gives in a world of one rank."""
+    alone = LockStep(1)
+
+    def of(x: Any, k: int) -> Any:
+        if not isinstance(x, LocalTensor):
+            return x
+        shard = x.shards[k]
+        return CoreTensor.from_global(shard, Layout.replicated(Mesh((1,), ("rank",)), shard.ndim), alone)
+
+    found = [
+        function(*[of(x, k) for x in operands], **{name: of(x, k) for name, x in options.items()}).full()
+        for k in range(len(local.shards))
+    ]
+    return LocalTensor(found, local.world, local.kind)
 
 
 def _reduction(function: Callable[..., Any]) -> Row:

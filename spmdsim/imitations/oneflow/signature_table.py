@@ -166,7 +166,8 @@ def table() -> dict[str, Row]:
         "expand": Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])}),
         "concat": Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0)),
         "slice": Row(_op(ops.window), params=_window),
-        "slice_update": Row(_op(ops.slice_update), ("ref", "value"), params=_window),
+        "slice_update": Row(_op(ops.slice_update), ("ref", "value"),
+            params=lambda s, a: {**_window(s, a), "step": (1,) * len(s[0])}),
     }  # fmt: skip
 
 

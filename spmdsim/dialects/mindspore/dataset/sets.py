@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.host import host
 from spmdsim.dialects.mindspore.dataset import order
 from spmdsim.dialects.mindspore.dataset.order import Shuffle
+from spmdsim.dialects.mindspore.words import host
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor

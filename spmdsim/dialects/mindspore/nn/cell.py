@@ -7,8 +7,20 @@ from typing import Any
 
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.settings import outermost
+from spmdsim.dialects.missing import not_covered
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn import Module, ModuleList, Sequential
+
+#: What to use instead of a word of cells that is not here.
+NEAREST = {
+    **dict.fromkeys(("compile", "compile_and_run", "add_flags", "set_jit_config", "flatten_weights"), "a call: programs run as they are"),
+    **dict.fromkeys(("to_float", "cast_inputs", "cast_param"), "dtype= of each parameter"),
+    **dict.fromkeys(("register_forward_hook", "register_forward_pre_hook", "register_backward_hook"), "a cell around it"),
+    **dict.fromkeys(("recompute", "pipeline_stage", "set_comm_fusion", "offload"), "AutoParallel.hsdp"),
+    **dict.fromkeys(("insert_child_to_cell", "insert_param_to_cell", "apply", "register_buffer"), "an attribute"),
+    **dict.fromkeys(("parameters_layout_dict", "param_prefix", "parameter_layout_dict"), "parameters_dict"),
+    **dict.fromkeys(("extend_repr", "state_dict", "load_state_dict"), "parameters_dict"),
+}  # fmt: skip
 
 
 class Cell(Module):
@@ -96,6 +108,11 @@ class Cell(Module):
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
         """Accepted and ignored: parameters are named by their path."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name in NEAREST:
+            raise not_covered("spmdsim.dialects.mindspore.nn.Cell", name, (), NEAREST)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def shard(self, *strategies: Any, **options: Any) -> Any:
         """Refused: strategies are given operator by operator.
 
@@ -108,10 +125,19 @@ class Cell(Module):
         )
 
 
-class SequentialCell(Cell, Sequential):
-    """Cells one after the other."""
+class _Numbered(Cell, ModuleList):
+    """Cells whose parameters' names begin with their numbers."""
 
-    attribute = "cell_list"
+    def _children(self) -> Iterator[tuple[str, Cell]]:
+        yield from ((str(k), cell) for k, cell in enumerate(self._modules()) if isinstance(cell, Cell))
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, Any]]:
+        for number, cell in self._children():
+            yield from cell._walk(f"{prefix}{number}.")
+
+
+class SequentialCell(_Numbered, Sequential):
+    """Cells one after the other."""
 
     def __init__(self, *cells: Any) -> None:
         Sequential.__init__(
@@ -121,10 +147,8 @@ class SequentialCell(Cell, Sequential):
     construct = Sequential.forward
 
 
-class CellList(Cell, ModuleList):
+class CellList(_Numbered):
     """A list of cells whose parameters are found."""
-
-    attribute = "cell_list"
 
     def __init__(self, cells: Iterable[Any] = ()) -> None:
         ModuleList.__init__(self, cells)

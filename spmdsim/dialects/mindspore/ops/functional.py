@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as core
-from spmdsim.dialects.host import host
 from spmdsim.dialects.mindspore.gradient import grad, value_and_grad
 from spmdsim.dialects.mindspore.primitive import primitive, shape_of, to_tensor
+from spmdsim.dialects.mindspore.words import host
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 

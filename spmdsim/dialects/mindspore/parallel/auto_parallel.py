@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from spmdsim.auto_parallel.execute import Parallelised
-from spmdsim.dialects.host import host
 from spmdsim.dialects.mindspore.parallel import strategy_file
 from spmdsim.dialects.mindspore.settings import Parallel, Sharing, checked_strategy, within
+from spmdsim.dialects.mindspore.words import host
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, unknown
 from spmdsim.reading import read_json

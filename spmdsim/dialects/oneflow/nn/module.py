@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor, Size
+from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.symbols import Size
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.dialects.session import current_world

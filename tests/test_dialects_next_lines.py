@@ -1,0 +1,116 @@
+"""What somebody types next who knows the original: methods of tensors, arrays, parameters and cells, beside numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+import spmdsim.dialects.oneflow as flow
+from spmdsim.dialects.mindspore import nn, ops
+from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.session import use_world
+
+X = np.random.default_rng(8).normal(size=(4, 6))
+
+MINDSPORE = {
+    "view": (lambda x: x.view(6, 4), X.reshape(6, 4)), "view of a tuple": (lambda x: x.view((2, -1)), X.reshape(2, 12)),
+    "reshape": (lambda x: x.reshape(6, 4), X.reshape(6, 4)), "transpose": (lambda x: x.transpose(1, 0), X.T),
+    "transpose of a tuple": (lambda x: x.transpose((1, 0)), X.T), "T": (lambda x: x.T, X.T), "flatten": (lambda x: x.flatten(), X.ravel()),
+    "mean": (lambda x: x.mean(axis=0, keep_dims=True), X.mean(0, keepdims=True)), "sum": (lambda x: x.sum(axis=1), X.sum(1)),
+    "max": (lambda x: x.max(axis=1), X.max(1)), "argmax": (lambda x: x.argmax(axis=1), X.argmax(1)), "abs": (lambda x: x.abs(), abs(X)),
+    "expand_dims": (lambda x: x.expand_dims(0), X[None]), "unsqueeze": (lambda x: x.unsqueeze(1), X[:, None]),
+    "squeeze": (lambda x: x.expand_dims(0).squeeze(), X), "exp": (lambda x: x.exp(), np.exp(X)), "pow": (lambda x: x.pow(2), X**2),
+    "softmax": (lambda x: x.softmax(axis=-1), np.exp(X) / np.exp(X).sum(-1, keepdims=True)), "to": (lambda x: x.to(ms.float32), X.astype("f4")),
+    "half": (lambda x: x.half(), X.astype("f2")), "int": (lambda x: (x * 3).int(), (X * 3).astype("i4")), "clip": (lambda x: x.clip(0, 1), X.clip(0, 1)),
+    "tile": (lambda x: x.tile((2, 1)), np.tile(X, (2, 1))), "broadcast_to": (lambda x: x.broadcast_to((3, 4, 6)), np.broadcast_to(X, (3, 4, 6))),
+    "matmul": (lambda x: x.matmul(x.T), X @ X.T), "swapaxes": (lambda x: x.swapaxes(0, 1), X.T), "copy": (lambda x: x.copy(), X),
+    "split": (lambda x: x.split(2)[1], X[2:]), "tolist": (lambda x: np.array(x.tolist()), X), "numel": (lambda x: np.array(x.numel()), np.array(24)),
+    "dim": (lambda x: np.array(x.dim()), np.array(2)), "rows": (lambda x: x[1:3], X[1:3]), "strides": (lambda x: ops.StridedSlice()(x, (0, 1), (4, 6), (2, 2)), X[::2, 1::2]),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("case", MINDSPORE)
+def test_mindspores_methods(world, case):
+    """Of a tensor that an operator gave, of a whole array, and of a parameter."""
+    call, expected = MINDSPORE[case]
+    with use_world(world):
+        for x in (ops.Identity()(X), ms.Tensor(X), ms.Parameter(X.copy(), name="x") * 1.0):
+            found = call(x)
+            found = found.asnumpy() if hasattr(found, "asnumpy") else np.asarray(found)
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(
+                found, expected, rtol=1e-6 if found.dtype == float else 1e-2, atol=1e-3
+            )
+
+
+@pytest.mark.ranks(2)
+def test_mindspores_parameters_and_cells(world):
+    with use_world(world):
+        p = ms.Parameter(X.copy(), name="p")
+        assert (p.ndim, p.size, p.is_init, p.layerwise_parallel) == (2, 24, False, False)
+        assert p.init_data() is p.data is p
+        np.testing.assert_allclose(p.T.asnumpy(), X.T)
+        np.testing.assert_allclose(p[1].asnumpy(), X[1])
+        np.testing.assert_allclose(p.sum().asnumpy(), X.sum())
+        assert p.is_init and (p.clone().asnumpy() == X).all() and (p.clone("zeros").asnumpy() == 0).all()
+        net = nn.SequentialCell(nn.Dense(6, 4), nn.ReLU(), nn.Dense(4, 2))
+        assert [x.name for x in net.trainable_params()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+        assert [name for name, _ in net.cells_and_names()] == ["", "0", "1", "2"]
+        for wrong, nearest in (
+            (lambda: p.set_dtype(ms.float16), "initializer"), (lambda: net.to_float(ms.float16), "dtype= of each parameter"),
+            (lambda: net.compile(X), "programs run as they are"), (lambda: ops.relu(X).topk(2), "spmdsim.ops"),
+            (lambda: ms.Tensor(X).expand_dim(0), "expand_dims"), (lambda: ops.relu(X).add_(1), "the same word without _"),
+        ):  # fmt: skip
+            with pytest.raises(AttributeError, match=f"not covered.*nearest: .*{nearest}"):
+                wrong()
+        with pytest.raises(ValueError, match="needs a tensor of one element"):
+            ms.Tensor(X).item()
+        with pytest.raises(AttributeError, match="'Dense' object has no attribute 'wieght'"):
+            _ = net[0].wieght
+
+
+ONEFLOW = {
+    "view": (lambda x: x.view(6, 4), X.reshape(6, 4)), "reshape": (lambda x: x.reshape(2, -1), X.reshape(2, 12)),
+    "transpose": (lambda x: x.transpose(0, 1), X.T), "permute": (lambda x: x.permute(1, 0), X.T), "T": (lambda x: x.T, X.T),
+    "mean": (lambda x: x.mean(dim=0), X.mean(0)), "sum": (lambda x: x.sum(1, keepdim=True), X.sum(1, keepdims=True)),
+    "abs": (lambda x: x.abs(), abs(X)), "matmul": (lambda x: flow.matmul(x, x.T), X @ X.T), "exp": (lambda x: flow.exp(x), np.exp(X)),
+    "softmax": (lambda x: x.softmax(dim=-1), np.exp(X) / np.exp(X).sum(-1, keepdims=True)), "argmax": (lambda x: x.argmax(dim=1), X.argmax(1)),
+    "chunk": (lambda x: x.chunk(2, dim=1)[1], X[:, 3:]), "clamp": (lambda x: x.clamp(0, 1), X.clip(0, 1)), "std": (lambda x: x.std(dim=0), X.std(0, ddof=1)),
+    "relu": (lambda x: flow.relu(x), np.maximum(X, 0)), "where": (lambda x: flow.where(x > 0, x, -x), abs(X)), "pow": (lambda x: x.pow(2), X**2),
+    "unsqueeze": (lambda x: x.unsqueeze(0), X[None]), "squeeze": (lambda x: x.unsqueeze(0).squeeze(0), X), "cat": (lambda x: flow.cat([x, x], dim=1), np.concatenate([X, X], 1)),
+    "float": (lambda x: x.float(), X.astype("f4")), "int": (lambda x: (x * 3).int(), (X * 3).astype("i4")), "detach": (lambda x: x.detach(), X),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("case", ONEFLOW)
+def test_oneflows_methods_of_local_and_global_tensors(world, case):
+    call, expected = ONEFLOW[case]
+    with use_world(world):
+        for x in (
+            flow.tensor(X),
+            flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0)),
+        ):
+            found = call(x)
+            assert found.is_local == x.is_local
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.ranks(2)
+def test_each_ranks_own_array_is_computed_with(world):
+    with use_world(world):
+        mine = flow.randn(2, 3)  # other numbers on each rank
+        np.testing.assert_allclose(mine.exp().sum().numpy(), np.exp(mine.numpy()).sum(), rtol=1e-5)
+        x = flow.tensor(X)
+        assert x.requires_grad is False and x.grad is None and x.requires_grad_(False) is x
+        for wrong, said in (
+            (lambda: x.backward(), "does not require grad"), (lambda: x.requires_grad_(), "local tensors have no gradients here; nearest"),
+            (lambda: x.placement, "Only global tensors have 'placement'"), (lambda: x.sbp, "Only global tensors have 'sbp'"),
+            (lambda: x.item(), "one element"),
+        ):  # fmt: skip
+            with pytest.raises(OneFlowError, match=said):
+                wrong()
+        with pytest.raises(AttributeError, match="nearest"):
+            x.add_(1)
