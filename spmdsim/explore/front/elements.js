@@ -78,7 +78,7 @@ export function table(caption, heads, rows, rowProps) {
   const cell = (value) => (Array.isArray(value) ? h("td", { class: value[1] }, value[0]) : h("td", {}, value));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", {}, h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+      h("thead", {}, h("tr", {}, heads.map((head, k) => h("th", { scope: "col", class: /left/.test(rows[0]?.[k]?.[1]) && Array.isArray(rows[0][k]) ? "left" : null }, head)))),
       h("tbody", {}, rows.map((row, k) => h("tr", rowProps?.(k) ?? {}, row.map(cell))))));
 }
 
