@@ -45,6 +45,7 @@ def test_a_picture_replaces_its_block_and_the_code_stays() -> None:
     assert (
         "```python\nfrom spmdsim import Mesh" in page[0] and "<figcaption>Two ranks.</figcaption>" in page[0]
     )
+    assert re.search(r'<figure class="picture" style="--least: \d+px"><svg ', page[0])
     assert "{picture}" not in page[0] and page[0].endswith("And more.\n")
 
 

@@ -22,6 +22,9 @@ from spmdsim.errors import UsageTypeError
 RANKS = 8
 """Of the world that pages without a world of their own live in."""
 
+READABLE = 0.75
+"""Pictures wider than a screen are drawn smaller down to this, and scroll then."""
+
 _FENCE = re.compile(r"^```\{picture\}([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -81,5 +84,7 @@ def draw(app: object, name: str, source: list[str]) -> None:
 
 def _figure(words: str, code: str, picture: str) -> str:
     caption = f"<figcaption>{html.escape(words)}</figcaption>" if words else ""
-    figure = f'<figure class="picture">{picture}{caption}</figure>'
+    wide = re.match(r"<svg[^>]* width=\"(\d+)\"", picture)
+    least = f' style="--least: {int(wide[1]) * READABLE:.0f}px"' if wide else ""
+    figure = f'<figure class="picture"{least}>{picture}{caption}</figure>'
     return f"```python\n{code}```\n\n````{{raw}} html\n{figure}\n````"
