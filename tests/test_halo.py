@@ -71,6 +71,15 @@ def check(world, layout, shape, f, reference):
         assert trace.nbytes(rank) == back.get(rank, 0)
 
 
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_turned_round(world):
+    mesh = Mesh((world.size,), ("x",))
+    for n in (1, 3, 8, 13):
+        check(world, mesh("x", None), (n, 2), lambda x: ops.flip(x, 0), lambda a: a[::-1])
+        check(world, mesh("x", None), (n, 2), lambda x: ops.flip(x), lambda a: a[::-1, ::-1])
+    check(world, mesh(None, "x"), (2, 9), lambda x: ops.flip(x, (0, 1)), lambda a: a[::-1, ::-1])
+
+
 ONE_DIM = [
     (0, 11, 1),
     (2, 13, 1),
