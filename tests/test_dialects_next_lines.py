@@ -7,6 +7,7 @@ import pytest
 
 import spmdsim.dialects.mindspore as ms
 import spmdsim.dialects.oneflow as flow
+import spmdsim.dialects.paddle as paddle
 from spmdsim.dialects.mindspore import nn, ops
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import use_world
@@ -114,3 +115,83 @@ def test_each_ranks_own_array_is_computed_with(world):
                 wrong()
         with pytest.raises(AttributeError, match="nearest"):
             x.add_(1)
+
+
+PADDLE = {
+    "argmin": (lambda x: x.argmin(axis=1), X.argmin(1)), "argsort": (lambda x: paddle.argsort(x, descending=True), np.argsort(-X, 1)),
+    "sort": (lambda x: x.sort(axis=0), np.sort(X, 0)), "clip": (lambda x: x.clip(0, 1), X.clip(0, 1)), "clone": (lambda x: x.clone(), X),
+    "cumsum": (lambda x: x.cumsum(axis=1), X.cumsum(1)), "cumsum of all": (lambda x: paddle.cumsum(x), X.cumsum()),
+    "expand": (lambda x: x.expand([2, -1, 6]), np.broadcast_to(X, (2, 4, 6))), "full_like": (lambda x: paddle.full_like(x, 3), np.full((4, 6), 3)),
+    "norm": (lambda x: paddle.norm(x), np.linalg.norm(X)), "norm of rows": (lambda x: x.norm(p=1, axis=1), abs(X).sum(1)),
+    "prod": (lambda x: paddle.prod(x, axis=0), X.prod(0)), "scale": (lambda x: paddle.scale(x, 2.0, 1.0), 2 * X + 1),
+    "squeeze": (lambda x: paddle.unsqueeze(x, 0).squeeze(), X), "squeeze nothing": (lambda x: x.squeeze(1), X), "unsqueeze": (lambda x: x.unsqueeze([0, 3]), X[None, ..., None]),
+    "std": (lambda x: x.std(axis=0), X.std(0, ddof=1)), "var": (lambda x: paddle.var(x, unbiased=False), X.var()), "t": (lambda x: x.t(), X.T),
+    "tile": (lambda x: paddle.tile(x, [2, 1]), np.tile(X, (2, 1))), "stack": (lambda x: paddle.stack([x, x], axis=1), np.stack([X, X], 1)),
+    "einsum": (lambda x: paddle.einsum("ij,kj->ik", x, x), X @ X.T), "mm": (lambda x: paddle.mm(x, x.t()), X @ X.T),
+    "neg": (lambda x: paddle.neg(x), -X), "tan": (lambda x: paddle.tan(x), np.tan(X)), "trunc": (lambda x: paddle.trunc(x * 3), np.trunc(X * 3)),
+    "log2": (lambda x: paddle.log2(x * x), np.log2(X * X)), "log10": (lambda x: paddle.log10(x * x), np.log10(X * X)),
+    "isnan": (lambda x: paddle.isnan(x), np.isnan(X)), "isinf": (lambda x: paddle.isinf(x), np.isinf(X)), "isfinite": (lambda x: paddle.isfinite(x), np.isfinite(X)),
+    "reciprocal": (lambda x: paddle.reciprocal(x), 1 / X), "greater_than": (lambda x: x.greater_than(x * 2), X > 2 * X), "less_than": (lambda x: x.less_than(x * 2), X < 2 * X),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("case", PADDLE)
+def test_paddles_functions(world, case):
+    """Of a whole tensor, of one that ranks hold parts of, and of a parameter."""
+    call, expected = PADDLE[case]
+    with use_world(world):
+        mesh = paddle.ProcessMesh([0, 1], dim_names=["x"])
+        parameter = paddle.create_parameter(
+            [4, 6], "float64", default_initializer=paddle.nn.initializer.Assign(X)
+        )
+        for x in (
+            paddle.to_tensor(X),
+            paddle.distributed.shard_tensor(X, mesh, [paddle.Shard(0)]),
+            parameter * 1.0,
+        ):
+            found = call(x if type(x).__module__.startswith("spmdsim.dialects") else paddle.assign(x))
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.ranks(2)
+def test_paddles_programs_record_them(world):
+    with use_world(world):
+        paddle.enable_static()
+        main = paddle.static.Program()
+        with paddle.static.program_guard(main):
+            x = paddle.static.data("x", [4, 6], "float64")
+            y = paddle.norm(paddle.stack([x.unsqueeze(0).squeeze(0), paddle.ones_like(x)]).clip(0, 1))
+        (found,) = paddle.static.Executor().run(main, feed={"x": X}, fetch_list=[y])
+        paddle.disable_static()
+        np.testing.assert_allclose(found, np.linalg.norm(np.stack([X, np.ones_like(X)]).clip(0, 1)))
+
+
+@pytest.mark.ranks(2)
+def test_words_that_are_not_there_name_what_is_near(world):
+    with use_world(world):
+        layer = paddle.nn.Linear(6, 2)
+        rate, seen = paddle.optimizer.SGD(0.1, layer.parameters()), []
+        assert layer.apply(seen.append) is layer and seen == [layer]
+        np.testing.assert_allclose((layer.weight + 1).numpy(), layer.weight.numpy() + 1)
+        for wrong, nearest in (
+            (lambda: layer.register_buffer("b", X), "an attribute"), (lambda: layer.to("cpu"), "dtype="), (lambda: rate.state_dict(), "checkpoint"),
+            (lambda: paddle.static.default_main_program().ops, "list_vars"), (lambda: paddle.split(X, 2), "x[...]"),
+            (lambda: paddle.to_tensor(X).topk(2), "spmdsim.ops"), (lambda: paddle.linspace(0, 1, 3), "numpy"), (lambda: flow.sbp.partial, "partial_sum"),
+        ):  # fmt: skip
+            with pytest.raises(AttributeError) as said:
+                wrong()
+            assert "is not covered" in str(said.value) and f"nearest: {nearest}" in str(said.value).replace(
+                "to_tensor of ", ""
+            ).replace("spmdsim.tensor.", "")
+        with pytest.raises(TypeError, match="parameters is a list or tuple of parameters, not a Linear"):
+            paddle.optimizer.Adam(0.1, parameters=layer)
+
+
+@pytest.mark.ranks(2)
+def test_gradients_go_through_what_is_put_together(world):
+    with use_world(world):
+        x = paddle.to_tensor(X, stop_gradient=False)
+        both = paddle.sum(paddle.concat([x, x * 2.0])) + paddle.sum(paddle.stack([x, x]))
+        (both + paddle.sum(paddle.einsum("ij->j", x))).backward()
+        np.testing.assert_allclose(x.grad.full(), np.full((4, 6), 6.0))

@@ -331,7 +331,7 @@ RUN = {
 def test_every_signature_computes_the_global_result(name, mesh):
     shapes, attrs, reference = RUN[name]
     row = find(name)
-    bound = row.op.bind(shapes, row.params(shapes, attrs))
+    bound = row.bind(shapes, attrs)
     world, arrays = LockStep(int(np.prod(mesh))), values(name, shapes)
     expected = reference(*arrays)
     count = 0

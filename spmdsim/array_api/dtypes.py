@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import element_type, is_float
 
@@ -35,7 +34,7 @@ def dtype_of(value: Any) -> np.dtype:
 
 
 @dataclass(frozen=True)
-class FloatInfo(Pictured):
+class FloatInfo:
     """Limits of a floating type: bits, distance of 1 to the next number, largest, smallest, smallest normal number."""
 
     bits: int
@@ -47,7 +46,7 @@ class FloatInfo(Pictured):
 
 
 @dataclass(frozen=True)
-class IntegerInfo(Pictured):
+class IntegerInfo:
     """Limits of an integer type: bits, largest and smallest number."""
 
     bits: int

@@ -13,7 +13,6 @@ from math import prod
 
 from spmdsim.collectives.algorithm import Algorithm
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
 
 Shape = tuple[int, ...]
@@ -27,7 +26,7 @@ MOST_PAIRS = 5000
 
 
 @dataclass(frozen=True)
-class Offer(Pictured):
+class Offer:
     """What a page offers.
 
     Attributes:

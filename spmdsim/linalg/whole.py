@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -174,27 +174,14 @@ def inv(x: Tensor) -> Tensor:
     return inv_op(square("inv", x))
 
 
-class SignAndLogarithm(NamedTuple):
-    """What :func:`slogdet` gives."""
-
-    sign: Tensor
-    logabsdet: Tensor
-
-
-class Eigen(NamedTuple):
-    """What :func:`eigh` gives."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-
-
-def slogdet(x: Tensor) -> SignAndLogarithm:
+def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
     """Signs of determinants, and the logarithms of their absolute values.
 
     Raises:
         RuleError: matrices that are not square.
     """
-    return SignAndLogarithm(*slogdet_op.results(square("slogdet", x)))
+    sign, logarithm = slogdet_op.results(square("slogdet", x))
+    return sign, logarithm
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
@@ -214,13 +201,14 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     return solve_op(a, b)
 
 
-def eigh(x: Tensor) -> Eigen:
+def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns; the lower triangle is read.
 
     Raises:
         RuleError: matrices that are not square.
     """
-    return Eigen(*eigh_op.results(square("eigh", x)))
+    values, vectors = eigh_op.results(square("eigh", x))
+    return values, vectors
 
 
 def eigvalsh(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ In the rule the dim of the operand has the name of the result's: it is split ali
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,21 @@ class WindowOp(Op):
         windows = tuple((i, tuple(each)) for i, each in sorted(found.items()) if any(each))
         given = tuple(tuple(shape) for shape in shapes)
         return WindowBound(bound.rule, given, bound.inputs, bound.outputs, bound.factor_sizes, windows)
+
+
+def in_blocks(bound: BoundRule) -> BoundRule:
+    """The same rule for who reads no windows: dims that would be read in windows must not be split."""
+    if not isinstance(bound, WindowBound):
+        return bound
+    read = {
+        f
+        for i, each in bound.windows
+        for term, w in zip(bound.inputs[i], each)
+        if w is not None
+        for f in term
+    }
+    rule = replace(bound.rule, whole=bound.rule.whole | read)
+    return BoundRule(rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
 
 
 def margins(context: Context, operand: int = 0) -> list[tuple[int, int]]:

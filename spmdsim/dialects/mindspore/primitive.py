@@ -22,7 +22,7 @@ from spmdsim.dialects.mindspore.words import host
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
 from spmdsim.imitated import imitation
-from spmdsim.layout.windowed import Windowed
+from spmdsim.ops.windowed import in_blocks
 from spmdsim.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -171,7 +171,7 @@ class Primitive:
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
         """The rule for these operands, the operator as configured for them, and the strategy meant."""
-        bound = self.op.bind([shape_of(x) for x in operands], params)
+        bound = in_blocks(self.op.bind([shape_of(x) for x in operands], params))
         sharding = rules.fitted(self._sharding, [len(shape) for shape in bound.shapes])
         ranks = current_world().size
         return bound, sharding, rules.strategy_of(self.row, type(self).__name__, bound, sharding, ranks)
@@ -230,7 +230,6 @@ def place(operand: Any, layout: Layout) -> Tensor:
     """An operand as a tensor: a parameter is filled in this layout, of an array each rank takes its piece."""
     if isinstance(operand, Tensor):
         return operand
-    layout = layout.base if isinstance(layout, Windowed) else layout
     if isinstance(operand, Parameter):
         return operand.place(layout)
     world = current_world()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Partial, Placement, Replicate, Shard
+from spmdsim.dialects.missing import refusal
 from spmdsim.errors import LayoutError, UsageTypeError
 
 MAX_SPLIT_AXIS = 6
@@ -172,3 +173,14 @@ def from_placement(placement: Placement) -> Sbp:
     if placement.op != "sum":
         raise LayoutError(f"OneFlow has only partial_sum, but the layout holds {placement}")
     return partial_sum
+
+
+__getattr__ = refusal(
+    __name__,
+    ("broadcast", "partial_sum", "split"),
+    {
+        **dict.fromkeys(("partial", "sum", "P", "partial_max"), "partial_sum"),
+        "replicate": "broadcast",
+        "B": "broadcast",
+    },
+)

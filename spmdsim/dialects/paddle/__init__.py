@@ -36,6 +36,13 @@ NEAREST = {
     **dict.fromkeys(("CUDAPlace", "CPUPlace", "CUDAPinnedPlace"), "set_device, which changes nothing"),
     **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "dtype= of each call"),
     "grad": "Tensor.backward",
+    **dict.fromkeys(("split", "chunk", "unbind", "unstack", "gather", "index_select"), "x[...]"),
+    **dict.fromkeys(("topk", "unique", "median", "histogram"), "spmdsim.ops"),
+    **dict.fromkeys(("uniform", "normal", "randperm", "bernoulli"), "rand or randn"),
+    **dict.fromkeys(("eye", "linspace", "tril", "triu", "diag", "meshgrid"), "to_tensor of numpy's"),
+    **dict.fromkeys(("shape", "numel", "rank", "is_tensor"), "Tensor.shape, size, ndim, isinstance"),
+    **dict.fromkeys(("round", "floor_divide", "mod", "remainder"), "floor"),
+    **dict.fromkeys(("allclose", "equal_all"), "numpy(), and numpy's"),
     "amp": "float32 everywhere",
     "incubate": "VocabParallelEmbedding and its neighbours",
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdsim import nn
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.missing import not_covered, refusal
 from spmdsim.dialects.paddle.attributes import ParamAttr
 from spmdsim.dialects.paddle.nn.clip import Clip
 from spmdsim.dialects.paddle.regularizer import L2Decay
@@ -28,6 +28,14 @@ from spmdsim.tensor import Tensor
 _PLAIN = ParamAttr()
 
 
+#: What to use instead of a word of optimisers that is not here.
+NEAREST = {
+    **dict.fromkeys(("state_dict", "set_state_dict"), "spmdsim.tensor.checkpoint"),
+    **dict.fromkeys(("set_lr_scheduler", "append_regularization_ops"), "set_lr before each step"),
+    **dict.fromkeys(("backward", "apply_gradients", "apply_optimize"), "minimize"),
+}
+
+
 class Optimizer(nn.Optimiser):
     """What Paddle's optimisers have in common.
 
@@ -46,7 +54,7 @@ class Optimizer(nn.Optimiser):
             raise InputError(
                 f"learning_rate is a number here, not a {type(rate).__name__}; nearest: set_lr before each step"
             )
-        if isinstance(parameters, (nn.Parameter, Tensor, str)):
+        if isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str)):
             raise UsageTypeError(
                 f"parameters is a list or tuple of parameters, not a {type(parameters).__name__}"
             )
@@ -148,6 +156,11 @@ class Optimizer(nn.Optimiser):
         self.zero_grad()
 
     clear_gradients = clear_grad
+
+    def __getattr__(self, name: str) -> Any:
+        if name in NEAREST:
+            raise not_covered("spmdsim.dialects.paddle.optimizer.Optimizer", name, (), NEAREST)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_lr(self) -> float:
         """The learning rate."""

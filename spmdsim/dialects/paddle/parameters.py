@@ -113,8 +113,46 @@ class Parameter(nn.Parameter):
 
     clear_grad = clear_gradient
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self.__dict__.get("tensor") is None:
+            raise AttributeError(f"a parameter has no attribute {name!r}")
+        return getattr(self.value, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.value[key]
+
     def __repr__(self) -> str:
         return f"Parameter {self.name} : shape{self.shape}.dtype({self.dtype}).trainable({self.trainable})"
+
+
+def _symbol(name: str) -> Any:
+    def apply(self: Parameter, *others: Any) -> Any:
+        return getattr(self.value, name)(*others)
+
+    return apply
+
+
+for _name in [
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "pow",
+    "rpow",
+    "neg",
+    "abs",
+    "matmul",
+    "rmatmul",
+    "gt",
+    "lt",
+    "ge",
+    "le",
+]:
+    setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
 
 
 def layer_names(kind: str, name: str | None) -> tuple[str, str]:

@@ -19,12 +19,16 @@ from spmdsim.worlds.base import World
 
 #: What to use instead of a method that resembles none here.
 NEAREST = {
+    **dict.fromkeys(("split", "chunk", "unbind", "unstack", "gather", "index_select"), "x[...]"),
+    **dict.fromkeys(("topk", "unique", "median", "cumprod"), "spmdsim.ops"),
+    **dict.fromkeys(("allclose", "equal_all"), "numpy(), and numpy's"),
     **dict.fromkeys(("register_hook", "_grad_ivar"), "grad after backward()"),
-    **dict.fromkeys(("cuda", "cpu", "pin_memory", "place"), "numpy(): every rank computes on its CPU"),
+    **dict.fromkeys(
+        ("cuda", "cpu", "pin_memory", "place", "element_size"), "numpy(): every rank computes on its CPU"
+    ),
     **dict.fromkeys(
         ("set_value", "copy_", "fill_"), "paddle.assign: tensors are values, parameters have set_value"
     ),
-    **dict.fromkeys(("squeeze", "unsqueeze"), "reshape"),
     **dict.fromkeys(("add_", "subtract_", "scale_", "zero_"), "add: tensors are values"),
 }
 

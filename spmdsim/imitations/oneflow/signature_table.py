@@ -22,6 +22,7 @@ from spmdsim.dialects.table import same
 from spmdsim.imitations.oneflow.sbp_reshape import broadcast_only
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
+from spmdsim.ops.windowed import in_blocks
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]
@@ -57,7 +58,7 @@ class Row:
     def bind(self, shapes: Sequence[Shape], attrs: Attrs) -> BoundRule:
         """Our operator's rule for operands of these shapes."""
         fitting = [tuple(shape) for shape in self.shapes(shapes, attrs)]
-        return self.op.bind(fitting, self.params(fitting, attrs))
+        return in_blocks(self.op.bind(fitting, self.params(fitting, attrs)))
 
     def names(self, count: int) -> tuple[str, ...]:
         """Names of ``count`` operands."""

@@ -21,6 +21,7 @@ from spmdsim.core.operator import Op
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh, dims_mapping, from_dims_mapping
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.imitations.paddle.rule_words import translated
+from spmdsim.ops.windowed import in_blocks
 
 Mapping = Sequence[int | Sequence[int]]
 
@@ -79,7 +80,7 @@ def infer(
         raise RuleError(f"no operator {operator!r} is known here")
     op: Op = function.op  # type: ignore[union-attr]
     try:
-        bound = op.bind(sizes, given)
+        bound = in_blocks(op.bind(sizes, given))
     except TypeError:
         raise RuleError(
             f"{operator} does not take {len(sizes)} operands with the attributes {given}"

@@ -106,7 +106,7 @@ NEAREST = {
 
 def __getattr__(name: str) -> Any:
     if name in ("split", "with_padding_rows"):  # which need layers, which need fleet
-        return getattr(import_module("spmdsim.dialects.paddle.split"), name)
+        return getattr(import_module("spmdsim.dialects.paddle.split_operation"), name)
     raise not_covered(__name__, name, __all__, NEAREST)
 
 

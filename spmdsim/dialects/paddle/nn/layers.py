@@ -6,10 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import spmdsim.nn as ours
+from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.paddle.attributes import XavierUniform
 from spmdsim.dialects.paddle.functions import NETWORK_TABLE, lifted
 from spmdsim.dialects.paddle.parameters import create, create_parameter, layer_names, whole_layout
 from spmdsim.errors import InputError
+
+#: What to use instead of a word of layers that is not here.
+NEAREST = {
+    **dict.fromkeys(("register_forward_pre_hook", "register_forward_post_hook"), "a layer around it"),
+    **dict.fromkeys(("register_buffer", "buffers", "named_buffers"), "an attribute, or ParamAttr(trainable=False)"),
+    **dict.fromkeys(("to", "astype", "float", "float16", "bfloat16"), "dtype= of each parameter"),
+    **dict.fromkeys(("full_name", "extra_repr"), "the names of its parameters"),
+    **dict.fromkeys(("to_static_state_dict", "load_dict", "set_dict"), "set_state_dict"),
+}  # fmt: skip
 
 
 class Layer(ours.Module):
@@ -84,6 +94,22 @@ class Layer(ours.Module):
     def _mode(self, training: bool) -> None:
         for layer in self.sublayers(include_self=True):
             vars(layer)["training"] = training
+
+    def apply(self, fn: Any) -> Layer:
+        """Call a function with every layer inside, and with this one last."""
+        for layer in [*self.sublayers(), self]:
+            fn(layer)
+        return self
+
+    def add_parameter(self, name: str, parameter: Any) -> Any:
+        """Hold a parameter under a name."""
+        setattr(self, name, parameter)
+        return parameter
+
+    def __getattr__(self, name: str) -> Any:
+        if name in NEAREST:
+            raise not_covered("spmdsim.dialects.paddle.nn.Layer", name, (), NEAREST)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def clear_gradients(self) -> None:
         """Forget all gradients."""

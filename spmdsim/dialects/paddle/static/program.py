@@ -50,6 +50,15 @@ class Instruction:
     trains: bool = False
 
 
+#: What to use instead of a word of programs that is not here.
+NEAREST = {
+    **dict.fromkeys(
+        ("ops", "to_string", "desc", "blocks", "num_blocks", "block", "current_block"), "list_vars"
+    ),
+    **dict.fromkeys(("parse_from_string", "state_dict", "set_state_dict"), "all_parameters"),
+}
+
+
 @dataclass(eq=False)
 class Program:
     """Recorded calls, the variables that are fed, and the parameters."""
@@ -76,6 +85,11 @@ class Program:
     def global_block(self) -> Program:
         """The program itself: there are no other blocks."""
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in NEAREST:
+            raise not_covered("spmdsim.dialects.paddle.static.Program", name, (), NEAREST)
+        raise AttributeError(f"a program has no attribute {name!r}")
 
     def var(self, name: str) -> Any:
         """A parameter or variable by its name.
