@@ -123,3 +123,30 @@ def test_a_computed_mask_needs_values():
     x = Tensor.from_global(A, Mesh((2,), ("a",))("a", None, None), ShapeOnly(2))
     with pytest.raises(WorldError, match=r"how many entries x\[mask\] has depends on values"):
         x[x > 0]
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("dims", [("x", None, None), (None, None, "x")])
+def test_tensors_without_dims_are_indices(world, dims):
+    """Several of them, and beside arrays, slices and integers, as numpy has it."""
+    mesh, array = Mesh((3,), ("x",)), np.arange(27).reshape(3, 3, 3)
+    x = Tensor.from_global(array, mesh(*dims), world)
+
+    def placed(part):
+        if isinstance(part, slice):
+            return part
+        return Tensor.from_global(np.asarray(part, "i1"), mesh(*[None] * np.ndim(part)), world)
+
+    one = slice(None)
+    for key in [
+        (2,),
+        (2, 0),
+        (1, 1, 1),
+        (2, [0, 1]),
+        ([0, 1], 2),
+        ([[0], [1]], 1, [2, 0]),
+        (1, one, 2),
+        (one, 0, -1),
+    ]:
+        expected = array[tuple(part if isinstance(part, slice) else np.asarray(part) for part in key)]
+        np.testing.assert_array_equal(x[tuple(map(placed, key))].full(), expected, str(key))

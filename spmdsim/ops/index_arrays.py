@@ -9,6 +9,7 @@ import numpy as np
 
 from spmdsim.errors import RuleError
 from spmdsim.ops import indexing
+from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import add, multiply
 from spmdsim.ops.indexing import looked_up, per_dim, place_of
 from spmdsim.ops.lookup import gather
@@ -47,8 +48,10 @@ def getitem(x: Tensor, index: Index) -> Tensor:
 
 
 def _is_array(entry: Any) -> bool:
-    """Whether an entry is an array with dims."""
-    return isinstance(entry, list) or (isinstance(entry, (np.ndarray, Tensor)) and entry.ndim > 0)
+    """Whether an entry is looked up: an array with dims, or a tensor, whose value no rank needs to look at."""
+    if isinstance(entry, Tensor):
+        return entry.ndim > 0 or entry.dtype.kind in "iu"
+    return isinstance(entry, list) or (isinstance(entry, np.ndarray) and entry.ndim > 0)
 
 
 def _is_mask(entry: Any) -> bool:
@@ -129,7 +132,10 @@ def _several(x: Tensor, entries: list[Any]) -> Tensor:
 
 
 def _times(numbers: Any, size: int) -> Any:
-    return multiply(numbers, size) if isinstance(numbers, Tensor) else np.asarray(numbers) * size
+    """Products in 64 bits: the numbers are of one dim, what they make together counts the elements of several."""
+    if isinstance(numbers, Tensor):
+        return multiply(cast(numbers, np.int64), size)
+    return np.asarray(numbers, np.int64) * size
 
 
 def _sum(a: Any, b: Any) -> Any:
