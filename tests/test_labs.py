@@ -85,7 +85,7 @@ def test_the_guide_has_everything_once():
 def test_what_people_read_is_what_the_labs_say():
     """``spmdsim labs copy --replace labs`` writes them again."""
     there = {path.name: path.read_text() for path in FOLDER.iterdir() if path.is_file()}
-    assert there == student_files()
+    assert there == student_files(), "spmdsim labs copy --replace labs writes them"
 
 
 # -- grading from outside -------------------------------------------------------------------------------

@@ -1,0 +1,95 @@
+"""Partial sums and two-dimensional SBP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product as pairs
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Rule, Shard
+from spmdsim.core.bind import bind
+from spmdsim.errors import SpmdError
+from spmdsim.labs.judging import (
+    RANKS,
+    expect_bytes,
+    expect_equal,
+    expect_layout,
+    expect_tensor,
+    numbers,
+    tensor,
+    traced,
+)
+
+GRID = Mesh((2, 4), ("a", "b"))
+LINE = Mesh((RANKS,), ("r",))
+STATES: dict[str, Placement] = {"S(0)": Shard(0), "S(1)": Shard(1), "B": Replicate(), "P": Partial()}
+RULE = Rule.parse("m k, k n -> m n", linear="each")
+
+
+def _left(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
+    """What the library's rule leaves of operands in these states, per axis; None if they do not fit."""
+    bound = bind(RULE, ((64, 64), (64, 64)))
+    operands = tuple(
+        Layout.from_placements(mesh, [STATES[state] for state in states], 2) for states in (x, w)
+    )
+    try:
+        strategy = bound.infer(operands)
+    except SpmdError:
+        return None
+    if bound.input_layouts(strategy) != operands:
+        return None
+    (result,) = bound.output_layouts(strategy)
+    return tuple(
+        next(name for name, state in STATES.items() if state == place) for place in result.placements
+    )
+
+
+def product(answer: Callable[..., Any]) -> Iterator[None]:
+    """All sixteen pairs, those with splits first; as many points as there are groups of them."""
+    fitting = [(x, w) for x, w in pairs(STATES, repeat=2) if _left(LINE, (x,), (w,))]
+    split = [(x, w) for x, w in fitting if "P" not in (x, w)]
+    partial = [(x, w) for x, w in fitting if "P" in (x, w)]
+    others = [(x, w) for x, w in pairs(STATES, repeat=2) if (x, w) not in fitting]
+    for cases in (split, partial, [(x, w) for x, w in others if "P" in (x, w)], others):
+        for x, w in cases:
+            left = _left(LINE, (x,), (w,))
+            expect_equal(answer(x, w), left[0] if left else None, f"product({x!r}, {w!r})")
+        yield
+
+
+def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
+    """All pairs of pairs that fit, then all others."""
+    every = [(x, w, _left(GRID, x, w)) for x, w in pairs(pairs(STATES, repeat=2), repeat=2)]
+    for cases in ([case for case in every if case[2]], [case for case in every if not case[2]]):
+        for x, w, left in cases:
+            value = answer(x, w)
+            value = tuple(value) if isinstance(value, list) else value
+            expect_equal(value, left, f"product_2d({x}, {w})")
+        yield
+
+
+def chain(answer: Callable[..., Any]) -> Iterator[None]:
+    """By value, then by bytes."""
+    a, b, c = numbers(16, 64), numbers(64, 64, seed=2), numbers(64, 8, seed=3)
+    operands = tensor(a, LINE(None, "r")), tensor(b, LINE("r", None)), tensor(c, LINE(None, None))
+    y, trace = traced(lambda: answer(*operands))
+    expect_tensor(y, a @ b @ c, "chain(x, w, v)")
+    expect_layout(y.layout, LINE(None, None), y.shape, "the result")
+    yield
+    expect_bytes(trace.planned(), 2 * 16 * 8 * 4 * 7 // 8, "chain(x, w, v)")
+    yield
+    yield
+
+
+def activation(answer: Callable[..., Any]) -> Iterator[None]:
+    """By value, layout and bytes."""
+    a, b = numbers(16, 64), numbers(64, 64, seed=2)
+    y, trace = traced(lambda: answer(tensor(a, LINE(None, "r")), tensor(b, LINE("r", None))))
+    expect_tensor(y, np.maximum(a @ b, 0), "activation(x, w)")
+    yield
+    expect_layout(y.layout, LINE("r", None), y.shape, "the result")
+    yield
+    expect_bytes(trace.planned(), 16 * 64 * 4 * 7 // 8, "activation(x, w)")
+    yield

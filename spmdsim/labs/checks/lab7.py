@@ -1,0 +1,131 @@
+"""From data parallelism to ZeRO."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.labs.judging import (
+    RANKS,
+    expect,
+    expect_collectives,
+    expect_equal,
+    expect_layout,
+    numbers,
+    tensor,
+    traced,
+)
+from spmdsim.nn import Adam, Linear, Optimiser, backward
+from spmdsim.ops import matmul
+from spmdsim.tensor import Tensor
+from spmdsim.trace import Trace
+from spmdsim.worlds import world
+
+MESH = Mesh((RANKS,), ("dp",))
+
+
+def _step(given: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
+    """The gradient of the weights of ``x W`` in these layouts, and what it took."""
+    pair = (
+        isinstance(given, tuple | list)
+        and len(given) == 2
+        and all(isinstance(each, Layout) for each in given)
+    )
+    expect(pair, f"two layouts are asked for, but it gives {given!r}")
+    x, w = tensor(numbers(32, 16), given[0]), tensor(numbers(16, 8, seed=2), given[1])
+    w.requires_grad = True
+
+    def step() -> Tensor:
+        y = matmul(x, w)
+        (y * y).sum().backward()
+        assert w.grad is not None
+        return w.grad
+
+    gradient, trace = traced(step)
+    return gradient, trace, (given[0], given[1])
+
+
+def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
+    """The layouts by who has which rows, then the collectives of a step."""
+    given = answer(MESH)
+    _, trace, layouts = _step(given)
+    expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
+    yield
+    expect_layout(layouts[1], MESH(None, None), (16, 8), "W")
+    expect(trace.counts().get("all_reduce", 0) >= 1, "no gradient is reduced")
+    yield
+
+
+def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
+    """The layouts, then where the gradient ends."""
+    given = answer(MESH)
+    gradient, trace, layouts = _step(given)
+    expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
+    expect_layout(layouts[1], MESH("dp", None), (16, 8), "W")
+    yield
+    expect_layout(gradient.layout, MESH("dp", None), (16, 8), "the gradient of W")
+    counts = trace.counts()
+    expect(
+        {"all_gather", "reduce_scatter"} <= {*counts},
+        f"a step communicates by {counts}, without gathering W or scattering its gradient",
+    )
+    yield
+
+
+def _trained(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]]:
+    """Two layers after two updates; the collectives are those of the second update with its gradients."""
+    layers = [Linear(16, 24, MESH(None, None), bias=False), Linear(24, 8, MESH(None, None), bias=False)]
+    for layer in layers:
+        layer.materialise(world(RANKS))
+    x = tensor(numbers(32, 16), MESH("dp", None))
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    chosen = make(parameters, 0.01)
+    expect(isinstance(chosen, Adam), f"an Adam is asked for, but it gives {chosen!r}")
+
+    def update() -> None:
+        chosen.zero_grad()
+        y = layers[1](layers[0](x))
+        backward((y * y).mean())
+        chosen.step()
+
+    update()
+    _, trace = traced(update)
+    return chosen, trace, [parameter.value.full() for parameter in parameters]
+
+
+def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
+    """The weights as without ZeRO, the state in pieces, the collectives."""
+    chosen, trace, values = _trained(answer)
+    _, _, wanted = _trained(Adam)
+    for number, (value, right) in enumerate(zip(values, wanted)):
+        same = np.allclose(value, right, rtol=1e-3, atol=1e-5)
+        expect(same, f"after two updates parameter {number} is another than that of a plain Adam")
+    yield
+    for parameter in chosen.parameters:
+        layout = chosen.state_layout(parameter)
+        held = math.prod(layout.local_shape(parameter.shape, 0))
+        whole = math.prod(parameter.shape)
+        expect(
+            held * RANKS == whole,
+            f"rank 0 keeps the state of {held} of a parameter's {whole} numbers, not of an eighth",
+        )
+    yield
+    expect_collectives(trace, {"all_reduce": 1, "all_gather": 1}, "an update")
+    yield
+
+
+def memory(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against pieces of layouts, stage by stage."""
+    for stage, split in enumerate(
+        ((), (2, 3), (1, 2, 3), (0, 1, 2, 3))
+    ):  # parameters, gradients, two averages
+        for weights, ranks in ((1024, 8), (96, 4), (7, 1), (1 << 20, 64)):
+            line = Mesh((ranks,), ("dp",))
+            pieces = [line("dp" if kept in split else None).local_shape((weights,), 0) for kept in range(4)]
+            wanted = sum(4 * math.prod(piece) for piece in pieces)
+            expect_equal(answer(weights, ranks, stage), wanted, f"memory({weights}, {ranks}, stage={stage})")
+        yield

@@ -1,0 +1,119 @@
+"""Find the strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
+from spmdsim.auto_parallel.solvers.elimination import eliminate
+from spmdsim.core import Layout, Mesh
+from spmdsim.labs.judging import RANKS, expect, expect_bytes, expect_equal, numbers, tensor, traced
+from spmdsim.ops import matmul, relu
+from spmdsim.trace import Trace
+
+MESH = Mesh((RANKS,), ("r",))
+
+
+def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
+    """The least sum, by the library's solver."""
+    problem = ChoiceProblem()
+    for row in costs:
+        problem.add_variable(np.array(row, float))
+    for i, move in enumerate(moves):
+        problem.add_pair(i, i + 1, np.array(move, float))
+    return float(eliminate(problem).seconds)
+
+
+def _chain(length: int, states: int, seed: int) -> tuple[list[list[float]], list[Any]]:
+    draw = np.random.default_rng(seed)
+    costs = draw.integers(1, 20, (length, states)).astype(float).tolist()
+    return costs, draw.integers(0, 20, (length - 1, states, states)).astype(float).tolist()
+
+
+def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
+    """A chain of three by hand, small ones, one operator alone, and a long one."""
+    trap = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], [[[9.0, 9.0], [9.0, 0.0]], [[9.0, 9.0], [9.0, 0.0]]]
+    pair = [[1.0, 3.0], [1.0, 2.0]], [[[5.0, 0.0], [0.0, 0.0]]]
+    chains = ([pair, trap], [_chain(4, 3, seed) for seed in range(5)], [_chain(1, 4, 7)], [_chain(300, 6, 8)])
+    for some in chains:
+        for costs, moves in some:
+            value = answer(costs, moves)
+            length = f"a chain of {len(costs)} operator{'s' * (len(costs) > 1)}"
+            two = isinstance(value, tuple | list) and len(value) == 2 and len(value[1]) == len(costs)
+            expect(two, f"for {length} seconds and {len(costs)} strategies are asked for")
+            seconds, states = value
+            total = sum(row[s] for row, s in zip(costs, states))
+            total += sum(move[s][t] for move, s, t in zip(moves, states, states[1:]))
+            expect(
+                math.isclose(seconds, total),
+                f"for {length} it says {seconds:g} seconds, but its strategies take {total:g}",
+            )
+            least = _least(costs, moves)
+            expect(
+                math.isclose(total, least),
+                f"for {length} its strategies take {total:g} seconds, but {least:g} would do",
+            )
+        yield
+
+
+def _trained(given: Sequence[Layout], batch: int, width: int) -> Trace:
+    """Forward and backward in these layouts."""
+    arrays = numbers(batch, width), numbers(width, width, seed=2), numbers(width, width, seed=3)
+    x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, given))
+    w1.requires_grad = w2.requires_grad = True
+
+    def step() -> None:
+        y = matmul(relu(matmul(x, w1)), w2)
+        y = y.to(y.layout.reduced)
+        y.sum().backward()
+
+    return traced(step)[1]
+
+
+def layouts(answer: Callable[..., Any]) -> Iterator[None]:
+    """A step runs in the layouts, and in those that are known to be good."""
+    known = [
+        (MESH("r", None), MESH(None, None), MESH(None, None)),
+        (MESH(None, None), MESH(None, "r"), MESH("r", None)),
+    ]
+    cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))
+    traces = []
+    for batch, width, words in cases:
+        given = answer(MESH, batch, width)
+        three = (
+            isinstance(given, tuple | list)
+            and len(given) == 3
+            and all(isinstance(one, Layout) for one in given)
+        )
+        expect(three, f"three layouts are asked for, but it gives {given!r}")
+        trace = _trained(given, batch, width)
+        products = [event.local_shapes for event in trace.operators if event.name == "matmul"]
+        work = sum(x[0] * x[1] * w[1] for x, w, *_ in products)
+        eighth = 2 * batch * width * width // RANKS
+        expect(work <= eighth, f"with {words} a rank does {work} products, but an eighth is {eighth}")
+        traces.append(
+            (trace.planned(), min(_trained(other, batch, width).planned() for other in known), words)
+        )
+    yield
+    for nbytes, least, words in traces:
+        expect_bytes(nbytes, least, f"a step with {words}")
+        yield
+
+
+def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
+    """Against the search itself."""
+    for hidden, batches in ((64, (48, 80, 112, 144, 192, 256, 1024)), (64, (16, 32))):
+        splits = (
+            b
+            for b in batches
+            if str(search("mlp", MESH, layers=2, hidden=hidden, batch=b).strategy("fc0")) == ".0:r"
+        )
+        expect_equal(
+            answer(MESH, hidden, batches), next(splits, None), f"turning_point(mesh, {hidden}, {batches})"
+        )
+        yield
