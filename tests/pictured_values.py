@@ -96,7 +96,7 @@ def values() -> dict[str, Any]:
         "empty trace": trace[:0],
         "schedule": ring,
         "tree": schedule_of("broadcast", "binomial", 8),
-        "huge schedule": schedule_of("all_reduce", "recursive_doubling", 1024),
+        "huge schedule": schedule_of("all_reduce", "recursive_doubling", 128),
         "history": collectives.unroll(schedule_of("all_gather", "ring", 4)),
         "algorithm": collectives.algorithm("all_reduce", "ring"),
         "collective": collectives.collective("all_reduce"),
