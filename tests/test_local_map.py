@@ -7,10 +7,11 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
+from processes import run_python
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.cost.roofline import forward_work
-from spmdsim.errors import DisagreementError, LayoutError, RuleError, SpmdError
+from spmdsim.errors import LayoutError, RuleError, SpmdError
 from spmdsim.local import (
     all_gather,
     all_to_all,
@@ -480,4 +481,25 @@ def test_gradients_that_cannot_be(world):
     y = local_map(lambda a: a, vjp=lambda dy, operands, y: (dy, dy), name="f")(x)
     with pytest.raises(RuleError, match="the vjp of f gave 2 gradients on rank"):
         ops.sum(y).backward()
-    assert isinstance(DisagreementError("x"), SpmdError)
+
+
+MISUSE = """
+import numpy as np
+from spmdsim import Mesh, Tensor, local_map, world
+from spmdsim.local import axis_rank, pmax, psum
+world(2)
+mesh = Mesh((2,), ("x",))
+x = Tensor.from_global(np.ones(8), mesh("x"))
+local_map(lambda a: psum(a, "x") if axis_rank("x") else pmax(a, "x"))(x)
+"""
+
+
+def test_ranks_that_disagree_under_mpi(launcher, tmp_path):
+    script = tmp_path / "misuse.py"
+    script.write_text(MISUSE)
+    result = run_python("-m", "spmdsim", "launch", "-n", "2", script)
+    assert result.returncode != 0
+    told = [line for line in result.stderr.splitlines() if "ranks disagree" in line]
+    assert (
+        told and "all_reduce (sum)" in told[0] and "all_reduce (max)" in told[0] and "misuse.py:8" in told[0]
+    )
