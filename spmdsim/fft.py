@@ -20,6 +20,7 @@ from spmdsim.ops.declare import cast
 from spmdsim.ops.scans import ALONG, along_dim, conjugated
 from spmdsim.ops.slicing import roll
 from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.creation import check_device
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world as current
 
@@ -339,6 +340,7 @@ def fftfreq(
     layout: Layout | None = None,
     dtype: DTypeLike | None = None,
     world: World | None = None,
+    device: Any = None,
 ) -> Tensor:
     """The frequencies of the values of :func:`fft`: ``[0, 1, ..., -2, -1] / (n d)``.
 
@@ -348,7 +350,9 @@ def fftfreq(
         layout: where they go; whole on all ranks if left out.
         dtype: element type, float64 if left out.
         world: the world; :func:`spmdsim.world` if left out.
+        device: ``"cpu"``, for the array API standard.
     """
+    check_device(device)
     return _frequencies(np.fft.fftfreq(n, d), layout, dtype, world)
 
 
@@ -359,8 +363,10 @@ def rfftfreq(
     layout: Layout | None = None,
     dtype: DTypeLike | None = None,
     world: World | None = None,
+    device: Any = None,
 ) -> Tensor:
     """The frequencies of the values of :func:`rfft`; see :func:`fftfreq`."""
+    check_device(device)
     return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world)
 
 

@@ -6,8 +6,10 @@ body runs in lock step and on real ranks. Names are counted: none of the namespa
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -335,3 +337,24 @@ def test_against_the_strict_package(world, name):
                             )
                     else:
                         np.testing.assert_array_equal(got, expected, f"{name} {number} {turn}")
+
+
+def test_the_gate_compares_a_run_with_its_list():
+    """A test that fails and is not listed, or too few that pass, fail the gate; what is listed and passes is said."""
+    path = Path(__file__).resolve().parent.parent / "scripts" / "array_api_report.py"
+    specification = importlib.util.spec_from_file_location("array_api_report", path)
+    report = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(report)
+    found = {f"test_{k}": "passed" for k in range(40)}
+    found |= {"test_binary[pow(x is nan) -> nan]": "failed", "test_sum[1]": "failed", "test_x": "skipped"}
+    lines, right = report.compare(found, ["test_binary[pow]", "test_sum", "test_3"])
+    assert right and lines == [
+        "passes here, though it is in the list: test_3",
+        "40 of 42 tests pass (95.2%), 2 do not, 1 are skipped by the suite",
+    ]
+    lines, right = report.compare(found, ["test_binary[pow]"])
+    assert not right and lines[0] == "fails, and is not in the list: test_sum[1]"
+    assert not report.compare({"test_a": "passed", "test_b": "failed"}, ["test_b"])[1]
+    assert not report.compare({}, [])[1]
+    listed = report._ROW.findall((path.parent.parent / "docs" / "array_api.md").read_text())
+    assert "test_dunder_dlpack" in listed and "test_binary[floor_divide]" in listed

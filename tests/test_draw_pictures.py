@@ -25,7 +25,7 @@ from spmdsim.errors import InputError, UsageTypeError
 PUBLIC = (
     "spmdsim", "spmdsim.core", "spmdsim.layout", "spmdsim.collectives", "spmdsim.cost", "spmdsim.redistribution",
     "spmdsim.trace", "spmdsim.worlds", "spmdsim.tensor", "spmdsim.ops", "spmdsim.nn", "spmdsim.auto_parallel",
-    "spmdsim.simulation", "spmdsim.cases",
+    "spmdsim.simulation", "spmdsim.cases", "spmdsim.local", "spmdsim.array_api", "spmdsim.explore",
 )  # fmt: skip
 NAMES = tuple(values())
 

@@ -22,7 +22,7 @@ FIRST_STEPS = [
 ]
 
 SAMPLE_SORT = [
-    "collectives: {'all_to_all': 9, 'exchange_parts': 1}",
+    "collectives: {'all_to_all': 6, 'exchange_parts': 2}",
     "elements fit the bound: True (100,008 bytes, its block)",
     "predicted the same calls: True",
     "3,110 different values, the first of them 38,060 times",

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim.auto_parallel.execute import compare_bytes, run
+from spmdsim.auto_parallel.search import search
 from spmdsim.cost.machine import Machine
 from spmdsim.layout.windowed import Window, Windowed
 from spmdsim.redistribution.planner import plan
@@ -69,6 +71,15 @@ def check(world, layout, shape, f, reference):
     assert x.grad.layout.canonical == layout.canonical and {*trace.counts()} <= {"halo_reduce"}
     for rank in world.ranks:
         assert trace.nbytes(rank) == back.get(rank, 0)
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_turned_round(world):
+    mesh = Mesh((world.size,), ("x",))
+    for n in (1, 3, 8, 13):
+        check(world, mesh("x", None), (n, 2), lambda x: ops.flip(x, 0), lambda a: a[::-1])
+        check(world, mesh("x", None), (n, 2), lambda x: ops.flip(x), lambda a: a[::-1, ::-1])
+    check(world, mesh(None, "x"), (2, 9), lambda x: ops.flip(x, (0, 1)), lambda a: a[::-1, ::-1])
 
 
 ONE_DIM = [
@@ -212,6 +223,21 @@ def test_65536_ranks_are_planned():
     found = plan(mesh("x", "y"), target, (4096, 4096))
     assert [step.collective for step in found.steps] == ["halo_exchange", "halo_exchange"]
     assert found.max_nbytes == 4 * (18 * 18 - 16 * 16) and found.nbytes(0) == 4 * (17 * 17 - 16 * 16)
+
+
+def test_searches_price_halos_as_they_run():
+    def program(x, w):
+        h = ops.matmul(x, w)
+        return ops.sum(ops.square(h[:-2] + h[2:] - 2.0 * h[1:-1]))
+
+    sizes = {"x": (4096, 16)}, {"w": (16, 16)}
+    found = search(program, 4, inputs=sizes[0], parameters=sizes[1], machine=Machine.laptop())
+    arrays = {name: values(shape).astype("f4") for some in sizes for name, shape in some.items()}
+    with record() as trace:
+        run(program, found, LockStep(4), arrays)
+    assert {"halo_exchange", "halo_reduce"} <= {*trace.counts()}
+    for row in compare_bytes(found, trace, 0):
+        assert row.predicted == row.counted, row
 
 
 @pytest.mark.parametrize("shape", [(7, 9), (3, 8), (16, 16)])

@@ -30,6 +30,15 @@ def tensor():
         lambda x: A.T @ x,
         lambda x: x.reshape(24),
         lambda x: x[None, -1],
+        lambda x: x.clip(3, 9),
+        lambda x: (x / 4).round(),
+        lambda x: x.cumsum(axis=0),
+        lambda x: x[:, :1].squeeze(axis=1),
+        lambda x: x.swapaxes(0, 1).repeat(2, axis=1),
+        lambda x: x.take([2, -1], axis=0),
+        lambda x: (-x).argsort(axis=1),
+        lambda x: x.sum(axis=1, keepdims=True) / x.max(axis=0),
+        lambda x: x.conj().mean(axis=(0, 1)),
         lambda x: divmod(x, 5)[0],
         lambda x: divmod(100, x)[1],
         lambda x: +x - (-x),
@@ -68,6 +77,17 @@ def test_symbols_of_integers_are_numpys(function):
     x = Tensor.from_global(INTEGERS, Mesh((2, 2), ("dp", "tp"))("dp", "tp"), LockStep(4))
     found, expected = function(x).full(), function(INTEGERS)
     assert found.dtype == expected.dtype and np.array_equal(found, expected)
+
+
+def test_tensors_of_other_systems_keep_their_own_words():
+    class Other(Tensor):
+        __slots__ = ()
+
+        def __getattr__(self, name):
+            return f"no {name}"
+
+    x = tensor()
+    assert Other(x.world, x.meta, x.held).repeat == "no repeat" and Tensor.clip is ops.clip
 
 
 def test_what_holds_one_number_is_one():

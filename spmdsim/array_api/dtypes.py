@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import element_type, is_float
 
@@ -34,7 +35,7 @@ def dtype_of(value: Any) -> np.dtype:
 
 
 @dataclass(frozen=True)
-class FloatInfo:
+class FloatInfo(Pictured):
     """Limits of a floating type: bits, distance of 1 to the next number, largest, smallest, smallest normal number."""
 
     bits: int
@@ -46,7 +47,7 @@ class FloatInfo:
 
 
 @dataclass(frozen=True)
-class IntegerInfo:
+class IntegerInfo(Pictured):
     """Limits of an integer type: bits, largest and smallest number."""
 
     bits: int

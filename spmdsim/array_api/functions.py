@@ -12,6 +12,7 @@ from spmdsim.array_api.dtypes import KINDS, NAMES, dtype_of
 from spmdsim.array_api.dtypes import finfo as finfo
 from spmdsim.array_api.dtypes import iinfo as iinfo
 from spmdsim.array_api.dtypes import isdtype as isdtype
+from spmdsim.core.pictured import Pictured
 from spmdsim.layout.element_type import promoted
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import DEVICE, asarray, check_device
@@ -59,7 +60,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return np.result_type(common, *numbers)
 
 
-class Info:
+class Info(Pictured):
     """What the namespace offers."""
 
     def capabilities(self) -> dict[str, Any]:

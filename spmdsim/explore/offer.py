@@ -13,6 +13,7 @@ from math import prod
 
 from spmdsim.collectives.algorithm import Algorithm
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
 
 Shape = tuple[int, ...]
@@ -26,7 +27,7 @@ MOST_PAIRS = 5000
 
 
 @dataclass(frozen=True)
-class Offer:
+class Offer(Pictured):
     """What a page offers.
 
     Attributes:

@@ -22,7 +22,8 @@ class Window:
         first: the first element that position 0 reads; elements that are not there (before 0, beyond the last) are read by
             nobody.
         width: how many elements each position reads.
-        stride: from one position's first element to the next one's.
+        stride: from one position's first element to the next one's; negative where a dim of the same elements is turned
+            round.
         wrap: elements before 0 are the last ones, and those beyond the last the first ones.
     """
 
@@ -49,6 +50,8 @@ class Window:
         """
         if start >= stop:
             return range(0)
+        if self.stride < 0:
+            return range(start * self.stride + self.first, stop * self.stride + self.first, self.stride)
         low, high, step = start * self.stride + self.first, (stop - 1) * self.stride + self.first, self.step
         high += self.width
         if not self.wrap:
@@ -58,6 +61,10 @@ class Window:
 
     def readers(self, start: int, stop: int) -> tuple[int, int]:
         """The positions, first and last plus one, that read an element of ``start .. stop-1``."""
+        if self.stride < 0:  # the same of the elements counted from the other end
+            start, stop = 1 - stop, 1 - start
+            turned = Window(self.size, -self.first, 1, -self.stride)
+            return turned.readers(start, stop)
         low = -(-(start - self.first - self.width + 1) // self.stride)
         high = (stop - 1 - self.first) // self.stride + 1
         return max(low, 0), max(max(low, 0), min(high, self.size))
@@ -122,7 +129,8 @@ class Windowed(Layout):
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
         """Per dim where the piece begins, and that plus its length."""
-        return tuple((part.start, part.start + len(part)) for part in self.reads(shape, rank))
+        first = (min(part.start, part[-1]) if part else 0 for part in self.reads(shape, rank))
+        return tuple((low, low + len(part)) for low, part in zip(first, self.reads(shape, rank)))
 
     def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the largest piece, in each dim."""

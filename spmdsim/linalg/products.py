@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
@@ -84,9 +85,9 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     return slice_(found, starts, stops, [1] * found.ndim)
 
 
-def trace(x: Tensor, *, offset: int = 0) -> Tensor:
+def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The sums of :func:`diagonal`."""
-    return sum_(diagonal(x, offset=offset), -1)
+    return sum_(diagonal(x, offset=offset), -1, dtype=dtype)
 
 
 def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -115,7 +115,22 @@ def _by_rows(x: Tensor) -> Tensor:
     return x.to(x.layout.mesh((*dims[0], *dims[1]), None))
 
 
-def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+class Triangular(NamedTuple):
+    """What :func:`qr` gives."""
+
+    Q: Tensor
+    R: Tensor
+
+
+class Singular(NamedTuple):
+    """What :func:`svd` gives."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+def qr(x: Tensor, mode: str = "reduced") -> Triangular:
     """``q r = x`` with orthonormal columns of ``q`` and an upper triangle ``r`` without negative numbers on its diagonal.
 
     Where a tall matrix is split by rows each rank factors its rows, and the triangles alone are gathered: ``q`` lies as
@@ -138,15 +153,14 @@ def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         raise RuleError(f"qr has the mode 'reduced', but got {mode!r}")
     if x.ndim < 2:
         raise RuleError(f"qr takes matrices [..., m, n], but the shape is {x.shape}")
-    q, r = qr_op.results(_by_rows(in_fractions(x)))
-    return q, r
+    return Triangular(*qr_op.results(_by_rows(in_fractions(x))))
 
 
 def _split_and_tall(x: Tensor) -> bool:
     return x.ndim == 2 and x.shape[0] >= x.shape[1] and bool(x.layout.canonical.split_axes)
 
 
-def svd(x: Tensor, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def svd(x: Tensor, full_matrices: bool = False) -> Singular:
     """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``, reduced; of tall split ones by way of :func:`qr`.
 
     Raises:
@@ -159,12 +173,11 @@ def svd(x: Tensor, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]
     if not _split_and_tall(x):
         if x.ndim == 2 and x.shape[0] < x.shape[1] and x.layout.canonical.split_axes:
             v, s, uh = svd(adjoint(x))
-            return adjoint(uh), s, adjoint(v)
-        u, s, vh = svd_op.results(in_fractions(x))
-        return u, s, vh
+            return Singular(adjoint(uh), s, adjoint(v))
+        return Singular(*svd_op.results(in_fractions(x)))
     q, r = qr(x)
     u, s, vh = svd_op.results(r)
-    return matmul(q, u), s, vh
+    return Singular(matmul(q, u), s, vh)
 
 
 def svdvals(x: Tensor) -> Tensor:

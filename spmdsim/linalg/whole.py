@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -174,14 +174,27 @@ def inv(x: Tensor) -> Tensor:
     return inv_op(square("inv", x))
 
 
-def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
+class SignAndLogarithm(NamedTuple):
+    """What :func:`slogdet` gives."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class Eigen(NamedTuple):
+    """What :func:`eigh` gives."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def slogdet(x: Tensor) -> SignAndLogarithm:
     """Signs of determinants, and the logarithms of their absolute values.
 
     Raises:
         RuleError: matrices that are not square.
     """
-    sign, logarithm = slogdet_op.results(square("slogdet", x))
-    return sign, logarithm
+    return SignAndLogarithm(*slogdet_op.results(square("slogdet", x)))
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
@@ -201,14 +214,13 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     return solve_op(a, b)
 
 
-def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
+def eigh(x: Tensor) -> Eigen:
     """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns; the lower triangle is read.
 
     Raises:
         RuleError: matrices that are not square.
     """
-    values, vectors = eigh_op.results(square("eigh", x))
-    return values, vectors
+    return Eigen(*eigh_op.results(square("eigh", x)))
 
 
 def eigvalsh(x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Layout, Mesh, Rule, elements
 from spmdsim.core.bound import Shape, common_mesh
 from spmdsim.core.operator import Context
+from spmdsim.core.pictured import Pictured
 from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
 from spmdsim.layout.element_type import is_half, promoted
 from spmdsim.local.collectives import abstract
@@ -32,7 +33,7 @@ Flops = float | Callable[..., float]
 Layouts = Layout | Sequence[Layout | None]
 
 
-class LocalFunction:
+class LocalFunction(Pictured):
     """What :func:`local_map` makes of a function: called with tensors, it gives tensors."""
 
     def __init__(self, function: Callable[..., Any], name: str, settings: dict[str, Any]) -> None:

@@ -5,50 +5,60 @@ by their place there, so no two are equal. For each place in the whole there is 
 bracket, at first the whole piece. In a round each rank sends evenly spaced samples of its bracket to the rank that decides
 about this place, which puts them in order and sends the narrower brackets back. Between two samples that stand side by
 side lie at most as many elements as there are between samples: a bracket of ``w`` elements in all, of which every rank sends
-``s`` samples, is followed by one of at most ``3 w / s + 3 p``. So how many rounds there are follows from the sizes.
+``s`` samples, is followed by one of at most ``3 w / s + 3 p``. So how many rounds there are follows from the sizes, and how
+much is left to be sent as it is in the end, which makes the cuts exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spmdsim.layout.element_type import is_half
+from spmdsim.redistribution.parts import Parts
 
 #: What a round is charged besides its samples, in bytes: two more messages.
 ROUND = 8192
 
 
+class Sampling(NamedTuple):
+    """How cuts are found.
+
+    Args:
+        samples: that each rank sends for each place in a round.
+        rounds: of samples.
+        within: elements of all brackets of a place after them, at most.
+    """
+
+    samples: int
+    rounds: int
+    within: int
+
+
 @lru_cache(maxsize=1024)
-def sampling(size: int, ranks: int, largest: int, itemsize: int) -> tuple[int, int]:
-    """Samples that each rank sends for each place in a round, and the number of rounds.
+def sampling(size: int, ranks: int, itemsize: int) -> Sampling:
+    """The numbers with which a rank receives the least.
 
     Args:
         size: elements in all.
         ranks: pieces.
-        largest: elements of the largest piece.
         itemsize: bytes of an element.
 
-    >>> sampling(10_000_000, 8, 1_250_000, 8), sampling(80, 8, 10, 8)
-    ((64, 6), (10, 1))
+    >>> sampling(10_000_000, 8, 8), sampling(80, 8, 8)
+    (Sampling(samples=64, rounds=3, within=1056), Sampling(samples=8, rounds=0, within=80))
     """
-    choices, samples = [max(largest, 1)], 8 * ranks
-    while samples < largest:
-        choices.append(samples)
-        samples *= 2
-    found = ((samples, _rounds(size, ranks, largest, samples)) for samples in choices)
-    return min(found, key=lambda choice: choice[1] * (ranks * choice[0] * itemsize + ROUND))
-
-
-def _rounds(size: int, ranks: int, largest: int, samples: int) -> int:
-    """Rounds until the last one, in which all elements of all brackets are samples."""
-    rounds, within = 1, size
-    while largest > samples:
-        within = 3 * -(-within // samples) + 3 * ranks
-        rounds, largest = rounds + 1, min(largest, within)
-    return rounds
+    found = []
+    for samples in (8, 16, 32, 64, 128, 256, 512, 1024):
+        within = size
+        for rounds in range(40):
+            found.append(Sampling(samples, rounds, within))
+            within = min(within, 3 * -(-within // samples) + 3 * ranks)
+    return min(
+        found, key=lambda one: one.rounds * (ranks * one.samples * itemsize + ROUND) + one.within * itemsize
+    )
 
 
 def comparable(values: np.ndarray) -> np.ndarray:
@@ -102,7 +112,7 @@ def narrowed(
 
 def cuts(
     pieces: np.ndarray, sizes: np.ndarray, me: int, before: int, samples: int, rounds: int
-) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+) -> Generator[Any, Any, np.ndarray]:
     """Where this rank's pieces are to be cut, for one place that each rank of the group decides about.
 
     Args:
@@ -114,7 +124,8 @@ def cuts(
         rounds: the same.
 
     Yields:
-        Samples for each rank, ``[p, s, b]``, and then for each rank the bracket of its cut, ``[p, 2, b]``.
+        In each round samples for each rank, ``[p, s, b]``, and then for each the bracket of its cut, ``[p, 2, b]``; in the
+        end what is left in the brackets as :class:`Parts`, and the cuts, ``[p, b]``.
 
     Returns:
         The cuts, ``[p, b]``: how many elements lie before each rank's place.
@@ -132,4 +143,34 @@ def cuts(
         theirs = narrowed(np.moveaxis(landed, -1, 0), *theirs, before)
         brackets = yield np.stack([theirs[0].T, theirs[1].T], axis=1)
         low, high = brackets[:, 0], brackets[:, 1]
-    return low
+    lengths = theirs[1] - theirs[0]
+    rest = yield Parts([between(pieces, a, b) for a, b in zip(low, high)], lengths.sum(0).tolist())
+    inside = _counted(rest, lengths, before - theirs[0].sum(-1))
+    found: np.ndarray = yield (theirs[0] + inside).T
+    return found
+
+
+def between(rows: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """What lies between two cuts of each row, one row's after the other's."""
+    if len(rows) == 1:
+        return rows[0, starts[0] : stops[0]]
+    pieces = [row[start:stop] for row, start, stop in zip(rows, starts.tolist(), stops.tolist())]
+    return np.concatenate(pieces) if pieces else rows.reshape(-1)
+
+
+def _counted(parts: Sequence[np.ndarray], lengths: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """How many of each rank's elements are among the first ones of all, for each sequence, ``[b, p]``.
+
+    Args:
+        parts: of each rank, one sequence's elements after the other's.
+        lengths: how many they are, ``[b, p]``.
+        first: how many come first.
+    """
+    found, begins = np.zeros_like(lengths), [0] * len(parts)
+    for k, (row, number) in enumerate(zip(lengths.tolist(), first.tolist())):
+        ends = [begin + length for begin, length in zip(begins, row)]
+        values = np.concatenate([part[begin:end] for part, begin, end in zip(parts, begins, ends)])
+        owner = np.repeat(np.arange(len(parts)), row)
+        order = np.argsort(comparable(values), kind="stable")[:number]
+        found[k], begins = np.bincount(owner[order], minlength=len(parts)), ends
+    return found

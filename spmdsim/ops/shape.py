@@ -14,9 +14,11 @@ import numpy as np
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.sizes import integers
+from spmdsim.layout.windowed import Window
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims, normal_dims
+from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.move import move
 
@@ -222,24 +224,27 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
 # -- flip -------------------------------------------------------------------------------------------
 
 
-def _flip_rule(shape: Shape, dims: tuple[int, ...]) -> Rule:
-    names = [f"w{d}" if d in dims else f"d{d}" for d in range(len(shape))]
-    text = " ".join(names)
-    return moving_rule(f"{text} -> {text}", [n for n in names if n[0] == "w"])
+def same_dims(shape: Shape, *_: Any, **__: Any) -> Rule:
+    """The rule of an operator that only moves elements, whose result has the operand's dims, of whatever size."""
+    names = " ".join(f"d{d}" for d in range(len(shape)))
+    return moving_rule(f"{names} -> {names}", ())
 
 
-_flip_op = Op(
+_flip_op = WindowOp(
     "flip",
-    _flip_rule,
-    lambda x, dims: np.asarray(np.flip(x, dims), order="C"),
-    lambda dy, _operands, _y, dims: (np.flip(dy, dims),),
+    same_dims,
+    lambda x, **_: x,
+    lambda dy, _operands, _y, **_: (dy,),
     moves=True,
+    windows=lambda shape, dims: {
+        0: [Window(n, n - 1, 1, -1) if d in dims and n > 1 else None for d, n in enumerate(shape)]
+    },
 )
 
 
 @operator(_flip_op)
 def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
-    """The tensor turned round along dims (all for None), which must not be split: the last comes first.
+    """The tensor turned round along dims (all for None): the last comes first. Split dims stay split.
 
     Raises:
         RuleError: a dim out of range or given twice.

@@ -17,7 +17,7 @@ from spmdsim.layout.sizes import integers
 from spmdsim.layout.windowed import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
-from spmdsim.ops.shape import moving_rule, reshape
+from spmdsim.ops.shape import moving_rule, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.element_types import as_array
@@ -25,11 +25,6 @@ from spmdsim.tensor.element_types import as_array
 Shape = tuple[int, ...]
 #: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
 PadWidth = int | Sequence[int] | Sequence[Sequence[int]]
-
-
-def _same_dims(shape: Shape, *_: Any, **__: Any) -> Rule:
-    names = " ".join(f"d{d}" for d in range(len(shape)))
-    return moving_rule(f"{names} -> {names}", ())
 
 
 def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
@@ -41,7 +36,7 @@ def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Wind
 
 _slice_op = WindowOp(
     "slice",
-    _same_dims,
+    same_dims,
     lambda x, **_: x,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,
@@ -86,7 +81,7 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
 
 
 def _pad_rule(shape: Shape, before: Shape, after: Shape, value: float) -> Rule:
-    rule = _same_dims(shape)
+    rule = same_dims(shape)
     return rule if value == 0 else Rule.parse(rule.text)
 
 
@@ -169,7 +164,7 @@ def _roll_windows(shape: Shape, shift: Shape) -> Windows:
 
 _roll_op = WindowOp(
     "roll",
-    _same_dims,
+    same_dims,
     lambda x, **_: x,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,

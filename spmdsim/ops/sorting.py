@@ -16,7 +16,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
-from spmdsim.ops.selection import comparable, cuts, sampling
+from spmdsim.ops.selection import Sampling, between, comparable, cuts, sampling
 from spmdsim.redistribution.parts import Parts, parts_step
 from spmdsim.tensor import Context, Op, Tensor
 
@@ -53,7 +53,7 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
     mesh, ranks = strategy.mesh, strategy.mesh.axis_size(*axes)
     others = [d for d in range(len(meta.shape)) if d != dim]
     rest, entries = [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
-    samples, rounds = _sampling(meta, dim, ranks)
+    samples, rounds, within = _sampling(meta, dim, ranks)
     number = np.dtype(np.int64)
 
     def transposed(inner: list[int]) -> Any:
@@ -65,15 +65,16 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
         return Step("all_to_all", axes, src, dst, (ranks, ranks, *inner, *rest))
 
     selection = [(transposed([samples]), meta.dtype), (transposed([2]), number)] * rounds
+    left = parts_step(mesh(axes, *entries), axes, (ranks * within, *rest))
     exchange = parts_step(meta.layout, axes, meta.shape)
     moved = {VALUES: (exchange, meta.dtype), INDICES: (exchange, number)}
     kinds = [VALUES, *[kind for kind in give if kind == INDICES]]
-    return (*selection, (transposed([]), number), *[moved[kind] for kind in kinds])
+    ending = (left, meta.dtype), (transposed([]), number), (transposed([]), number)
+    return (*selection, *ending, *[moved[kind] for kind in kinds])
 
 
-def _sampling(meta: Any, dim: int, ranks: int) -> tuple[int, int]:
-    largest = meta.layout.largest_shape(meta.shape)[dim]
-    return sampling(meta.shape[dim], ranks, largest, meta.dtype.itemsize)
+def _sampling(meta: Any, dim: int, ranks: int) -> Sampling:
+    return sampling(meta.shape[dim], ranks, meta.dtype.itemsize)
 
 
 def _forward(
@@ -120,7 +121,7 @@ def _exchange(
         sizes, me = sizes[::-1], len(members) - 1 - me
     layout, shape = context.bound.input_layouts(context.strategy)[0], context.bound.shapes[0]
     meta_rest = [n for d, n in enumerate(layout.local_shape(shape, context.rank)) if d != dim]
-    samples, rounds = sampling(size, len(members), int(sizes.max()), rows.itemsize)
+    samples, rounds, _ = sampling(size, len(members), rows.itemsize)
     selection = cuts(rows, sizes, me, int(sizes[:me].sum()), samples, rounds)
 
     def sent(array: np.ndarray, inner: int) -> np.ndarray:
@@ -131,10 +132,12 @@ def _exchange(
         return array.reshape(len(members), *array.shape[2 : 2 + inner], len(rows))[turn]
 
     given = next(selection)
-    for _ in range(2 * rounds - 1):
+    for _ in range(2 * rounds):
         given = selection.send(came((yield sent(given, 1)), 1))
+    rest = yield Parts(given.arrays[turn], given.counts[turn])
+    given = selection.send(rest[turn])
     try:
-        selection.send(came((yield sent(given, 1)), 1))
+        selection.send(came((yield sent(given, 0)), 0))
     except StopIteration as end:
         starts = end.value
     ends = np.concatenate([starts[1:], np.full((1, len(rows)), rows.shape[1])])
@@ -142,19 +145,11 @@ def _exchange(
     found = []
     for what in (rows, order):
         if what is not None:
-            parts = [_parts(what, a, b) for a, b in zip(starts, ends)]
+            parts = [between(what, a, b) for a, b in zip(starts, ends)]
             landed = yield Parts(parts[turn], counts.sum(-1)[turn].tolist())
             found.append(_joined(landed[turn], counts).reshape(rows.shape))
     rows, again = _sorted(found[0], order is not None)
     return rows, None if again is None or len(found) == 1 else np.take_along_axis(found[1], again, -1)
-
-
-def _parts(rows: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """What lies between two cuts of each row, one row's after the other's."""
-    if len(rows) == 1:
-        return rows[0, starts[0] : stops[0]]
-    pieces = [row[start:stop] for row, start, stop in zip(rows, starts.tolist(), stops.tolist())]
-    return np.concatenate(pieces) if pieces else rows.reshape(-1)
 
 
 def _joined(landed: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
@@ -210,8 +205,8 @@ def _turned(x: Tensor, dim: int) -> Layout:
     parts = layout.mesh.axis_size(*axes)
     if parts == 1 or not math.prod(shape):
         return x.layout
-    samples, rounds = _sampling(x.meta, dim, parts)
-    if rounds * parts * samples <= layout.largest_shape(shape)[dim]:
+    samples, rounds, within = _sampling(x.meta, dim, parts)
+    if rounds * parts * samples + within <= layout.largest_shape(shape)[dim]:
         return x.layout
     rooms = [d for d, n in enumerate(layout.largest_shape(shape)) if d != dim and n >= parts]
     if not rooms:

@@ -101,7 +101,8 @@ class Dim:
         """The pieces whose blocks have an element that this piece's positions read."""
         wanted, found = self.reads(piece), set()
         for turn in self._turns(wanted):
-            low, high = max(wanted[0], turn * self.n), min(wanted[-1] + 1, (turn + 1) * self.n)
+            ends = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
+            low, high = max(ends[0], turn * self.n), min(ends[1], (turn + 1) * self.n)
             if low < high:
                 a, b = self.blocks.overlapping(low - turn * self.n, high - turn * self.n)
                 found.update(self.blocks.piece[a:b].tolist())
@@ -112,12 +113,10 @@ class Dim:
         (start, stop), found = self.block(piece), set()
         if start == stop or not self.window.size:
             return []
-        reach = range(
-            self.window.first,
-            (self.window.size - 1) * self.window.stride + self.window.first + self.window.width,
-        )
-        for turn in self._turns(reach):
-            a, b = self.window.readers(start + turn * self.n, stop + turn * self.n)
+        window = self.window
+        reach = range(window.first, (window.size - 1) * window.stride + window.first + window.width)
+        for turn in self._turns(reach) if window.wrap else range(1):
+            a, b = window.readers(start + turn * self.n, stop + turn * self.n)
             if a < b:
                 first, last = self.positions.overlapping(a, b)
                 found.update(self.positions.piece[first:last].tolist())
@@ -128,11 +127,17 @@ class Dim:
         (start, stop), wanted, out = self.block(block), self.reads(reader), []
         for turn in self._turns(wanted) if start < stop else ():
             low, high = start + turn * self.n - wanted.start, stop + turn * self.n - wanted.start
-            i = max(0, -(-low // wanted.step))
-            j = min(len(wanted), -(-high // wanted.step))
+            step = wanted.step
+            # The places whose elements are from low to high, counted from the first that is read.
+            i, j = (
+                (-(-low // step), -(-high // step)) if step > 0 else (-(-(high - 1) // step), low // step + 1)
+            )
+            i, j = max(0, i), min(len(wanted), j)
             if i < j:
-                at = i * wanted.step - low
-                out.append((slice(at, at + (j - i - 1) * wanted.step + 1, wanted.step), slice(i, j)))
+                at, last = i * step - low, (j - 1) * step - low
+                out.append(
+                    (slice(at, last + 1 if step > 0 else last - 1 if last else None, step), slice(i, j))
+                )
         return out
 
     def _turns(self, wanted: range) -> range:

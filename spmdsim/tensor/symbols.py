@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -112,10 +113,30 @@ def _comparable(other: object) -> TypeGuard[Operand]:
     return isinstance(other, known) or hasattr(other, "as_operand")
 
 
+class _Method:
+    """An operator as a method, by the name and with the arguments that numpy's arrays have.
+
+    Tensors of other systems' programs, whose words may mean something else, do without.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+
+    def __get__(self, tensor: Any, owner: Any) -> Any:
+        if not owner.__module__.startswith("spmdsim.tensor"):
+            raise AttributeError(self.function)
+        function = getattr(ops, self.function)
+        return function if tensor is None else partial(function, tensor)
+
+
 class SymbolicTensor(ReadableTensor):
-    """A tensor with the symbols of Python and numpy."""
+    """A tensor with the symbols of Python and the methods of numpy's arrays."""
 
     __slots__ = ()
+
+    argsort, clip, conj, nonzero = map(_Method, ("argsort", "clip", "conjugate", "nonzero"))
+    cumsum, cumprod, repeat, round = map(_Method, ("cumulative_sum", "cumulative_prod", "repeat", "round"))
+    searchsorted, squeeze, swapaxes, take = map(_Method, ("searchsorted", "squeeze", "swapaxes", "take"))
 
     __add__, __radd__, __iadd__ = _binary("add"), _reflected("add"), _in_place("add")
     __sub__, __rsub__, __isub__ = _binary("subtract"), _reflected("subtract"), _in_place("subtract")

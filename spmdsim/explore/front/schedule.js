@@ -102,7 +102,7 @@ export function scheduleView(data, root) {
     show(top, h("div", { class: "controls" }, controls(data, now)), h("p", { class: "hint" }, `Rank counts: ${one.needs}. m is ${one.m}.`));
     head.textContent = told.title;
     const messages = step > 0 ? told.rounds[step - 1] ?? [] : [];
-    walk.update(step, count, step === 0 ? "start: every rank has its own input" : `after round ${step - 1}: ${many(messages.length, "message")}${messages.length ? "" : ", local work only"}`);
+    walk.update(step, count, step === 0 ? "start: every rank has its own input" : told.moves.length ? `round ${step - 1}, if ranks came to it: ${many(messages.length, "message")} would be sent` : `after round ${step - 1}: ${many(messages.length, "message")}${messages.length ? "" : ", local work only"}`);
     const blind = told.moves.length > 0 && [h("p", { class: "hint" }, "Not every send meets its receive, so nobody's chunks are followed: the picture shows the start, and the messages that ranks would send in their own rounds."),
       table("What every rank wants to do, round by round", ["rank", ...told.moves[0].map((_, k) => `round ${k}`)], told.moves.map((moves, k) => [String(k), ...moves.map((words) => [words, "left"])]))];
     show(scene, stage(Math.max(280, scene.clientWidth || 300), one, told, size, step, wrong), blind, words(one, told, step), here.map((finding) => h("p", { class: "finding" }, finding[0])),

@@ -55,7 +55,7 @@ def exchange_halo(
             if peer == rank:
                 parts.append((array, pieces))
             elif places[peer] is None:
-                parts += _apart(landed[peer], pieces)
+                parts += _apart(shape, landed[peer], pieces)
         MPI.Request.Waitall(requests)
         return assembled(step, shape, dtype, parts, out)
 
@@ -74,12 +74,14 @@ def _packed(array: np.ndarray, pieces: Sequence[HaloPiece]) -> np.ndarray:
     return np.concatenate([array[piece.source].reshape(-1) for piece in pieces])
 
 
-def _apart(landed: np.ndarray, pieces: Sequence[HaloPiece]) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
+def _apart(
+    shape: tuple[int, ...], landed: np.ndarray, pieces: Sequence[HaloPiece]
+) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
     """What has landed, piece by piece, each with its place."""
     found: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
     start = 0
     for piece in pieces:
-        sizes = [len(range(part.start, part.stop, part.step or 1)) for part in piece.target]
+        sizes = [len(range(*part.indices(n))) for part, n in zip(piece.target, shape)]
         whole = tuple(slice(None) for _ in sizes)
         found.append(
             (landed[start : start + piece.size].reshape(sizes), [HaloPiece(whole, piece.target, piece.size)])
