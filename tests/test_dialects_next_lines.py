@@ -49,6 +49,7 @@ def test_mindspores_methods(world, case):
 @pytest.mark.ranks(2)
 def test_mindspores_parameters_and_cells(world):
     with use_world(world):
+        assert ms.tensor([1, 2], ms.float32).dtype == ms.Tensor([1, 2], dtype=ms.float32).dtype == np.float32
         p = ms.Parameter(X.copy(), name="p")
         assert (p.ndim, p.size, p.is_init, p.layerwise_parallel) == (2, 24, False, False)
         assert p.init_data() is p.data is p

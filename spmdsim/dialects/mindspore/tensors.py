@@ -32,4 +32,11 @@ class Tensor(metaclass=_Kind):
         return host(input_data, dtype)
 
 
-__all__ = ["Tensor"]
+def tensor(
+    input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
+) -> Any:
+    """As :class:`Tensor`; ``const_arg`` is accepted and ignored: programs are not compiled."""
+    return Tensor(input_data, dtype, shape, init)
+
+
+__all__ = ["Tensor", "tensor"]
