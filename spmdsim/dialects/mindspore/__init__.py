@@ -50,6 +50,8 @@ EXPORTS: dict[str, str] = {
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
+    **dict.fromkeys(("ms_class", "ms_memory_recycle", "jit_class"), "jit"),
+    "run_check": "communication.get_group_size",
     **dict.fromkeys(("Momentum", "SGD", "Adam", "Cell", "Dense"), "mindspore.nn has it"),
     **dict.fromkeys(("MatMul", "ReLU", "Primitive"), "mindspore.ops has it"),
     "numpy": "mindspore.ops",

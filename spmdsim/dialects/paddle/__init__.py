@@ -27,6 +27,10 @@ EXPORTS = exported(
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
+    **dict.fromkeys(
+        ("float16", "float32", "float64", "int32", "int64", "bool"), "the type's name, 'float32'"
+    ),
+    **dict.fromkeys(("is_compiled_with_cuda", "version", "device"), "get_device"),
     "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
     "Model": "a loop over loss.backward() and optimizer.step()",
     "jit": "calling the function: programs run eagerly",

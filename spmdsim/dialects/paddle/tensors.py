@@ -19,6 +19,7 @@ from spmdsim.worlds.base import World
 
 #: What to use instead of a method that resembles none here.
 NEAREST = {
+    **dict.fromkeys(("placements", "process_mesh", "is_dist"), "layout, and paddle.dims_mapping of it"),
     **dict.fromkeys(("split", "chunk", "unbind", "unstack", "gather", "index_select"), "x[...]"),
     **dict.fromkeys(("topk", "unique", "median", "cumprod"), "spmdsim.ops"),
     **dict.fromkeys(("allclose", "equal_all"), "numpy(), and numpy's"),

@@ -21,6 +21,12 @@ from spmdsim.dialects.mindspore.nn.optim import SGD, Adam, Momentum, Optimizer
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
+    **dict.fromkeys(
+        ("exponential_decay_lr", "cosine_decay_lr", "PolynomialDecayLR"),
+        "learning_rate=, a function of the step",
+    ),
+    **dict.fromkeys(("Accuracy", "Metric", "Loss"), "mindspore.train.Model.predict"),
+    "probability": "mindspore.ops",
     **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "MaxPool2d", "AvgPool2d"), "Dense over reshaped patches"),
     **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "GroupNorm"), "LayerNorm"),
     **dict.fromkeys(("AdamWeightDecay", "Lamb", "LARS", "RMSProp", "Adagrad", "FTRL"), "Adam"),

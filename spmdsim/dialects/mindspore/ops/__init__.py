@@ -12,6 +12,24 @@ from spmdsim.dialects.mindspore.table import TABLE, Row
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
+    **dict.fromkeys(("assign", "assign_add", "assign_sub"), "Parameter.set_data"),
+    **dict.fromkeys(
+        ("eye", "full", "linspace", "rand", "randn", "randint", "triu", "tril"), "Tensor of numpy's"
+    ),
+    **dict.fromkeys(
+        ("topk", "sort", "argsort", "cumsum", "flip", "roll", "outer", "einsum", "norm"), "spmdsim.ops"
+    ),
+    **dict.fromkeys(("std", "var", "clamp", "clip_by_value"), "the tensor's own method"),
+    **dict.fromkeys(("masked_fill", "leaky_relu"), "where"),
+    **dict.fromkeys(("permute", "swapaxes"), "transpose"),
+    **dict.fromkeys(("size", "numel", "rank"), "the tensor's size and ndim"),
+    **dict.fromkeys(("mse_loss", "l1_loss", "nll_loss"), "nn.MSELoss, nn.L1Loss or cross_entropy"),
+    **dict.fromkeys(("depend", "print_", "Print"), "nothing is needed: operators run in program order"),
+    "dense": "matmul",
+    "addmm": "matmul and add",
+    "chunk": "split",
+    "max": "amax",
+    "min": "amin",
     **dict.fromkeys(("AlltoAllV", "AllToAll", "NeighborExchangeV2", "Send", "Receive"), "AlltoAll"),
     **dict.fromkeys(("Reduce", "CollectiveGather"), "AllReduce"),
     **dict.fromkeys(("CollectiveScatter", "Barrier"), "Broadcast"),
