@@ -24,6 +24,9 @@ FUNCTIONS = [
     lambda x: np.argmax(x, axis=1), lambda x: np.reshape(x, (3, 8)), lambda x: np.take(x, [1, -1], axis=1), np.tril, np.isfinite,
     lambda x: np.divmod(x, 2)[1], lambda x: np.all(np.isclose(x, A)), lambda x: np.allclose(x, x + 1), lambda x: np.sort(x, axis=0),
     lambda x: np.array_equal(x, x), lambda x: np.tensordot(x, B, 1), lambda x: np.split(x, 2)[1], lambda x: np.expand_dims(x, 0),
+    lambda x: np.linalg.norm(x, axis=1), lambda x: np.linalg.inv(x[:4]), lambda x: np.fft.fft(x, axis=0), lambda x: np.fft.rfft2(x),
+    lambda x: np.outer(x[0], x[1]), lambda x: np.trace(x[1:5]), lambda x: np.einsum("ij,kj", x, A), lambda x: np.cross(x[:, :3], A[:, 1:]),
+    lambda x: np.ptp(x, axis=0), lambda x: np.inner(x, A), lambda x: np.vdot(x, A), lambda x: np.average(x, 0, A), np.unique,
 ]  # fmt: skip
 
 

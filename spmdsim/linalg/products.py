@@ -17,6 +17,7 @@ from spmdsim.ops.scans import along_dim
 from spmdsim.ops.shape import broadcast_to, reshape
 from spmdsim.ops.slicing import concat, slice_
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import operands
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
@@ -96,6 +97,7 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     Raises:
         RuleError: the dim has another size.
     """
+    a, b = operands("cross", (a, b))
     at = along_dim("cross", a, axis)
     if a.shape[at] != 3 or b.shape[along_dim("cross", b, axis)] != 3:
         raise RuleError(f"cross takes dims of size 3, but dim {axis} of {a.shape} and {b.shape} is not")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from spmdsim import ops
 from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import empty_like, full_like, ones_like, zeros_like
+from spmdsim.tensor.operands import operands
 from spmdsim.tensor.symbols import become
 
 #: numpy's functions that have another name here.
@@ -46,11 +49,17 @@ REDUCED = {
 #: What takes other arguments here, or is made of several functions.
 _OWN: dict[str, Callable[..., Any]] = {
     "allclose": lambda a, b, **given: bool(ops.all(_close(a, b, **given))),
+    "average": lambda a, axis=None, weights=None: _average(a, axis, weights),
     "array_equal": lambda a, b: np.shape(a) == np.shape(b) and bool(ops.all(ops.equal(a, b))),
     "clip": lambda a, a_min=None, a_max=None, *, min=None, max=None: ops.clip(
         a, min if a_min is None else a_min, max if a_max is None else a_max
     ),
     "divmod": lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
+    "einsum": lambda rule, *tensors: ops.einsum(_with_result(rule), *tensors),
+    "inner": lambda a, b: ops.tensordot(a, b, ((-1,), (-1,))) if min(a.ndim, b.ndim) else ops.multiply(a, b),
+    "ptp": lambda a, axis=None: ops.subtract(ops.max(a, axis=axis), ops.min(a, axis=axis)),
+    "unique": lambda a: ops.unique_values(a),
+    "vdot": lambda a, b: ops.vecdot(*(ops.reshape(x, -1) for x in operands("np.vdot", (a, b)))),
     "dot": lambda a, b: _dot(a, b),
     "empty_like": empty_like,
     "full_like": full_like,
@@ -65,7 +74,6 @@ _OWN: dict[str, Callable[..., Any]] = {
     "shape": lambda a: a.shape,
     "size": lambda a: a.size,
     "vstack": lambda parts: ops.concat([ops.reshape(x, (1, -1)) if x.ndim == 1 else x for x in parts]),
-    "trace": lambda a: ops.einsum("ii->", a),
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
 }
 #: Values of numpy's parameters that ask for nothing.
@@ -79,6 +87,8 @@ _NOTHING: dict[str, Any] = {
     "subok": True,
     "where": True,
 }
+#: Where functions of numpy's modules are looked for.
+_ROOMS = {"numpy.linalg": "spmdsim.linalg", "numpy.fft": "spmdsim.fft"}
 #: numpy's names of the first parameters, which ours go without.
 _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
 
@@ -96,6 +106,25 @@ def _dot(a: Any, b: Any) -> Any:
     if min(np.ndim(a), np.ndim(b)) == 0:
         return ops.multiply(a, b)
     return ops.matmul(a, b) if b.ndim <= 2 else ops.tensordot(a, b, ((-1,), (-2,)))
+
+
+def _average(x: Tensor, axis: Any, weights: Any) -> Tensor:
+    if weights is None:
+        return ops.mean(x, axis=axis)
+    if np.shape(weights) != x.shape:
+        raise UsageTypeError(
+            f"np.average of tensors takes weights of the shape {x.shape}, not {np.shape(weights)}"
+        )
+    total = ops.sum(weights, axis=axis) if isinstance(weights, Tensor) else np.sum(weights, axis=axis)
+    return ops.divide(ops.sum(ops.multiply(x, weights), axis=axis), total)
+
+
+def _with_result(rule: str) -> str:
+    """A rule of einsum, with the result that numpy means where it says none: what occurs once, by the alphabet."""
+    if "->" in rule:
+        return rule
+    letters = sorted({x for x in rule if x.isalpha() and rule.count(x) == 1})
+    return f"{rule}->{'...' * ('...' in rule)}{''.join(letters)}"
 
 
 def _rounded(x: Tensor, decimals: int) -> Tensor:
@@ -140,7 +169,8 @@ def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
     said = f"np{module.removeprefix('numpy')}.{called.__name__}"
     given = dict(options)
     out = given.pop("out", None)
-    result = _called(called.__name__, said, args, given)
+    room = import_module(_ROOMS[module]) if module in _ROOMS else ops
+    result = _called(called.__name__, said, args, given, room)
     return result if out is None else _into(out, result, said)
 
 
@@ -155,11 +185,15 @@ def _into(out: Any, result: Any, said: str) -> Any:
     return become(target, result, said)
 
 
-def _called(name: str, said: str, args: Any, options: dict[str, Any]) -> Any:
-    ours = _OWN.get(name) or _ours(SPELLED.get(name, name))
+def _called(name: str, said: str, args: Any, options: dict[str, Any], room: ModuleType = ops) -> Any:
+    ours = _OWN.get(name) if room is ops else None
+    name = SPELLED.get(name, name) if room is ops else name
+    ours = ours or _ours(name, room)
+    if ours is None and room is ops:  # numpy has some of these in both
+        ours = _ours(name, import_module("spmdsim.linalg"))
     if ours is None:
         raise UsageTypeError(
-            f"{said} takes no tensors{_nearest(name)}; of an array that every rank has, use x.full()"
+            f"{said} takes no tensors{_nearest(name, room)}; of an array that every rank has, use x.full()"
         )
     wanted = {key: value for key, value in options.items() if not _nothing(key, value)}
     args = tuple(args)
@@ -170,7 +204,7 @@ def _called(name: str, said: str, args: Any, options: dict[str, Any]) -> Any:
     unknown = [key for key in wanted if key not in _parameters(ours)]
     if unknown:
         names = ", ".join(f"{key}=" for key in unknown)
-        raise UsageTypeError(f"{said} of tensors takes no {names}; see spmdsim.ops.{SPELLED.get(name, name)}")
+        raise UsageTypeError(f"{said} of tensors takes no {names}; see {room.__name__}.{name}")
     result = ours(*args, **wanted)
     return result if dtype is None else ops.cast(result, dtype)
 
@@ -183,8 +217,8 @@ def _nothing(key: str, value: Any) -> bool:
     return value is default or type(value).__name__ == "_NoValueType" or (key == "order" and value in "CK")
 
 
-def _ours(name: str) -> Callable[..., Any] | None:
-    found = getattr(ops, name, None) if name in ops.__all__ else None
+def _ours(name: str, room: ModuleType) -> Callable[..., Any] | None:
+    found = getattr(room, name, None) if name in room.__all__ else None
     return found if callable(found) else None
 
 
@@ -193,6 +227,6 @@ def _parameters(called: Callable[..., Any]) -> set[str]:
     return own | set(getattr(called, "others", ()))
 
 
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, ops.__all__, 1, 0.75)
-    return f"; there is spmdsim.ops.{near[0]}" if near else ""
+def _nearest(name: str, room: ModuleType) -> str:
+    near = difflib.get_close_matches(name, room.__all__, 1, 0.8)
+    return f"; there is {room.__name__}.{near[0]}" if near else ""
