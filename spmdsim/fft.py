@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Layout, Mesh, Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import cast
+from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import ALONG, along_dim, conjugated
 from spmdsim.ops.slicing import roll
 from spmdsim.tensor import Op, Tensor
@@ -143,6 +144,7 @@ def _laid(x: Tensor, layout: Layout | None) -> Tensor:
 # -- one dim ------------------------------------------------------------------------------------------------
 
 
+@of_tensors
 def fft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -167,6 +169,7 @@ def fft(
     return _laid(_transform("fft", x, n, axis, norm), layout)
 
 
+@of_tensors
 def ifft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -174,6 +177,7 @@ def ifft(
     return _laid(_transform("ifft", x, n, axis, norm), layout)
 
 
+@of_tensors
 def rfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -181,6 +185,7 @@ def rfft(
     return _laid(_transform("rfft", x, n, axis, norm), layout)
 
 
+@of_tensors
 def irfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -188,6 +193,7 @@ def irfft(
     return _laid(_transform("irfft", x, n, axis, norm), layout)
 
 
+@of_tensors
 def hfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -195,6 +201,7 @@ def hfft(
     return irfft(conjugated(x), n, axis, _OTHER.get(norm or "backward", norm), layout=layout)
 
 
+@of_tensors
 def ihfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -228,6 +235,7 @@ def _several(kind: str, x: Tensor, dims: Sequence[tuple[int, int | None]], norm:
     return x
 
 
+@of_tensors
 def fftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -243,6 +251,7 @@ def fftn(
     return _laid(_several("fft", x, _dims(x, s, axes), norm), layout)
 
 
+@of_tensors
 def ifftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -250,6 +259,7 @@ def ifftn(
     return _laid(_several("ifft", x, _dims(x, s, axes), norm), layout)
 
 
+@of_tensors
 def rfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -263,6 +273,7 @@ def rfftn(
     return _laid(y, layout)
 
 
+@of_tensors
 def irfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -272,6 +283,7 @@ def irfftn(
     return _laid(_transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
 
 
+@of_tensors
 def fft2(
     x: Tensor,
     s: Sizes = None,
@@ -284,6 +296,7 @@ def fft2(
     return fftn(x, s, axes, norm, layout=layout)
 
 
+@of_tensors
 def ifft2(
     x: Tensor,
     s: Sizes = None,
@@ -296,6 +309,7 @@ def ifft2(
     return ifftn(x, s, axes, norm, layout=layout)
 
 
+@of_tensors
 def rfft2(
     x: Tensor,
     s: Sizes = None,
@@ -308,6 +322,7 @@ def rfft2(
     return rfftn(x, s, axes, norm, layout=layout)
 
 
+@of_tensors
 def irfft2(
     x: Tensor,
     s: Sizes = None,
@@ -377,11 +392,13 @@ def _shifted(x: Tensor, axes: Axes, back: bool) -> Tensor:
     return x
 
 
+@of_tensors
 def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
     """The frequency 0 in the middle of each dim."""
     return _shifted(x, axes, False)
 
 
+@of_tensors
 def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
     """The inverse of :func:`fftshift`."""
     return _shifted(x, axes, True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, SpmdError, Tensor, record
+from spmdsim import LockStep, Mesh, SpmdError, Tensor, fft, linalg, ops, record
 
 A = np.random.default_rng(1).uniform(0.5, 4, (6, 4))
 B = np.random.default_rng(2).uniform(0.5, 4, (4, 6))
@@ -70,3 +72,19 @@ def test_what_is_not_there_is_one_line(call, text):
     with pytest.raises(SpmdError, match=text) as caught:
         call(x)
     assert "\n" not in str(caught.value)
+
+
+#: Functions that need no tensor.
+_OF_NUMBERS = {"fftfreq", "rfftfreq"}
+
+
+@pytest.mark.parametrize("room", [ops, linalg, fft], ids=lambda room: room.__name__)
+def test_what_is_no_tensor_is_refused_in_words(room):
+    names = [name for name in room.__all__ if not inspect.isclass(getattr(room, name))]
+    for name in sorted(set(names) - _OF_NUMBERS):
+        for given in ((np.ones((4, 4)), np.ones((4, 4))), ([np.ones(3)],), (np.ones((4, 4)), 1)):
+            try:
+                getattr(room, name)(*given)
+            except (SpmdError, TypeError) as error:
+                # Python's own word for too many or too few arguments
+                assert isinstance(error, SpmdError) or "argument" in str(error), (name, given, error)

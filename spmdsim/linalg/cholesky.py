@@ -11,6 +11,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.linalg.tall import adjoint
 from spmdsim.linalg.whole import hermitian, square
+from spmdsim.ops.operators import of_tensors
 from spmdsim.tensor import Context, Op, Tensor
 
 
@@ -83,6 +84,7 @@ cholesky_op = Op(
 )
 
 
+@of_tensors
 def cholesky(x: Tensor, upper: bool = False) -> Tensor:
     """The lower triangle ``l`` with ``l l^H = x`` of positive definite matrices; only the lower triangle of ``x`` is read.
 

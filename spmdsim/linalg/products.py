@@ -12,6 +12,7 @@ from spmdsim.ops.along import take_along_axis
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike
 from spmdsim.ops.elementwise import multiply, subtract
+from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.scans import along_dim
 from spmdsim.ops.shape import broadcast_to, reshape
@@ -20,6 +21,7 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import operands
 
 
+@of_tensors
 def outer(a: Tensor, b: Tensor) -> Tensor:
     """``a[i] * b[j]`` of two vectors.
 
@@ -31,6 +33,7 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     return einsum("i,j->ij", *alike("outer", a, b))
 
 
+@of_tensors
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """Square matrices multiplied with themselves, by squaring; the inverse for a negative ``n``.
 
@@ -57,6 +60,7 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
         x = matmul(x, x)
 
 
+@of_tensors
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     """The diagonals of matrices ``[..., m, n]``; each rank looks up those of the rows or columns that it has.
 
@@ -86,11 +90,13 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     return slice_(found, starts, stops, [1] * found.ndim)
 
 
+@of_tensors
 def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The sums of :func:`diagonal`."""
     return sum_(diagonal(x, offset=offset), -1, dtype=dtype)
 
 
+@of_tensors
 def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     """Cross products along a dim of three entries.
 

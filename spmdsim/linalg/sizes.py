@@ -14,6 +14,7 @@ from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import absolute, divide, greater, multiply, power, sqrt, where
 from spmdsim.ops.functions import not_equal
+from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import min as min_
 from spmdsim.ops.reduce import sum as sum_
@@ -25,6 +26,7 @@ from spmdsim.tensor.operands import as_operand
 Order = int | float | str | None
 
 
+@of_tensors
 def vector_norm(
     x: Tensor, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
 ) -> Tensor:
@@ -52,6 +54,7 @@ def vector_norm(
     return power(sum_(power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
 
 
+@of_tensors
 def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Tensor:
     """Norms of matrices ``[..., m, n]``.
 
@@ -82,6 +85,7 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
     return reshape(found, (*found.shape, 1, 1)) if keepdims else found
 
 
+@of_tensors
 def norm(
     x: Tensor, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
 ) -> Tensor:
@@ -109,12 +113,14 @@ def _cutoff(values: Tensor, shape: Sequence[int], rtol: float | None) -> Tensor:
     return multiply(max_(values, -1, True), as_operand(epsilon, values))
 
 
+@of_tensors
 def matrix_rank(x: Tensor, *, rtol: float | None = None) -> Tensor:
     """How many singular values are larger than ``rtol`` times the largest one."""
     values = svdvals(x.detach())
     return sum_(cast(greater(values, _cutoff(values, x.shape, rtol)), np.int64), -1)
 
 
+@of_tensors
 def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
     """Pseudo-inverses, from singular values larger than ``rtol`` times the largest one."""
     u, s, vh = svd(x)
@@ -125,6 +131,7 @@ def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
     return matmul(scaled, adjoint(u))
 
 
+@of_tensors
 def cond(x: Tensor) -> Tensor:
     """The largest singular value over the smallest."""
     values = svdvals(x)

@@ -13,6 +13,7 @@ from spmdsim.errors import RuleError
 from spmdsim.linalg.whole import hermitian, in_fractions, svd_op
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.elementwise import add
+from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import conjugated
 from spmdsim.ops.shape import transpose
 from spmdsim.tensor import Context, Op, Tensor
@@ -130,6 +131,7 @@ class Singular(NamedTuple):
     Vh: Tensor
 
 
+@of_tensors
 def qr(x: Tensor, mode: str = "reduced") -> Triangular:
     """``q r = x`` with orthonormal columns of ``q`` and an upper triangle ``r`` without negative numbers on its diagonal.
 
@@ -160,6 +162,7 @@ def _split_and_tall(x: Tensor) -> bool:
     return x.ndim == 2 and x.shape[0] >= x.shape[1] and bool(x.layout.canonical.split_axes)
 
 
+@of_tensors
 def svd(x: Tensor, full_matrices: bool = False) -> Singular:
     """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``, reduced; of tall split ones by way of :func:`qr`.
 
@@ -180,6 +183,7 @@ def svd(x: Tensor, full_matrices: bool = False) -> Singular:
     return Singular(matmul(q, u), s, vh)
 
 
+@of_tensors
 def svdvals(x: Tensor) -> Tensor:
     """The singular values alone, largest first."""
     return svd(x)[1] if not _split_and_tall(x) else svd_op.results(qr(x)[1])[1]

@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import alike, cast
+from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import fractional
@@ -156,6 +157,7 @@ def _svd_rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
 svd_op = Op("svd", _svd_rule, _svd, _svd_vjp, dtype=lambda x: (x, _real(x), x), saves_result=True)
 
 
+@of_tensors
 def det(x: Tensor) -> Tensor:
     """Determinants of matrices ``[..., n, n]``.
 
@@ -165,6 +167,7 @@ def det(x: Tensor) -> Tensor:
     return det_op(square("det", x))
 
 
+@of_tensors
 def inv(x: Tensor) -> Tensor:
     """Inverses of matrices ``[..., n, n]``.
 
@@ -188,6 +191,7 @@ class Eigen(NamedTuple):
     eigenvectors: Tensor
 
 
+@of_tensors
 def slogdet(x: Tensor) -> SignAndLogarithm:
     """Signs of determinants, and the logarithms of their absolute values.
 
@@ -197,6 +201,7 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
     return SignAndLogarithm(*slogdet_op.results(square("slogdet", x)))
 
 
+@of_tensors
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """``x`` of ``a x = b``; the columns of ``b`` may be split, each rank then solves for its own.
 
@@ -214,6 +219,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     return solve_op(a, b)
 
 
+@of_tensors
 def eigh(x: Tensor) -> Eigen:
     """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns; the lower triangle is read.
 
@@ -223,6 +229,7 @@ def eigh(x: Tensor) -> Eigen:
     return Eigen(*eigh_op.results(square("eigh", x)))
 
 
+@of_tensors
 def eigvalsh(x: Tensor) -> Tensor:
     """The eigenvalues alone.
 

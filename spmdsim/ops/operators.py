@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import update_wrapper
+from collections.abc import Callable, Sequence
+from functools import update_wrapper, wraps
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.core.operator import Op
 from spmdsim.core.pictured import Pictured
-from spmdsim.errors import two_names
+from spmdsim.errors import SpmdError, UsageTypeError, two_names
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import RuleSource, ShardedOp, StrategyLike
@@ -26,6 +26,10 @@ SAME = (
     ("before", "pad_width"),
     ("value", "constant_values"),
 )
+
+
+#: What Python raises where a value is no tensor.
+FOREIGN = (AttributeError, TypeError, ValueError, IndexError, StopIteration)
 
 
 class OperatorFunction(Pictured, Generic[P, R]):
@@ -59,7 +63,11 @@ class OperatorFunction(Pictured, Generic[P, R]):
         """Compute."""
         if given and not self.others.keys().isdisjoint(given):
             self._rename(args, given)
-        return self._function(*args, **given)
+        try:
+            return self._function(*args, **given)
+        except FOREIGN as error:
+            require_tensors(self.__name__, error, (*args, *given.values()))
+            raise
 
     def _rename(self, args: tuple[object, ...], given: dict[str, object]) -> None:
         """Bring parameters under their first names."""
@@ -97,6 +105,40 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
+
+
+def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of tensors that is no operator; what it is given instead of them is refused in words."""
+
+    @wraps(function)
+    def called(*args: P.args, **given: P.kwargs) -> R:
+        try:
+            return function(*args, **given)
+        except FOREIGN as error:
+            require_tensors(function.__name__, error, (*args, *given.values()))
+            raise
+
+    return called
+
+
+def require_tensors(name: str, error: Exception, values: Sequence[object]) -> None:
+    """After an error that is not ours: whether there was any tensor at all.
+
+    Raises:
+        UsageTypeError: none.
+    """
+    if not isinstance(error, SpmdError) and not any(map(_stands_for_a_tensor, values)):
+        kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
+        raise UsageTypeError(
+            f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
+        ) from None
+
+
+def _stands_for_a_tensor(value: object) -> bool:
+    """Whether a value, or one of a list, is a tensor or what is taken for one."""
+    if isinstance(value, list | tuple):
+        return any(map(_stands_for_a_tensor, value))
+    return hasattr(value, "meta") or hasattr(value, "as_operand")
 
 
 def operator(op: Op | None = None) -> Callable[[Callable[P, R]], OperatorFunction[P, R]]:

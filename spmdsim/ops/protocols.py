@@ -59,7 +59,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "inner": lambda a, b: ops.tensordot(a, b, ((-1,), (-1,))) if min(a.ndim, b.ndim) else ops.multiply(a, b),
     "ptp": lambda a, axis=None: ops.subtract(ops.max(a, axis=axis), ops.min(a, axis=axis)),
     "unique": lambda a: ops.unique_values(a),
-    "vdot": lambda a, b: ops.vecdot(*(ops.reshape(x, -1) for x in operands("np.vdot", (a, b)))),
+    "vdot": lambda a, b: _vdot(*operands("np.vdot", (a, b))),
     "dot": lambda a, b: _dot(a, b),
     "empty_like": empty_like,
     "full_like": full_like,
@@ -117,6 +117,10 @@ def _average(x: Tensor, axis: Any, weights: Any) -> Tensor:
         )
     total = ops.sum(weights, axis=axis) if isinstance(weights, Tensor) else np.sum(weights, axis=axis)
     return ops.divide(ops.sum(ops.multiply(x, weights), axis=axis), total)
+
+
+def _vdot(a: Tensor, b: Tensor) -> Tensor:
+    return ops.vecdot(ops.reshape(a, -1), ops.reshape(b, -1))
 
 
 def _with_result(rule: str) -> str:
