@@ -74,7 +74,7 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ),
         ("--op matmul --shapes (2,4) --shard ((2,1),)", "matmul takes 2 operands, but --shapes gives 1"),
         ("--op gather --shapes (2,4),(3,) --shard ((2,1),(1,))", "gather needs --attr dim=..."),
-        ("--op Nope --shapes (2,4) --shard ((2,1),)", "and MindSpore's"),
+        ("--op Nope --shapes (2,4) --shard ((2,1),)", "there are MindSpore's"),
     ],
 )
 def test_operators_that_are_refused_in_one_line(command, words, capsys):

@@ -145,7 +145,7 @@ def test_a_setting_that_is_wrong_on_one_rank_is_known_to_all(said):
 def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):
     texts = said[0]["a part"]
     assert texts[0] == "alike"
-    assert texts[1] == texts[2] and "0.0.9 on rank 0" in texts[1]
+    assert texts[1] == texts[2] and "0.0.9 on rank 1" in texts[1]
 
 
 def test_ranks_that_do_not_come_to_make_a_world_are_named_and_the_job_ends(said):

@@ -139,7 +139,8 @@ def run(
             result = program(**tensors)
         if backward and answer.graph.training:
             loss = result[0] if isinstance(result, tuple | list) else result
-            backward_pass(loss, merge=answer.settings.merges)
+            if loss.requires_grad:  # a program may use no parameter at all
+                backward_pass(loss, merge=answer.settings.merges)
         return result, tensors
     finally:
         world.machine = before

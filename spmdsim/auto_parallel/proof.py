@@ -171,7 +171,7 @@ def _once(program: Callable[..., Any], answer: SearchResult, world: World, array
         tensors[name] = Tensor.from_global(array, layout, world, requires_grad=name in trained, name=name)
     with watching(Unconfigured()):
         result = program(**tensors)
-    if _scalar(answer):
+    if _scalar(answer) and result.requires_grad:
         result.backward()
     return result, tensors
 
