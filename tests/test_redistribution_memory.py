@@ -12,7 +12,10 @@ import pytest
 
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
+from spmdsim.layout.windowed import Window, Windowed
 from spmdsim.redistribution import plan
+from spmdsim.redistribution.exclusive_scan import scan_step
+from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.redistribution.ways import way
 from spmdsim.redistribution.ways.step_memory import step_memory
 from spmdsim.redistribution.ways.tuning import TABLE
@@ -58,6 +61,11 @@ WAYS = [
     ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum"), "f4", {"chunk": ((2, 400_000),)}),
     ("composed", over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum", shape=(513, 1023)), "f2", {}),
     ("summed", over("reduce_exchange", pending(FLAT, None, None), FLAT("x", None), "sum", axes=()), "f4", {}),
+    ("scan", scan_step(FLAT("x", None), ("x",), (300_000,), "sum"), "f4", {}),
+    ("scan gathered", scan_step(FLAT("x", None), ("x",), (300_000,), "sum", backward=True), "f4", {}),
+    ("scan gathered", scan_step(FLAT("x", None), ("x",), (300_000,), "sum"), "f2", {}),
+    ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT("x", None), Windowed(FLAT("x", None), [Window(512, -20, 41), None]), (512, 1024)), "f4", {}),
+    ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT(None, "x"), Windowed(FLAT(None, "x"), [None, Window(1024, -20, 41)]), (512, 1024)), "f4", {}),
 ]  # fmt: skip
 
 
@@ -99,7 +107,11 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
 
 def test_every_way_is_measured():
     told = Path(way.__file__).read_text().split('Way("')[1:]
-    assert {part.split('"')[0] for part in told} - {name for name, *_ in WAYS} == {"nothing", "same"}
+    assert {part.split('"')[0] for part in told} - {name for name, *_ in WAYS} == {
+        "nothing",
+        "same",
+        "identity",
+    }
 
 
 def test_the_buffer_of_a_plan_has_what_is_packed_and_what_lands():

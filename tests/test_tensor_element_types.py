@@ -90,7 +90,9 @@ def test_a_type_that_is_none_is_named() -> None:
         lambda: plan(MESH("a"), MESH(None), (3,), "float33"),
         lambda: made.astype("float33"),
     ):
-        with pytest.raises(InputError, match="no element type is called 'float33'; float32"):
+        with pytest.raises(
+            InputError, match=r"no element type is called 'float33'; did you mean 'float32'\?"
+        ):
             wrong()
 
 

@@ -15,7 +15,7 @@ from spmdsim.core.step import LOCAL_STEPS, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.exclusive_scan import ScanStep
-from spmdsim.redistribution.halo import HaloStep
+from spmdsim.redistribution.halo import HaloStep, received, sent
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
@@ -71,8 +71,8 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
         return Way("nothing", fresh=False)
-    if isinstance(step, HaloStep):  # packed, and landed
-        return Way("halo", sent_nbytes(step, rank, dtype.itemsize) + step.nbytes(rank, dtype.itemsize))
+    if isinstance(step, HaloStep):
+        return Way("halo", _halo(step, rank) * dtype.itemsize)
     if step.collective in LOCAL_STEPS:
         return Way(step.collective, fresh=_is_new(step, rank))
     if step.to_shape is not None:
@@ -146,6 +146,19 @@ def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> Way:
     return Way("gather rows", most * row * itemsize, rows=rows, most=most)
 
 
+def _halo(step: HaloStep, rank: int) -> int:
+    """Elements that are packed, or land, besides: those of a neighbour which are no contiguous piece where they are."""
+    source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
+    total = 0
+    for peer, pieces in sent(step, rank):
+        if peer != rank and (len(pieces) > 1 or flat_offset(source, pieces[0].source) is None):
+            total += sum(piece.size for piece in pieces)
+    for peer, pieces in received(step, rank):
+        if peer != rank and (step.back or len(pieces) > 1 or flat_offset(target, pieces[0].target) is None):
+            total += sum(piece.size for piece in pieces)
+    return total
+
+
 def _apart(traffic: RankTransfers) -> int:
     """Elements of the boxes that are not contiguous where they are."""
     sides = (traffic.sends, traffic.source), (traffic.receives, traffic.target)
@@ -193,7 +206,10 @@ def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count:
     large = nbytes * len(order) > tuning.gather_reduce and step.held(rank) <= count
     if large and in_library(step.op, dtype) and order == tuple(sorted(order)):
         return Way("scan")
-    return Way("scan gathered", nbytes * len(order))
+    wider = (
+        step.held(rank) * _wider(step.op, dtype) if order.index(rank) > 1 else 0
+    )  # else there is nothing to add
+    return Way("scan gathered", nbytes * len(order) + wider)
 
 
 def _reducing_all(op: str | None, dtype: np.dtype, held: int, size: int, tuning: Tuning, count: int) -> Way:

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from spmdsim.core.reductions import check_reduce, identity, scanned
+from spmdsim.core.reductions import check_reduce, fold, identity
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.exclusive_scan import ScanStep
 from spmdsim.redistribution.parts import Parts
@@ -35,7 +35,13 @@ def scan(step: ScanStep, group: Group, dtype: np.dtype, way: Way) -> Run:
         rows = np.empty((len(order), *array.shape), dtype)
         kind = element(dtype.itemsize)
         group.comm.Allgather([array, array.size, kind], [rows, array.size, kind])
-        return scanned(op, [rows[k] for k in order])[me]
+        out = np.full(array.shape, first)
+        for place, k in enumerate(order[:me]):  # as ``scanned`` does it
+            if place:
+                fold(op, [out, rows[k]], out=out)
+            else:
+                out[...] = rows[k]
+        return out
 
     if native is None or way.name != "scan":
         return gathered
@@ -43,7 +49,9 @@ def scan(step: ScanStep, group: Group, dtype: np.dtype, way: Way) -> Run:
     def run(array: np.ndarray) -> np.ndarray:
         out = np.full(array.shape, first)
         group.comm.Exscan(number_view(array), number_view(out), native)
-        return np.full(array.shape, first) if me == 0 else out
+        if me == 0:  # where MPI leaves open what it does with it
+            out.fill(first)
+        return out
 
     return run
 
