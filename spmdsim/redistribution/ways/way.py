@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spmdsim.core.step import LOCAL_STEPS, Step, within
+from spmdsim.core.step import LOCAL_STEPS, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.exclusive_scan import ScanStep
@@ -151,12 +151,17 @@ def _halo(step: HaloStep, rank: int) -> int:
     source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
     total = 0
     for peer, pieces in sent(step, rank):
-        if peer != rank and (len(pieces) > 1 or flat_offset(source, pieces[0].source) is None):
+        if peer != rank and (len(pieces) > 1 or not _is_flat(source, pieces[0].source)):
             total += sum(piece.size for piece in pieces)
     for peer, pieces in received(step, rank):
         if peer != rank and (step.back or len(pieces) > 1 or flat_offset(target, pieces[0].target) is None):
             total += sum(piece.size for piece in pieces)
     return total
+
+
+def _is_flat(shape: tuple[int, ...], index: Index) -> bool:
+    """Whether a box is contiguous in an array, and read in its order."""
+    return all(part.step in (None, 1) for part in index) and flat_offset(shape, index) is not None
 
 
 def _apart(traffic: RankTransfers) -> int:

@@ -305,8 +305,8 @@ def _nbytes(spec: Any) -> int:
     """Bytes of a buffer as a call names it: an array, ``[array, type]`` or ``[array, count, type]``."""
     if isinstance(spec, np.ndarray):
         return spec.nbytes
-    if len(spec) == 2:
-        return memoryview(spec[0]).nbytes
+    if len(spec) == 2:  # arrays of element types that Python's buffers do not know are no buffers
+        return spec[0].nbytes if isinstance(spec[0], np.ndarray) else memoryview(spec[0]).nbytes
     return int(spec[1]) * int(spec[2].Get_size())
 
 
