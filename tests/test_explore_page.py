@@ -15,6 +15,7 @@ import urllib.request
 import numpy as np
 import pytest
 from every_layout import every_layout
+from processes import hear_ctrl_c
 
 from spmdsim import Mesh, Tensor, plan
 from spmdsim.auto_parallel.programs.networks import build_program
@@ -255,7 +256,10 @@ def test_searches_know_the_best_and_what_others_cost():
 def test_serving_is_for_this_machine_alone():
     arguments = ["--serve", "0", "--mesh", "x=2", "--shape", "4", "-n", "2", "--program", "tutorial"]
     served = subprocess.Popen(
-        [sys.executable, "-m", "spmdsim", "explore", *arguments], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "spmdsim", "explore", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
     )
     try:
         address = re.search(r"http://127\.0\.0\.1:\d+", served.stderr.readline())[0]
