@@ -267,7 +267,7 @@ def test_serving_is_for_this_machine_alone():
             assert answer.read().startswith(b"<!DOCTYPE html>")
     finally:
         served.send_signal(signal.SIGINT)
-        assert served.wait(60) == 130
+        assert served.wait(60) == 130 and served.stderr.read().splitlines()[-1] == "interrupted"
         served.stderr.close()
 
 

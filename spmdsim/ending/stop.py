@@ -242,8 +242,10 @@ def leave(code: int) -> int:
 
 
 def _leave_quietly(error: BaseException, code: int) -> int:
-    """After Ctrl-C, or when who reads the output has left (``| head``): no traceback, as shells expect."""
+    """After Ctrl-C one line, and when who reads the output has left (``| head``) none: no traceback, as shells expect."""
     if not isinstance(error, BrokenPipeError):
+        if not error.args:  # else where it was is said already
+            write("interrupted")
         return code
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered would complain once more at exit

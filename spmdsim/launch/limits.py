@@ -428,7 +428,7 @@ class _Watch:
         at = f"{rest}: " if word == "at" and rest else ""
         if self.why == "interrupted":
             sys.stderr.write(f"interrupted{' at ' if at else ''}{rest if at else ''}\n")
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("was said")
         if self.why == "output":
             sys.stderr.write("\n" * self.in_a_line)
             raise InputError(
