@@ -154,7 +154,8 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
         InputError: another word.
 
     >>> import numpy as np
-    >>> from spmdsim import LockStep, Mesh, Tensor, gelu
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> from spmdsim.ops import gelu
     >>> world = LockStep(2)
     >>> x = Tensor.from_global(np.array([-1.0, 2.0]), Mesh((2,), ("dp",))("dp"), world)
     >>> gelu(x).full().round(4).tolist(), gelu(x, approximate="none").full().round(4).tolist()

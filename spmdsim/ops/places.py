@@ -148,6 +148,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
     Raises:
         RuleError: a dim out of range, or fewer entries than ``k``.
 
+    >>> import numpy as np
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.array([3, 1, 4, 1, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
     >>> [part.full() for part in topk(x, 2)]

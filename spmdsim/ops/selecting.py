@@ -78,6 +78,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
         RuleError: a tensor without dims.
         WorldError: a world without values.
 
+    >>> import numpy as np
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.array([0, 3, 0, 4, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
     >>> nonzero(x)[0].full()

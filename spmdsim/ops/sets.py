@@ -104,6 +104,7 @@ def unique_values(x: Tensor) -> Tensor:
     Raises:
         WorldError: a world without values.
 
+    >>> import numpy as np
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.array([3, 1, 3, 1, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
     >>> unique_values(x).full()

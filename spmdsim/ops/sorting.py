@@ -236,6 +236,7 @@ def sort(
     Raises:
         RuleError: a dim out of range.
 
+    >>> import numpy as np
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.array([3, 1, 4, 1, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
     >>> sort(x).full(), argsort(x).full()
