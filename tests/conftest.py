@@ -72,6 +72,9 @@ def pytest_runtest_setup(item):
     for module, name in SEEDS.items():
         if module in sys.modules:
             getattr(sys.modules[module], name)(0)
+    paddle = sys.modules.get("spmdsim.dialects.paddle.static")
+    if paddle is not None:  # neither mode was asked for yet
+        paddle._static[0] = paddle._dynamic[0] = False
 
 
 @pytest.fixture(scope="session")

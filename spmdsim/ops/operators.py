@@ -127,7 +127,8 @@ def require_tensors(name: str, error: Exception, values: Sequence[object]) -> No
     Raises:
         UsageTypeError: none.
     """
-    if not isinstance(error, SpmdError) and not any(map(_stands_for_a_tensor, values)):
+    of_the_call = isinstance(error, SpmdError) or "argument" in str(error)  # says itself what is wrong
+    if not of_the_call and not any(map(_stands_for_a_tensor, values)):
         kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
         raise UsageTypeError(
             f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
