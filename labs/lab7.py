@@ -53,7 +53,8 @@ def fully_sharded(mesh):
 # *optimiser, 3 points*
 #
 # Return an `Adam` with this rate for these parameters, of which every rank keeps an eighth of the state and updates an eighth of each parameter; the
-# parameters themselves stay whole.
+# parameters themselves stay whole. A rank needs no more of a gradient than the eighth that it updates: one reduce_scatter brings it there, and one
+# all_gather what was updated to all, which together are the bytes of an all_reduce.
 
 
 def optimiser(parameters, rate):

@@ -192,16 +192,84 @@ def test_weights_sharded_over_the_batch_axis_are_gathered_and_their_gradients_sc
     np.testing.assert_allclose(first, x.full().T @ ((dy @ w2.T) * (h > 0)), rtol=1e-9)
 
 
+def zero_steps(world, grid, split, state):
+    """Two steps of two micro-batches each, clipped: the last step's collectives, gradients and parameters."""
+    mesh = Mesh(grid, ("dp", "tp"))
+    model = two_layers(world, mesh(None, None), mesh(None, None))
+    optimiser = nn.Adam(model.parameters(), 0.1, weight_decay=0.01, state_layout=state)
+    for step in range(2):
+        optimiser.zero_grad()
+        traces = [
+            forward_backward(model, given(normal(BATCH, WIDTH, seed=2 * step + k), mesh(split, None), world))[
+                1
+            ]
+            for k in range(2)
+        ]
+        with record() as clipped:
+            if world.has_data:
+                nn.clip(model.parameters(), 1.0)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        with record() as updated:
+            optimiser.step()
+    return (*traces, clipped, updated), gradients, [parameter.value for parameter in model.parameters()]
+
+
 @pytest.mark.ranks(4)
-def test_a_sharded_state_needs_one_gather_for_its_parameters(world):
+@pytest.mark.parametrize(
+    ("grid", "split", "reduced"),
+    [
+        ((4, 1), "dp", 3 / 4),
+        ((2, 2), "dp", 1 / 2),  # copies along tp
+        ((2, 2), ("dp", "tp"), 1),  # pending along tp, too, which does not share the state
+    ],
+    ids=["alone", "copies", "pending"],
+)
+def test_a_sharded_state_takes_the_bytes_of_one_reduction(world, grid, split, reduced):
+    """ZeRO: gradients come by reduce_scatter where they are updated, all parameters by one all_gather."""
+    (first, second, clipped, updated), gradients, values = zero_steps(
+        world, grid, split, nn.sharded_over("dp")
+    )
+    held = 8 * sum(value.size for value in values)
+    for backward in (first, second):
+        assert [axes[0] for name, axes in ran(backward) if name == "reduce_scatter"] == ["dp"], str(backward)
+        assert len(ran(backward)) == (2 if reduced == 1 else 1), str(backward)
+        assert backward.nbytes() == reduced * held, str(backward)
+        assert {e.operator for e in backward.collectives if e.nbytes[0]} == {"gradients"}
+    assert clipped.counts().get("all_reduce") == 1
+    assert ran(updated) == [("all_gather", ("dp",))]
+    assert updated.nbytes() == held * (grid[0] - 1) // grid[0]
+    for gradient, value in zip(gradients, values):
+        assert gradient.layout == value.layout.mesh("dp", *[None] * (value.ndim - 1))
+    _, whole, wanted = zero_steps(world, grid, split, None)
+    for one, other in zip((*gradients, *values), (*whole, *wanted)):
+        np.testing.assert_allclose(one.full(), other.full(), rtol=1e-10, atol=1e-12)
+    shapes, *_ = zero_steps(ShapeOnly(4), grid, split, nn.sharded_over("dp"))
+    for with_data, without in zip((first, second, updated), (shapes[0], shapes[1], shapes[3])):
+        assert [e.key for e in with_data.collectives] == [e.key for e in without.collectives]
+
+
+@pytest.mark.ranks(4)
+def test_a_gradient_from_before_the_optimiser_joins_those_that_come_after(world):
+    """And so do those of uneven pieces: a state split by an axis that does not divide."""
     mesh = Mesh((4,), ("dp",))
-    model = two_layers(world, mesh(None, None), mesh(None, None), bias=False)
-    x = given(normal(BATCH, WIDTH), mesh("dp", None), world)
-    forward_backward(model, x)
-    optimiser = nn.SGD(list(model.parameters()), 0.1, momentum=0.9, state_layout=nn.sharded_over("dp"))
-    with record() as trace:
-        optimiser.step()
-    assert ran(trace) == [("all_gather", ("dp",))]
+    model = two_layers(world, mesh(None, None), mesh(None, None))
+    parameters = model.parameters()
+    xs = [given(normal(BATCH, WIDTH, seed=k), mesh("dp", None), world) for k in range(2)]
+    forward_backward(model, xs[0])
+    nn.SGD(
+        parameters,
+        state_layout=lambda p: mesh(*[None] * (len(p.shape) - 1), "dp" if p.shape[-1] > 9 else None),
+    )
+    forward_backward(model, xs[1])
+    assert parameters[0].grad.layout == mesh(None, "dp") and parameters[3].grad.layout == mesh(None)
+    both = given(np.concatenate([x.full() for x in xs]), mesh("dp", None), world)
+    check_gradients(model, both, parameters)
+    odd = nn.Linear(6, 5, mesh(None, None), dtype=np.float64).materialise(world)
+    nn.SGD(odd.parameters(), state_layout=lambda p: mesh("dp", *[None] * (len(p.shape) - 1)))
+    x = given(normal(BATCH, 6), mesh("dp", None), world)
+    nn.backward(ops.sum(odd(x)))
+    assert odd.weight.grad.layout == mesh("dp", None)
+    np.testing.assert_allclose(odd.weight.grad.full(), np.repeat(x.full().sum(0)[:, None], 5, 1), rtol=1e-12)
 
 
 # -- MindSpore's mirror groups -------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 No operator has a gradient collective of its own. The local gradient function runs on the same shards with
 the same strategy; every factor an operand lacks makes its gradient partial (the transposed rule), and a
-gradient is finally laid out by the dual layout of its tensor: S stays S, R stays R, P becomes R. Between an
+gradient is finally laid out by the dual layout of its tensor (S stays S, R stays R, P becomes R), or as
+the tensor says (``gradient_layout``: where an optimiser split further wants it). Between an
 operator and its operand a redistribution is the identity on the global tensor, so gradients pass through it
 as they are, still partial, and are reduced once, where they are used or kept.
 
@@ -219,14 +220,16 @@ def added(gradients: Sequence[Any], *, more_to_come: bool = False) -> Any:
 
 
 def keep(leaf: Tensor, gradient: Tensor) -> None:
-    """Add a gradient to the one that a leaf has."""
-    leaf.grad = gradient if leaf.grad is None else added([leaf.grad, gradient], more_to_come=True)
+    """Add a gradient to the one that a leaf has, which may have come into another layout."""
+    if leaf.grad is not None:
+        gradient = added([leaf.grad.to(gradient.layout), gradient], more_to_come=True)
+    leaf.grad = gradient
 
 
 def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
     for leaf, pending in pull_back(result, gradient, retain_graph):
-        keep(leaf, settle(pending, leaf.layout.dual()))
+        keep(leaf, settle(pending, leaf.gradient_layout))
 
 
 def pull_back(

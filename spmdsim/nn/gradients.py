@@ -32,14 +32,14 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     merged = _bucketed(leaves) if merge else {}
     for leaf, pending in leaves:
         total = merged.get(id(leaf))
-        keep(leaf, settle(pending, leaf.layout.dual()) if total is None else total)
+        keep(leaf, settle(pending, leaf.gradient_layout) if total is None else total)
 
 
 def _bucketed(leaves: Sequence[tuple[Tensor, Pending]]) -> dict[int, Tensor]:
     """The gradients that share messages, by the identity of their leaves."""
     found = [leaf for leaf, pending in leaves if len({id(gradient.meta) for gradient in pending}) == 1]
     alike = {id(leaf) for leaf in found}
-    totals = [(added(pending), leaf.layout.dual()) for leaf, pending in leaves if id(leaf) in alike]
+    totals = [(added(pending), leaf.gradient_layout) for leaf, pending in leaves if id(leaf) in alike]
     return {id(found[number]): total for number, total in brought(totals, "gradients").items()}
 
 

@@ -72,8 +72,9 @@ class Parameter(Pictured):
         dtype: element type.
         initialiser: its first values.
         name: its path in the model, given by :meth:`Module.materialise`.
-        tensor: the tensor, once materialised.
     """
+
+    _gradient_layout: Callable[[Parameter], Layout] | None = None
 
     def __init__(
         self,
@@ -88,7 +89,29 @@ class Parameter(Pictured):
         self.dtype = np.dtype(dtype)
         self.initialiser: Initialiser = initialiser or Normal()
         self.name = ""
-        self.tensor: Tensor | None = None
+        self.tensor = None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The tensor, once materialised."""
+        found: Tensor | None = self.__dict__.get("tensor")
+        return found
+
+    @tensor.setter
+    def tensor(self, tensor: Tensor | None) -> None:
+        self.__dict__["tensor"] = tensor
+        if tensor is not None and self._gradient_layout is not None:
+            tensor.gradient_layout = self._gradient_layout(self)
+
+    def keep_gradient(self, layout: Callable[[Parameter], Layout]) -> None:
+        """Have gradients brought straight into this layout, where an optimiser's state is, not into the dual one.
+
+        Raises:
+            LayoutError: a layout that its mesh or its shape does not allow.
+        """
+        layout(self).check_shape(self.shape)
+        self._gradient_layout = layout
+        self.tensor = self.tensor
 
     @property
     def value(self) -> Tensor:
@@ -109,7 +132,7 @@ class Parameter(Pictured):
 
     @property
     def grad(self) -> Tensor | None:
-        """Its gradient after ``backward()``."""
+        """Its gradient after ``backward()``; where an optimiser splits its state further, split like that."""
         return self.value.grad
 
     def materialise(self, world: World, seed: int = 0) -> None:

@@ -27,12 +27,24 @@ StateLayout = Callable[[Parameter], Layout]
 
 
 def sharded_over(axis: str) -> StateLayout:
-    """Split the state (and with it the update) over an axis that replicates the parameter, as ZeRO does.
+    """Split the state, gradients and the update over an axis that replicates the parameter, as ZeRO does.
 
-    The first dim that divides is split further; parameters without such a dim keep their layout.
+    Gradients come by a reduce_scatter where they are updated, what was updated by an all_gather to all: the bytes of
+    one all_reduce. The first dim that divides is split further; parameters without such a dim keep their layout.
+    Stage 2 of Rajbhandari et al. (2020).
+
+    Example:
+        >>> from spmdsim import LockStep, Mesh, Tensor, nn, ops
+        >>> mesh, world = Mesh((4,), ("dp",)), LockStep(4)
+        >>> layer = nn.Linear(8, 6, mesh(None, None)).materialise(world)
+        >>> optimiser = nn.Adam(layer.parameters(), state_layout=nn.sharded_over("dp"))
+        >>> x = Tensor.from_global(np.ones((4, 8), np.float32), mesh("dp", None), world)
+        >>> nn.backward(ops.sum(layer(x)))
+        >>> layer.weight.grad
+        Tensor(f32[8,6] S(0) on dp=4)
 
     Raises:
-        LayoutError: (at the first step) a mesh without that axis.
+        LayoutError: (when the optimiser is made) a mesh without that axis.
     """
 
     def layout(parameter: Parameter) -> Layout:
@@ -51,6 +63,9 @@ def sharded_over(axis: str) -> StateLayout:
 
 class Optimiser(Pictured):
     """Base: walks the parameters, brings gradient and value into the state's layout, updates each shard.
+
+    With a ``state_layout`` gradients come straight into it, from the next ``backward`` on; two optimisers of the same
+    parameter may differ, the last one made says where.
 
     Parameters of 16-bit floats are updated in float32, in which their state is kept (a bfloat16 average of squares
     would stand still: its decay is less than its rounding), and rounded once per step.
@@ -72,6 +87,9 @@ class Optimiser(Pictured):
         self.parameters = list(parameters)
         self.rate = rate
         self.state_layout = state_layout or (lambda parameter: parameter.layout)
+        if state_layout is not None:
+            for parameter in self.parameters:
+                parameter.keep_gradient(state_layout)
         self.state: dict[int, list[list[Any]]] = {}
         self.counts: dict[int, int] = {}
         self.count = 0

@@ -37,6 +37,7 @@ class Merge:
         axes: the axes along which it communicates, the major one first.
         op: the reduction; None for an all_gather.
         dim: the dim that is scattered or gathered; None for an all_reduce.
+        rest: axes along which a reduce_scatter reduces, too, without scattering: its ranks keep equal sums.
     """
 
     collective: str
@@ -44,6 +45,7 @@ class Merge:
     axes: tuple[str, ...]
     op: str | None
     dim: int | None = None
+    rest: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -56,7 +58,7 @@ class Merge:
         return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
-        """The one collective, on a flat tensor of so many elements per rank."""
+        """The one collective, on a flat tensor of so many elements per rank; ``rest`` takes more of them."""
         if self.op is None:
             pieces = Layout(self.mesh, (self.axes,))
             return Step(
@@ -69,7 +71,7 @@ class Merge:
     def steps(
         self, elements: int, copies: Sequence[str] = (), itemsize: int = 4, machine: CostModel | None = None
     ) -> tuple[Step, ...]:
-        """The one collective, or for a reduction those of the plan in which ranks that hold copies help.
+        """The one collective, or for a reduction those of the plan: ranks that hold copies help, ``rest`` is reduced.
 
         Args:
             elements: that every rank holds.
@@ -79,11 +81,14 @@ class Merge:
 
         >>> [str(step) for step in Merge("all_reduce", Mesh((4, 2), ("dp", "tp")), ("dp",), "sum").steps(64, ["tp"])]
         ['reduce_scatter over dp: P(sum)R -> S(0)S(0)', 'all_gather over dp,tp: S(0)S(0) -> RR']
+        >>> [str(step) for step in Merge("reduce_scatter", Mesh((4, 2), ("dp", "tp")), ("dp",), "sum", 0, ("tp",)).steps(64)]
+        ['reduce_scatter over dp: P(sum)P(sum) -> S(0)P(sum)', 'all_reduce over tp: S(0)P(sum) -> S(0)R']
         """
-        if not copies or self.op is None:
+        if self.op is None or not (copies or self.rest):
             return (self.step(elements),)
-        apart = tuple(axis for axis in self.mesh.axes if axis not in (*self.axes, *copies))
-        partial: Any = [(axis, self.op) for axis in self.axes]
+        reduced = (*self.axes, *self.rest)
+        apart = tuple(axis for axis in self.mesh.axes if axis not in (*reduced, *copies))
+        partial: Any = [(axis, self.op) for axis in reduced]
         flat = Layout(self.mesh, (apart,), partial).canonical
         after = flat.reduced if self.dim is None else Layout(self.mesh, ((*apart, *self.axes),)).canonical
         model: Any = machine
@@ -99,6 +104,8 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     'all_reduce'
     >>> merge_of(mesh(None, "tp", partial="dp"), mesh("dp", "tp"), (8, 8)).dim
     0
+    >>> merge_of(mesh(None, None, partial=("dp", "tp")), mesh("dp", None), (8, 8)).rest
+    ('tp',)
     """
     src, dst = src.canonical, dst.canonical
     ops = {op for _, op in src.partial}
@@ -108,9 +115,10 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     if not changed:
         return Merge("all_reduce", src.mesh, src.partial_axes, ops.pop())
     added = _further(src.dims[changed[0]], dst.dims[changed[0]])
-    if len(changed) > 1 or set(added) != set(src.partial_axes):
+    if len(changed) > 1 or not added or not {*added} <= {*src.partial_axes}:
         return None
-    return Merge("reduce_scatter", src.mesh, added, ops.pop(), changed[0])
+    rest = tuple(axis for axis in src.partial_axes if axis not in added)
+    return Merge("reduce_scatter", src.mesh, added, ops.pop(), changed[0], rest)
 
 
 @lru_cache(maxsize=4096)

@@ -50,7 +50,10 @@ def shared(settings: Settings, src: Layout, dst: Layout, shape: tuple[int, ...])
     if not settings.merges:
         return None
     found = merge_of(src, dst, shape)
-    return None if found is not None and found.dim is not None and not settings.scatter else found
+    if found is None or found.dim is None:
+        return found
+    known = settings.scatter and (not found.rest or isinstance(settings.machine, Machine))
+    return found if known else None
 
 
 def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:

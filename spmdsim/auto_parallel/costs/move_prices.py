@@ -98,7 +98,7 @@ class MovePrices:
             copies: axes along which ranks hold copies of all of them and help.
             itemsize: bytes per element; it matters where ranks help.
         """
-        if copies:
+        if copies or merge.rest:
             steps = merge.steps(int(nbytes) // itemsize, copies, itemsize, self.machine)
             return sum(price_step(step, itemsize, self.machine)[1] for step in steps)
         model = machine_on(self.machine, merge.mesh)

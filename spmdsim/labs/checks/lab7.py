@@ -114,7 +114,7 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
             f"rank 0 keeps the state of {held} of a parameter's {whole} numbers, not of an eighth",
         )
     yield
-    expect_collectives(trace, {"all_reduce": 1, "all_gather": 1}, "an update")
+    expect_collectives(trace, {"reduce_scatter": 1, "all_gather": 1}, "an update")
     yield
 
 
