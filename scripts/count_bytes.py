@@ -1,10 +1,10 @@
 """Prove by an independent counter that traces hold what MPI was asked to move, to the byte.
 
 Random programs (redistributions with pending values, subsets, other rank orders and reshapes; operators of all element
-types, forward and backward; lookups; training with clipping and a split optimiser; emulated algorithms; shared memory;
-checkpoints) run under mpirun, with a counter written in C between mpi4py and the MPI library. On every rank, for each
-program: calls, bytes received and bytes sent of the trace, data and control traffic together, are the counter's. So are
-those of the exit.
+types, forward and backward; scans, sorts, masks, halos and transforms; lookups; training with clipping and a split
+optimiser; emulated algorithms; shared memory; checkpoints) run under mpirun, with a counter written in C between mpi4py
+and the MPI library. On every rank, for each program: calls, bytes received and bytes sent of the trace, data and control
+traffic together, are the counter's. So are those of the exit.
 
     python scripts/count_bytes.py                   # 100 programs each on 2, 4 and 8 ranks; a C compiler is needed
     python scripts/count_bytes.py -n 4 --programs 10 --seed 3
@@ -339,6 +339,60 @@ def checkpoint(world: Any, rng: random.Random) -> None:
         shutil.rmtree(folder)
 
 
+def ordered(world: Any, rng: random.Random) -> None:
+    """Scans, sorts, the largest and masks along split dims: parts whose sizes depend on the values."""
+    import spmdsim.ops as ops
+
+    mesh = _mesh(world, rng, whole=True)
+    x = _tensor(world, rng, mesh, dims=rng.choice((1, 2)), dtype=rng.choice(("f8", "f4", "f2", "i8", "i4")))
+    dim = rng.randrange(x.ndim)
+    programs = {
+        "scan": lambda: ops.cumulative_sum(x, axis=dim),
+        "sort": lambda: ops.sort(x, axis=dim),
+        "argsort": lambda: ops.argsort(x, axis=dim),
+        "topk": lambda: ops.topk(x, 1, axis=dim),
+        "unique": lambda: ops.unique_values(x),
+        "mask": lambda: x[x > 2],
+        "diff": lambda: ops.diff(x, axis=dim),
+    }
+    programs[rng.choice(sorted(programs))]()
+
+
+def neighbours(world: Any, rng: random.Random) -> None:
+    """Shifted slices, rolls and convolutions, and the gradients of a stencil."""
+    import spmdsim.ops as ops
+    from spmdsim import Tensor, nn
+
+    mesh = _mesh(world, rng, whole=True)
+    shape = tuple(rng.choice((5, 9, 16, 33)) for _ in range(2))
+    u = Tensor.from_global(_numbers(shape, "f8", 1), _layout(mesh, 2, rng), world, requires_grad=True)
+    programs = {
+        "stencil": lambda: nn.backward(ops.sum(u[:-2] + u[2:])),
+        "columns": lambda: u[:, 1:] - u[:, :-1],
+        "roll": lambda: ops.roll(u, rng.choice((1, -3)), axis=rng.choice((0, 1))),
+        "padded": lambda: ops.pad(u, ((1, 1), (2, 0))),
+        "strided": lambda: u[::2, 1::3],
+    }
+    programs[rng.choice(sorted(programs))]()
+
+
+def transformed(world: Any, rng: random.Random) -> None:
+    """Fourier transforms and linear algebra."""
+    import spmdsim
+    from spmdsim import Tensor
+
+    mesh = _mesh(world, rng, whole=True)
+    x = Tensor.from_global(_numbers((16, 12), "f8", 1), _layout(mesh, 2, rng), world)
+    programs = {
+        "fft": lambda: spmdsim.fft.fft(x, axis=rng.choice((0, 1))),
+        "fft_2d": lambda: spmdsim.fft.fftn(x),
+        "norm": lambda: spmdsim.linalg.vector_norm(x),
+        "qr": lambda: spmdsim.linalg.qr(x),
+        "svd": lambda: spmdsim.linalg.svdvals(x),
+    }
+    programs[rng.choice(sorted(programs))]()
+
+
 PROGRAMS: tuple[Callable[[Any, random.Random], None], ...] = (
     redistribution,
     redistribution,
@@ -351,6 +405,10 @@ PROGRAMS: tuple[Callable[[Any, random.Random], None], ...] = (
     emulated,
     shared,
     checkpoint,
+    ordered,
+    ordered,
+    neighbours,
+    transformed,
 )
 
 if __name__ == "__main__":
