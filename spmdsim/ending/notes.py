@@ -15,6 +15,8 @@ FAILED_DIR = "SPMDSIM_FAILED_DIR"
 ENDING = "ending"
 """The note, beside those of the ranks, that the job ends now."""
 
+ASKED = "asked"
+"""The note of the starter why it asks the ranks for what they called last."""
 
 BEGUN = "begun"
 """The note of the starter that is as old as the job."""
@@ -78,6 +80,15 @@ def has_left(folder: Path, rank: int, code: int) -> bool:
 def ranks_gone(folder: Path) -> set[str]:
     """The ranks that have left a note, of a failure or of a good end."""
     return {path.name.rpartition("_")[2] for path in folder.glob("*_[0-9]*")}
+
+
+def why_asked() -> str | None:
+    """Why the starter asks for what the ranks called last; None if it does not say."""
+    folder = job_folder()
+    try:
+        return None if folder is None else (folder / ASKED).read_text() or None
+    except OSError:
+        return None
 
 
 def note_end() -> None:

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import current_thread, main_thread
 
+from spmdsim.ending.notes import ASKED
+
 VARIABLE = "SPMDSIM_RECORD"
 """Where the ranks write what they called last."""
 
-WRITTEN_SECONDS = 1.0
-"""How long ranks may take to write it when a rank has died."""
+WRITTEN_SECONDS = 5.0
+"""How long ranks may take to write it when a rank has died or the job is ended; longer than a busy machine needs."""
 
 
 class Recorded:
@@ -23,9 +25,11 @@ class Recorded:
 
     Args:
         environment: of the ranks.
+        folder: where notes for them go.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self.folder = folder
         asked = environment.get(VARIABLE)
         self.path = Path(asked).absolute() if asked else None
         self._before = self._files()
@@ -40,10 +44,14 @@ class Recorded:
         """What the job has written."""
         return sorted(path for path, _ in self._files() - self._before)
 
-    def ask(self, process: subprocess.Popen[bytes]) -> None:
-        """Have the ranks that are left write, before they are ended, unless one has."""
+    def ask(self, process: subprocess.Popen[bytes], why: str = "") -> None:
+        """Have the ranks that are left write, before they are ended, unless one has.
+
+        Launchers that are ended give their ranks no time, so they are asked beforehand.
+        """
         if self.path is None or self.written() or not hasattr(signal, "SIGUSR1"):
             return
+        (self.folder / ASKED).write_text(why)
         process.send_signal(signal.SIGUSR1)
         end = time.monotonic() + WRITTEN_SECONDS
         while not self.written() and process.poll() is None and time.monotonic() < end:

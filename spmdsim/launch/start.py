@@ -70,7 +70,7 @@ def start_command(
         elif blocks and launcher is not None:
             shown = prepare_blocks(folder, environment)
         by = signal.SIGTERM if launcher is None else launcher.ended_by
-        recorded = Recorded(environment)
+        recorded = Recorded(environment, folder)
         code = wait(command, environment, shown, partial(job_ends, folder, ranks), by, recorded)
         clear_up(began(folder), hurried=code == 0)
         notes = failures(folder)
@@ -153,6 +153,7 @@ def wait(
             return wait_for(process, ending, by, recorded)
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        recorded.ask(process, with_signal.name)
         end(process, with_signal)
         if with_signal == signal.SIGTERM:
             sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")

@@ -18,7 +18,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from spmdsim.ending.notes import ENDING, job_folder
+from spmdsim.ending.notes import ENDING, job_folder, why_asked
 from spmdsim.ending.stop import before_end, write
 from spmdsim.errors import InputError
 from spmdsim.sides import name_ranks
@@ -100,7 +100,7 @@ class Recording:
         while heard := os.read(read, 1024):
             for number in set(heard) & {*map(int, _SIGNALS)}:
                 ends = number == signal.SIGTERM
-                self.write(signal.Signals(number).name, last=ends)
+                self.write(signal.Signals(number).name if ends else why_asked() or "SIGUSR1", last=ends)
                 if ends and signal.getsignal(number) == self._handle:
                     _end_by(number)
 
