@@ -80,6 +80,28 @@ def test_operators_that_are_random_or_move(world):
         assert isinstance(ms.Layout((2,), ("a",))("None", "a"), ms.MindSporeLayout)
 
 
+@pytest.mark.ranks(2)
+def test_random_numbers_are_alike_on_all_ranks(world):
+    with use_world(world):
+        for seed, draws in (
+            (ms.set_seed, (lambda: ops.rand(40, 50), lambda: ops.randn(40, 50), lambda: ops.randint(0, 5, (40, 50)))),
+            (paddle.seed, (lambda: paddle.uniform([40, 50]), lambda: paddle.normal(1.0, 2.0, [40, 50]), lambda: paddle.randperm(2000))),
+        ):  # fmt: skip
+            for draw in draws:
+                seed(3)
+                first, other = draw().numpy(), draw().numpy()
+                seed(3)
+                assert (draw().numpy() == first).all() and (other != first).any()
+                assert len({*world.gather_objects([first.tobytes()] * len(world.ranks), "test")}) == 1
+        assert set(np.unique(ops.randint(0, 5, (40, 50)))) == {*range(5)}
+        assert (
+            -1 <= paddle.uniform([2000]).numpy().min() < -0.9 < 0.9 < paddle.uniform([2000]).numpy().max() < 1
+        )
+        assert abs(paddle.normal(1.0, 2.0, [2000]).numpy().mean() - 1) < 0.3
+        assert sorted(paddle.randperm(9).tolist()) == [*range(9)] and paddle.empty([2, 3]).shape == (2, 3)
+        assert paddle.is_tensor(paddle.ones([1])) and not paddle.is_tensor(X)
+
+
 def test_rows_are_transformed_one_after_the_other():
     change = ds.transforms.Compose([ds.transforms.TypeCast(np.int32), lambda row: row * 2])
     rows = ds.NumpySlicesDataset(([1.5, 2.5],), column_names=["x"], shuffle=False).map(change, "x")

@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 from test_dialects_word_pages import looked_up, rows
 
-import spmdsim.dialects.mindspore as ms
-import spmdsim.dialects.paddle as paddle
-from spmdsim.dialects.mindspore.primitive import Primitive
+import spmdsim.dialects.oneflow as flow
 from spmdsim.dialects.session import use_world
 
 RNG = np.random.default_rng(5)
@@ -51,6 +49,18 @@ def gelu_fast(x):
 def layer_norm(x):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+def huber(a, b):
+    far = abs(a - b)
+    return np.where(far < 1, far**2 / 2, far - 0.5)
+
+
+UNIT, ODD, SHARE = np.tanh(X), np.where(X > 1, np.nan, np.where(X < -1, np.inf, X)), sigmoid(Y)
+SQUARE = X @ X.T + np.eye(4)
 
 #: By what is computed: operands, numpy's function of them, and the words (the last part of a dotted name).
 ELEMENTS = [
@@ -106,10 +116,71 @@ ELEMENTS = [
     ((LABELS, 6), lambda i, n: np.eye(n)[i], "one_hot"), ((X,), lambda x: x.argmax(), "argmax"),
     ((X,), lambda x: x.shape, "shape"), (((2, 3),), np.ones, "ones"), (((2, 3),), np.zeros, "zeros"),
     ((1, 9, 2), np.arange, "arange"), ((X, 2), lambda x, size: np.split(x, 2), "split"),
-    ((X,), lambda x: (1 * x, x.argmax()), "none of these"),
+    ((X,), np.sinh, "sinh"), ((X,), np.cosh, "cosh"), ((X,), np.tan, "tan"), ((UNIT,), np.arcsin, "asin arcsin"),
+    ((UNIT,), np.arccos, "acos arccos"), ((X,), np.arctan, "atan arctan"), ((X, Y), np.arctan2, "atan2"),
+    ((X,), np.arcsinh, "asinh arcsinh"), ((POSITIVE + 1,), np.arccosh, "acosh arccosh"), ((UNIT,), np.arctanh, "atanh arctanh"),
+    ((POSITIVE,), np.log2, "log2"), ((POSITIVE,), np.log10, "log10"), ((X * 3,), np.trunc, "trunc"), ((X * 3,), np.rint, "round"),
+    ((X,), np.sign, "sign"), ((X,), np.abs, "absolute"), ((POSITIVE,), np.reciprocal, "reciprocal"), ((ODD,), np.isnan, "isnan"),
+    ((ODD,), np.isinf, "isinf"), ((ODD,), np.isfinite, "isfinite"), ((TRUE, FALSE), np.logical_xor, "logical_xor"),
+    ((X, Y), np.mod, "remainder mod floor_mod"), ((X, Y), np.fmod, "fmod"), ((WHOLE, OTHER), np.floor_divide, "floor_divide"),
+    ((X, Y), np.hypot, "hypot"), ((WHOLE, OTHER), np.bitwise_and, "bitwise_and"), ((WHOLE, OTHER), np.bitwise_or, "bitwise_or"),
+    ((WHOLE, OTHER), np.bitwise_xor, "bitwise_xor"), ((WHOLE,), np.invert, "bitwise_not"), ((X,), lambda x: 1 - ERF(x), "erfc"),
+    ((WHOLE % 3, OTHER % 3), np.greater, "greater_than"), ((WHOLE % 3, OTHER % 3), np.less, "less_than"),
+    ((TRUE,), np.all, "all"), ((TRUE,), np.any, "any"), ((WHOLE % 3,), np.count_nonzero, "count_nonzero"),
+    ((X,), lambda x: x.argmin(), "argmin"), ((X,), lambda x: x.argsort(-1), "argsort"), ((X, 1), np.cumsum, "cumsum"),
+    ((X, 1), np.cumprod, "cumprod"), ((X,), lambda x: x.std(ddof=1), "std"), ((X,), lambda x: x.var(ddof=1), "var"),
+    ((X, 1), lambda x, d: np.log(np.exp(x).sum(d)), "logsumexp"), ((POSITIVE,), np.prod, "prod"), ((X,), np.linalg.norm, "norm"),
+    ((X[0], Y[0]), np.outer, "outer"), ((X[0], Y[0]), np.dot, "dot inner"), ((X, 1), np.diag, "diag"), ((X, 1), np.diagonal, "diagonal"),
+    ((SQUARE,), np.trace, "trace"), ((X, -1), np.tril, "tril"), ((X, 1), np.triu, "triu"), ((X, (1,)), np.flip, "flip"),
+    ((X, 2, 1), np.roll, "roll"), ((X, 2, 1), np.repeat, "repeat_interleave"), ((np.sort(X[0]), Y[0]), np.searchsorted, "searchsorted"),
+    ((X, TRUE), lambda x, m: x[m], "masked_select"), ((X, TRUE, 0.5), lambda x, m, v: np.where(m, v, x), "masked_fill"),
+    ((WHOLE % 3,), np.argwhere, "nonzero argwhere"), ((X[0], Y[0]), lambda a, b: np.meshgrid(a, b, indexing="ij"), "meshgrid"),
+    ((X, Y.T.copy(), 1), np.tensordot, "tensordot tensor_dot"), ((SQUARE, X, Y.T.copy()), lambda c, a, b: c + a @ b, "addmm"),
+    ((X, Y, POSITIVE), lambda x, a, b: x + a * b, "addcmul"), ((X, Y.T.copy()), np.matmul, "mm"), ((X, 0), lambda x, d: list(x), "unbind unstack"),
+    ((X, 3, 1), np.split, "chunk"), ((X, 3), np.hsplit, "hsplit"), ((X, 2), np.vsplit, "vsplit"),
+    ((X, 1, np.argsort(Y, 1)), lambda x, d, i: np.take_along_axis(x, i, d), "gather_d gather_elements"),
+    ((X, 1, LABELS), lambda x, d, i: np.take(x, i, d), "index_select"), ((X, 1, 2, 3), lambda x, d, a, n: x[:, a : a + n], "narrow"),
+    ((CUBE, 0, 2), np.moveaxis, "movedim moveaxis"), ((X, 0, 1), np.swapaxes, "swapaxes swapdims"),
+    ((X, 2), lambda x, k: (-np.sort(-x)[:, :k], np.argsort(-x)[:, :k]), "topk"), ((X,), lambda x: (np.sort(x), np.argsort(x)), "sort"),
+    ((X, [2, 4, 6]), np.broadcast_to, "expand"), ((X,), np.transpose, "t"), ((X, [6, 4]), np.reshape, "view"),
+    ((X[:, :3], Y[:, :3]), np.cross, "cross"), ((SQUARE,), np.linalg.inv, "inverse inv"), ((SQUARE,), np.linalg.det, "det"),
+    ((SQUARE,), np.linalg.cholesky, "cholesky"), ((SQUARE,), np.linalg.slogdet, "slogdet"), ((X,), np.linalg.pinv, "pinv"),
+    ((SQUARE, 3), np.linalg.matrix_power, "matrix_power"), ((WHOLE % 3,), lambda x: np.unique(x), "unique"),
+    *[((X,), getattr(np.fft, name), name) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")],
+    ((X, 3), np.full_like, "full_like"), (((2, 3), 0.5), np.full, "full"), ((3, 4), np.eye, "eye"), ((0, 1, 5), np.linspace, "linspace"),
+    ((X, -0.5, 0.25), np.clip, "clip clamp clip_by_value"), (("ij,kj->ik", X, Y), np.einsum, "einsum"), ((X, 1), np.diff, "diff"), ((X,), np.copy, "clone identity Identity"),
+    ((X, 2.0, 1.0), lambda x, a, b: a * x + b, "scale"), ((X,), np.median, "median"), ((X,), np.size, "numel"),
+    ((X, np.argsort(Y, 1), 1), np.take_along_axis, "take_along_axis"), ((WHOLE, np.float32), lambda x, kind: x.astype(kind), "cast"),
+    ((X,), lambda x: np.where(x > 0, x, 0.01 * x), "leaky_relu LeakyReLU"), ((X,), softplus, "softplus Softplus"),
+    ((X,), lambda x: np.where(x > 0, x, np.expm1(x)), "celu CELU"), ((X,), lambda x: x * np.tanh(softplus(x)), "mish Mish"),
+    ((X,), lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)), "selu SELU"),
+    ((X,), lambda x: x / (1 + abs(x)), "softsign Softsign"), ((X,), lambda x: x.clip(-1, 1), "hardtanh Hardtanh"),
+    ((X * 4,), lambda x: np.clip(x + 3, 0, 6) / 6, "hardsigmoid Hardsigmoid"), ((X * 4,), lambda x: x * np.clip(x + 3, 0, 6) / 6, "hardswish Hardswish"),
+    ((X,), lambda x: -softplus(-x), "logsigmoid log_sigmoid LogSigmoid"), ((X,), lambda x: x[:, :3] * sigmoid(x[:, 3:]), "glu GLU"),
+    ((X,), lambda x: x * sigmoid(x), "swish Swish"), ((X * 5,), lambda x: np.clip(x, 0, 6), "ReLU6"), ((X,), gelu_fast, "quick_gelu QuickGELU"),
+    ((X, Y), lambda a, b: abs(a - b).mean(), "l1_loss L1Loss"), ((X, Y), lambda a, b: ((a - b) ** 2).mean(), "mse_loss MSELoss"),
+    ((X, LABELS), lambda x, i: -x[np.arange(4), i].mean(), "nll_loss NLLLoss"), ((X, Y), lambda a, b: huber(a, b).mean(), "smooth_l1_loss SmoothL1Loss"),
+    ((X, SHARE), lambda x, p: (softplus(x) - x * p).mean(), "binary_cross_entropy_with_logits BCEWithLogitsLoss"),
+    ((sigmoid(X), SHARE), lambda q, p: -(p * np.log(q) + (1 - p) * np.log(1 - q)).mean(), "binary_cross_entropy BCELoss"),
+    ((X,), lambda x: x / np.linalg.norm(x, axis=1, keepdims=True), "normalize"),
+    ((X, Y), lambda a, b: (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1), "cosine_similarity"),
+    ((X, (1, 2)), lambda x, w: np.pad(x, ((0, 0), w)), "pad"), ((X, Y, np.ones(4)), lambda x, w, b: x @ w.T + b, "dense linear"),
+    ((LABELS % 4, X), lambda i, w: w[i], "embedding"), ((X, (6,)), lambda x, _: layer_norm(x), "layer_norm"),
+    ((X, LABELS), lambda x, i: -np.log(softmax(x)[np.arange(4), i]).mean(), "cross_entropy CrossEntropyLoss"),
 ]  # fmt: skip
 #: Those whose number depends on where they stand.
 HERE = {
+    "mindspore.ops.max": ((X, 1), lambda x, d: (x.max(d), x.argmax(d))), "mindspore.ops.min": ((X, 1), lambda x, d: (x.min(d), x.argmin(d))),
+    "mindspore.ops.std": ((X,), np.std), "mindspore.ops.var": ((X,), np.var),
+    "mindspore.ops.unique": ((OTHER,), lambda x: np.unique(x, return_inverse=True)),
+    "mindspore.ops.median": ((X,), lambda x: (np.sort(x)[:, 2], np.argsort(x)[:, 2])), "mindspore.ops.leaky_relu": ((X,), lambda x: np.where(x > 0, x, 0.2 * x)),
+    **dict.fromkeys(("mindspore.mint.median", "oneflow.median"), ((X,), lambda x: np.sort(x, None)[11])),
+    "mindspore.ops.smooth_l1_loss": ((X, Y), huber), "mindspore.ops.meshgrid": ((X[0], Y[0]), np.meshgrid), "paddle.sort": ((X,), np.sort),
+    **dict.fromkeys(("mindspore.mint.gather", "oneflow.gather"), ((X, 1, np.argsort(Y, 1)), lambda x, d, i: np.take_along_axis(x, i, d))),
+    **dict.fromkeys(("oneflow.transpose", "oneflow.swapdims"), ((X, 0, 1), np.swapaxes)), "oneflow.flatten": ((CUBE,), np.ravel),
+    "paddle.index_select": ((X, LABELS, 1), np.take), **dict.fromkeys(("mindspore.mint.select", "oneflow.select"), ((X, 1, 2), lambda x, d, k: x[:, k])),
+    "mindspore.mint.nn.functional.leaky_relu": ((X,), lambda x: np.where(x > 0, x, 0.01 * x)),
+    "mindspore.mint.nn.functional.smooth_l1_loss": ((X, Y), lambda a, b: huber(a, b).mean()), "paddle.nn.Flatten": ((CUBE,), lambda x: x.reshape(2, 24)),
     "mindspore.ops.GeLU": ((X,), gelu_tanh), "mindspore.ops.operations.GeLU": ((X,), gelu_tanh),
     "mindspore.nn.GELU": ((X,), gelu_tanh), "mindspore.mint.nn.GELU": ((X,), gelu), "paddle.nn.GELU": ((X,), gelu),
     "mindspore.ops.flatten": ((CUBE,), lambda x: x.reshape(2, 24)), "mindspore.mint.flatten": ((CUBE,), np.ravel),
@@ -145,7 +216,13 @@ def reference(word):
 def _as_arrays(found):
     if isinstance(found, (list, tuple)) and found and not isinstance(found[0], (int, np.integer)):
         return [part for value in found for part in _as_arrays(value)]
-    return [found.asnumpy() if hasattr(found, "asnumpy") else np.asarray(found)]
+    return [
+        found.asnumpy()
+        if hasattr(found, "asnumpy")
+        else found.numpy()
+        if hasattr(found, "numpy")
+        else np.asarray(found)
+    ]
 
 
 #: What has other arguments than its operands here, and needs the tests that it has.
@@ -161,32 +238,39 @@ def running(page):
     return [word for word, (here, _) in rows(page).items() if here != "refused"]
 
 
+def called_with(called, operands, convert=lambda x: x):
+    """A function, or a layer that is made with nothing, of operands, which some take in one list."""
+    if isinstance(called, type):
+        called = called()
+    given = [[convert(x) for x in operand] if isinstance(operand, list) and isinstance(operand[0], np.ndarray) else
+             convert(operand) if isinstance(operand, np.ndarray) else operand for operand in operands]  # fmt: skip
+    return called(*given)
+
+
 def computed(page):
     calls = [word for word in running(page) if reference(word) and word not in _OWN]
     return [
         word
         for word in calls
         if not re.search(
-            r"\.(Tensor|Program|Executor|Layer|initializer|Optimizer|ProcessMesh|Variable|distributed)\.",
+            r"\.(Tensor|Program|Executor|Layer|initializer|Optimizer|ProcessMesh|Variable|distributed|placement|sbp)\.",
             word,
         )
     ]
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("word", [*computed("mindspore"), *computed("paddle")])
+@pytest.mark.parametrize(
+    "word", [word for page in ("mindspore", "oneflow", "paddle") for word in computed(page)]
+)
 def test_beside_numpy(world, word):
     operands, numpy = reference(word)
+    page = word.partition(".")[0]
     with use_world(world):
-        called = looked_up(word, word.partition(".")[0])
-        if isinstance(called, type) and issubclass(called, (Primitive, ms.nn.Cell, paddle.nn.Layer)):
-            called = called()
-        if word.endswith((".Concat", ".concat", ".cat", ".AddN", ".stack", ".clip_by_global_norm")):
-            found = called(list(operands[0]))
-        else:
-            found = called(*operands)
+        where = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
+        convert = (lambda x: flow.tensor(x, **where)) if page == "oneflow" else (lambda x: x)
+        found = _as_arrays(called_with(looked_up(word, page), operands, convert))
         expected = _as_arrays(numpy(*operands))
-        found = _as_arrays(found)
         assert len(found) == len(expected)
         for one, other in zip(found, expected):
             assert one.shape == np.shape(other), word

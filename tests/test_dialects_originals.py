@@ -20,7 +20,7 @@ import spmdsim.dialects.torch as torch_words
 from spmdsim import LockStep
 from spmdsim.core import Mesh
 from spmdsim.dialects.oneflow.nn import functional
-from spmdsim.dialects.oneflow.operators import FUNCTIONS
+from spmdsim.dialects.oneflow.operators import FUNCTIONS, NETWORK_TABLE, TABLE
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import LayoutError
 
@@ -30,6 +30,7 @@ SHAPES = [(8, 12), (5, 7), (1, 9), (24, 16)]
 RNG = np.random.default_rng(3)
 X, Y = RNG.normal(size=(4, 6)), RNG.normal(size=(4, 6))
 POSITIVE, TRUE, LABELS = np.abs(X) + 0.5, X > 0, np.array([1, 0, 5, 2])
+UNIT, WHOLE = np.tanh(X), np.arange(24).reshape(4, 6) - 9
 
 #: Operands and options of functions that take others than one matrix; arrays become tensors of either system.
 CALLS = {
@@ -40,7 +41,89 @@ CALLS = {
     **dict.fromkeys(
         ["amax", "amin", "mean", "prod", "std", "sum", "var"], ((X,), {"dim": 1, "keepdim": True})
     ),
-    **dict.fromkeys(["argmax", "argmin", "log_softmax", "softmax"], ((X,), {"dim": 1})),
+    **dict.fromkeys(
+        [
+            "argmax",
+            "argmin",
+            "argsort",
+            "cumprod",
+            "cumsum",
+            "log_softmax",
+            "logsumexp",
+            "max",
+            "median",
+            "min",
+            "softmax",
+            "sort",
+        ],
+        ((X,), {"dim": 1}),
+    ),
+    **dict.fromkeys(["absolute", "acosh", "arccosh", "log10", "log2"], ((POSITIVE + 1,), {})),
+    **dict.fromkeys(["acos", "arccos", "arcsin", "arctanh", "asin", "atanh"], ((UNIT,), {})),
+    **dict.fromkeys(
+        [
+            "atan2",
+            "divide",
+            "floor_divide",
+            "fmod",
+            "greater",
+            "greater_equal",
+            "less",
+            "less_equal",
+            "multiply",
+            "not_equal",
+            "remainder",
+            "subtract",
+        ],
+        ((X, Y), {}),
+    ),
+    **dict.fromkeys(["all", "any"], ((TRUE,), {"dim": 0})),
+    **dict.fromkeys(["bitwise_and", "bitwise_or", "bitwise_xor"], ((WHOLE, WHOLE[::-1].copy()), {})),
+    **dict.fromkeys(["argwhere", "bitwise_not", "nonzero"], ((WHOLE,), {})),
+    **dict.fromkeys(
+        ["isfinite", "isinf", "isnan"], ((np.where(X > 1, np.nan, np.where(X < -1, np.inf, X)),), {})
+    ),
+    **dict.fromkeys(["dot", "outer"], ((X[0], Y[0]), {})),
+    **dict.fromkeys(["movedim", "diagonal"], ((X.reshape(2, 2, 6), 0, 2), {})),
+    **dict.fromkeys(["cosine_similarity", "l1_loss", "smooth_l1_loss"], ((X, Y), {})),
+    **dict.fromkeys(["expand", "broadcast_to"], ((X, (2, 4, 6)), {})),
+    "addcmul": ((X, Y, POSITIVE), {"value": 0.5}),
+    "addmm": ((X @ Y.T, X, Y.T.copy()), {"beta": 2.0, "alpha": 0.5}),
+    "binary_cross_entropy": ((np.abs(UNIT), 1 - np.abs(UNIT)), {}),
+    "binary_cross_entropy_with_logits": ((X, np.abs(UNIT)), {}),
+    "celu": ((X, 0.7), {}),
+    "elu": ((X, 0.7), {}),
+    "diag": ((X[0], -1), {}),
+    "embedding": ((LABELS % 4, X), {}),
+    "flip": ((X, (0, 1)), {}),
+    "gather": ((X, 1, np.argsort(Y, 1)), {}),
+    "hardtanh": ((X, -0.5, 0.25), {}),
+    "hsplit": ((X, (1, 4)), {}),
+    "vsplit": ((X, 2), {}),
+    "index_select": ((X, 1, LABELS), {}),
+    "layer_norm": ((X, (6,), Y[0], Y[1]), {}),
+    "leaky_relu": ((X, 0.2), {}),
+    "linear": ((X, Y, Y[:, 0].copy()), {}),
+    "logical_xor": ((TRUE, Y > 0), {}),
+    "masked_fill": ((X, TRUE, 0.5), {}),
+    "masked_select": ((X, TRUE), {}),
+    "meshgrid": ((X[0], Y[:, 0].copy()), {"indexing": "ij"}),
+    "narrow": ((X, 1, 2, 3), {}),
+    "nll_loss": ((X, LABELS), {}),
+    "norm": ((X, 1), {"dim": 1, "keepdim": True}),
+    "normalize": ((X,), {"dim": 1}),
+    "one_hot": ((LABELS, 6), {}),
+    "pad": ((X, (1, 2, 0, 3)), {"value": 0.5}),
+    "roll": ((X, (1, -2), (0, 1)), {}),
+    "searchsorted": ((np.sort(X[0]), Y[0].copy()), {"right": True}),
+    "select": ((X, 1, 2), {}),
+    "softplus": ((X * 5, 2.0, 6.0), {}),
+    "tensordot": ((X, Y.T.copy()), {"dims": 1}),
+    "tile": ((X, (2, 1, 2)), {}),
+    "topk": ((X, 2), {"dim": 0, "largest": False}),
+    "tril": ((X, 1), {}),
+    "triu": ((X, -1), {}),
+    "unique": ((WHOLE % 5,), {"return_inverse": True, "return_counts": True}),
     **dict.fromkeys(["transpose", "swapaxes", "swapdims"], ((X, 0, 1), {})),
     **dict.fromkeys(["cat", "concat", "stack"], (([X, Y],), {"dim": 1})),
     "bmm": ((X.reshape(2, 2, 6), Y.reshape(2, 6, 2)), {}),
@@ -72,6 +155,9 @@ ELSEWHERE = {
     "gelu": "nn.functional",
     "quick_gelu": None,
     "silu": "nn.functional",
+    "relu6": "nn.functional",
+    "binary_cross_entropy_with_logits": "nn.functional",
+    "embedding": "nn.functional",
     "identity": None,
 }
 
@@ -99,6 +185,8 @@ def test_functions_of_oneflow(system, name):
     there = original.nn.functional if name in functional.NAMES and not hasattr(original, name) else original
     if ELSEWHERE.get(name):
         there = original.nn.functional
+    if not hasattr(there, name):
+        there = original.Tensor  # a method there
     wanted = getattr(there, name)(*with_tensors(operands, original.tensor), **options)
     with use_world(LockStep(2)):
         on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
@@ -112,6 +200,29 @@ def test_functions_of_oneflow(system, name):
         for a, b in zip(found, wanted):
             assert a.shape == b.shape and a.dtype.kind == b.dtype.kind
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+#: Those of the table's layers that the original has, with what they are made of and applied to.
+LAYERS = {
+    row.layer: ({"dim": 1} if "Softmax" in row.layer else {}, CALLS.get(name, ((X,), {}))[0])
+    for name, row in {**TABLE, **NETWORK_TABLE}.items()
+    if row.layer and row.layer != "QuickGELU"
+}
+
+
+@pytest.mark.parametrize("system", ["torch", "oneflow"])
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_layers_of_oneflow(system, name):
+    original = pytest.importorskip(system, exc_type=ImportError)
+    made, operands = LAYERS[name]
+    operands = [x for x in operands if isinstance(x, np.ndarray)]
+    wanted = as_array(getattr(original.nn, name)(**made)(*with_tensors(operands, original.tensor)))
+    with use_world(LockStep(2)):
+        on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
+        found = as_array(
+            getattr(flow.nn, name)(**made)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
+        )
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
 
 
 # -- DTensor ---------------------------------------------------------------------------------------------------
@@ -257,6 +368,7 @@ def test_every_public_name_is_compared_or_says_why_not(page):
     compared |= {f"oneflow.nn.functional.{name}" for name in functional.NAMES}
     told = " ".join([*PRINTED["words"], *(case["module"] for case in PRINTED["modules"])])
     compared |= {f"oneflow.optim.{name.split()[0]}" for name in OPTIMISERS}
+    compared |= {f"oneflow.nn.{name}" for name in LAYERS}
     compared |= {f"torch.distributed.tensor.{name}" for name in torch_words.__all__}
     compared |= {
         f"jax.sharding.{name}" for name in ("PartitionSpec", "check_even", "layout", "parse", "spec_of")

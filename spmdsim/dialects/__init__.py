@@ -37,6 +37,8 @@ def lazy(
     Raises:
         AttributeError: the package has no such name; it says what is nearest.
     """
+    if name == "__version__":
+        return import_module("spmdsim").__version__
     if name in submodules:
         return import_module(f"{package}.{name}")
     if name in exports:

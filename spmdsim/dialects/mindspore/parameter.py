@@ -13,7 +13,8 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.gathering import gathered
-from spmdsim.dialects.mindspore.runtime import held
+from spmdsim.dialects.mindspore.printing import type_name
+from spmdsim.dialects.mindspore.runtime import Value, held
 from spmdsim.dialects.mindspore.settings import parallel
 from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.session import current_world
@@ -125,6 +126,12 @@ class Initializer:
     shape: tuple[int, ...]
     dtype: np.dtype
 
+    def init_data(self, *_: Any, **__: Any) -> Any:
+        """The values now, a whole array; all of one seed, as an operator's parameter has them."""
+        from spmdsim.dialects.mindspore.words import host
+
+        return host(self.init(tuple(slice(0, n) for n in self.shape), self.shape, self.dtype, next_seed()))
+
 
 def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) -> Initializer:
     """Values of a parameter: by name (such as ``"normal"``), a number, an object of this module, or an array.
@@ -205,14 +212,14 @@ class Parameter(CoreParameter):
             self._placed = True
             self._level = 2 if settings is None or settings.sharing is None else settings.sharing.level
             self.materialise(current_world(), self._seed)
-            self.tensor = held(self.value)
+            self.tensor = held(self.value, Value)
         self.value.requires_grad = self.requires_grad and has_gradient(self.value.dtype)
         return self.value if self.layout is self.used else gathered(self.value, self.used, self._level)
 
     def assign(self, tensor: Tensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
         super().assign(tensor)
-        self.tensor = held(self.value)
+        self.tensor = held(self.value, Value)
 
     def as_operand(self, like: Tensor) -> Tensor:
         """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""
@@ -246,6 +253,11 @@ class Parameter(CoreParameter):
             self.initialiser = values
         return self
 
+    @property
+    def value(self) -> Any:
+        """The value, which may be called for its own sake: ``parameter.value()``."""
+        return super().value if self._placed else self.everywhere()
+
     ndim = property(lambda self: len(self.shape), doc="Number of dims.")
     size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
     data = property(lambda self: self, doc="The parameter itself.")
@@ -275,7 +287,7 @@ class Parameter(CoreParameter):
         return getattr(self.everywhere(), name)
 
     def __repr__(self) -> str:
-        return f"Parameter (name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
+        return f"Parameter (name={self.name}, shape={self.shape}, dtype={type_name(self.dtype)}, requires_grad={self.requires_grad})"
 
 
 def _symbol(name: str) -> Any:

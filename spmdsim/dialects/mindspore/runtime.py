@@ -16,6 +16,7 @@ from weakref import finalize
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.dialects.mindspore.printing import printed, shown
 from spmdsim.dialects.mindspore.words import METHODS, method
 from spmdsim.dialects.missing import refusal
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
@@ -69,6 +70,14 @@ class Counted(Tensor):
     def __getattr__(self, name: str) -> Any:
         return method(self, name)
 
+    def __repr__(self) -> str:
+        """Its values, as far as this process has them."""
+        return shown(self) if self.world.has_data else super().__repr__()
+
+    def __str__(self) -> str:
+        """Its values as numpy prints them."""
+        return printed(self) if self.world.has_data else super().__str__()
+
     def to(self, where: Any) -> Any:
         """In another layout, or with other elements."""
         return super().to(where) if isinstance(where, Layout) else self.astype(where)
@@ -92,15 +101,25 @@ class Counted(Tensor):
         )
 
 
-def held(tensor: Tensor) -> Counted:
+class Value(Counted):
+    """A parameter's value, which MindSpore's programs call for: ``parameter.value()``."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Value:
+        """The value itself."""
+        return self
+
+
+def held(tensor: Tensor, kind: type[Counted] = Counted) -> Counted:
     """The tensor, counted from now on until nobody holds its pieces any more.
 
     Raises:
         RuntimeError: ranks would hold more than they may.
     """
-    if isinstance(tensor, Counted):
+    if isinstance(tensor, kind):
         return tensor
-    made = Counted(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
+    made = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
     made.node, made.output, made.grad = tensor.node, tensor.output, tensor.grad
     return made
 

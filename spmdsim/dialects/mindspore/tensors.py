@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.host import HostTensor
-from spmdsim.dialects.mindspore.parameter import Initializer, initializer, next_seed
+from spmdsim.dialects.mindspore.parameter import Initializer, initializer
 from spmdsim.dialects.mindspore.words import host
 from spmdsim.tensor import Tensor as CoreTensor
 
@@ -27,8 +27,8 @@ class Tensor(metaclass=_Kind):
         if init is not None or isinstance(input_data, Initializer):
             kind = np.float32 if dtype is None else dtype
             made = input_data if isinstance(input_data, Initializer) else initializer(init, shape, kind)
-            index = tuple(slice(0, n) for n in made.shape)
-            return host(made.init(index, made.shape, made.dtype, next_seed()))
+            found: HostTensor = made.init_data()
+            return found
         return host(input_data, dtype)
 
 

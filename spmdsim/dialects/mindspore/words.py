@@ -14,6 +14,7 @@ import numpy as np
 
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.host import host as plain_host
+from spmdsim.dialects.mindspore.printing import shown
 from spmdsim.dialects.missing import not_covered
 
 
@@ -41,17 +42,6 @@ def _flatten(x: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1)
     return _ops().reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
-def _swapaxes(x: Any, axis0: int, axis1: int) -> Any:
-    order = list(range(x.ndim))
-    order[axis0], order[axis1] = order[axis1], order[axis0]
-    return _ops().transpose(x, tuple(order))
-
-
-def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
-    x = x if min is None else _ops().maximum(x, min)
-    return x if max is None else _ops().minimum(x, max)
-
-
 def _to(kind: Any) -> Callable[[Any], Any]:
     return lambda x: _ops().cast(x, np.dtype(kind))
 
@@ -59,7 +49,6 @@ def _to(kind: Any) -> Callable[[Any], Any]:
 #: Methods that are no functions of ``ops``, or have other arguments.
 METHODS: dict[str, Callable[..., Any]] = {
     "view": _view, "reshape": _view, "transpose": _transpose, "permute": _transpose, "flatten": _flatten,
-    "swapaxes": _swapaxes, "clip": _clip, "clamp": _clip, "unsqueeze": lambda x, dim: _ops().expand_dims(x, dim),
     "mean": lambda x, axis=None, keep_dims=False, **more: _ops().mean(x, axis, more.get("keepdims", keep_dims)),
     "view_as": lambda x, other: _view(x, other.shape), "reshape_as": lambda x, other: _view(x, other.shape),
     "expand_as": lambda x, other: _ops().broadcast_to(x, tuple(other.shape)), "copy": lambda x: x, "clone": lambda x: x,
@@ -70,23 +59,13 @@ METHODS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 #: Functions of ``ops`` that are no methods.
 _NO_METHODS = {
-    "arange",
-    "cat",
-    "concat",
-    "ones",
-    "zeros",
-    "stack",
-    "grad",
-    "value_and_grad",
-    "to_tensor",
-    "reshard",
-    "shape",
-}
+    "arange", "cat", "concat", "einsum", "eye", "full", "grad", "linspace", "meshgrid", "ones", "rand", "randint", "randn",
+    "reshard", "shape", "stack", "to_tensor", "value_and_grad", "zeros",
+}  # fmt: skip
 #: What to use instead of a method that resembles none here.
 NEAREST = {
     **dict.fromkeys(("assign_value", "set_data", "fill", "copy_", "index_fill", "fill_"), "Parameter.set_data: tensors are values"),
     **dict.fromkeys(("add_", "sub_", "mul_", "div_", "zero_"), "the same word without _, which gives a new tensor"),
-    **dict.fromkeys(("nonzero", "masked_select", "argsort", "sort", "topk", "cumsum", "unique"), "spmdsim.ops"),
     **dict.fromkeys(("asnumpy_of_slice_persistent_data", "register_hook", "requires_grad_", "backward"), "mindspore.value_and_grad"),
     **dict.fromkeys(("cuda", "cpu", "npu", "move_to", "to_"), "asnumpy(): every rank computes on its CPU"),
 }  # fmt: skip
@@ -95,7 +74,7 @@ NEAREST = {
 def known() -> list[str]:
     """All methods by name."""
     ops = _ops()
-    functions = {*ops.written_functions(), *ops.functional.__all__} - _NO_METHODS
+    functions = {*ops.written_functions(), *ops.functional.__all__, *ops.composed.FUNCTIONS} - _NO_METHODS
     return sorted({*METHODS, *functions})
 
 
@@ -146,6 +125,9 @@ class Array(HostTensor):
 
     def __getattr__(self, name: str) -> Any:
         return method(self, name)
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def host(data: Any, dtype: Any = None) -> Array:

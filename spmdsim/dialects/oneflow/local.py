@@ -199,6 +199,8 @@ def no_word(name: str) -> Exception:
     """The error for a method of tensors that there is not."""
     from spmdsim.dialects.oneflow.operators import METHODS
 
+    if name.startswith("_"):
+        return AttributeError(f"a tensor has no attribute {name!r}")
     return not_covered("spmdsim.dialects.oneflow.Tensor", name, [*METHODS, *vars(GlobalTensor)], TENSOR)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.printed import ends, nested
 
 PREFIX = "tensor("
 
@@ -101,30 +102,17 @@ def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
 
 def _values(array: np.ndarray, options: Options) -> str:
     """The numbers in brackets, of a large array those at the ends of its dims."""
-    cut = [array.size > options.threshold and size > 2 * options.edgeitems for size in array.shape]
-    for dim in [dim for dim, short in enumerate(cut) if short]:
-        ends = np.r_[: options.edgeitems, -options.edgeitems : 0]
-        array = np.take(array, ends, axis=dim)
-    if array.dtype == np.float16:
-        array = array.astype(np.float32)
-    return _nested(array, cut, len(PREFIX), _Writer(array, options), options)
-
-
-def _nested(array: np.ndarray, cut: Sequence[bool], indent: int, written: _Writer, options: Options) -> str:
-    if not array.ndim:
-        return written(array[()])
-    if array.ndim == 1:
-        items = [written(value) for value in array]
-        per_line = max(1, (options.width - indent) // (written.width + 2))
-        joined = ", "
-    else:
-        items = [_nested(part, cut[1:], indent + 1, written, options) for part in array]
-        per_line, joined = 1, ""
-    if cut[0]:
-        items.insert(options.edgeitems, "..." if array.ndim > 1 else " ...")
-    lines = [joined.join(items[k : k + per_line]) for k in range(0, len(items), per_line)]
-    apart = "," + "\n" * max(1, array.ndim - 1) + " " * (indent + 1)
-    return f"[{apart.join(lines)}]"
+    array, cut = ends(array, options.edgeitems, options.threshold)
+    written = _Writer(array.astype(np.float32) if array.dtype == np.float16 else array, options)
+    return nested(
+        array,
+        cut,
+        len(PREFIX),
+        written,
+        lambda indent: (options.width - indent) // (written.width + 2),
+        options.edgeitems,
+        " ...",
+    )
 
 
 class _Writer:

@@ -99,3 +99,40 @@ def zeros(shape: Sequence[int], dtype: Any = None, name: Any = None) -> Tensor:
 def arange(*bounds: Any, dtype: Any = None, name: Any = None) -> Tensor:
     """Numbers at equal distances."""
     return _made("arange", lambda: host(np.arange(*bounds, dtype=dtype)))
+
+
+empty = zeros
+
+
+def eye(num_rows: int, num_columns: int | None = None, dtype: Any = None, name: Any = None) -> Tensor:
+    """Ones on the diagonal, zeros elsewhere."""
+    return _made("eye", lambda: np.eye(num_rows, num_columns, dtype=dtype or "float32"))
+
+
+def linspace(start: float, stop: float, num: int, dtype: Any = None, name: Any = None) -> Tensor:
+    """So many numbers at equal distances, both ends included."""
+    return _made("linspace", lambda: np.linspace(start, stop, num, dtype=dtype or "float32"))
+
+
+def uniform(
+    shape: Sequence[int], dtype: Any = None, min: float = -1.0, max: float = 1.0, seed: int = 0
+) -> Tensor:
+    """Numbers uniform in ``[min, max)``, the same on every rank."""
+    return _made("uniform", lambda: _generator().uniform(min, max, _shape(shape)).astype(dtype or "float32"))
+
+
+def normal(
+    mean: float = 0.0, std: float = 1.0, shape: Sequence[int] | None = None, name: Any = None
+) -> Tensor:
+    """Normally distributed numbers, the same on every rank."""
+    return _made("normal", lambda: _generator().normal(mean, std, _shape(shape or (1,))).astype("float32"))
+
+
+def randperm(n: int, dtype: Any = "int64", name: Any = None) -> Tensor:
+    """The numbers below ``n`` in a random order, the same on every rank."""
+    return _made("randperm", lambda: _generator().permutation(n).astype(dtype))
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether something is a tensor."""
+    return isinstance(x, Tensor)

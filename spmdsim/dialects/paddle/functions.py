@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
+import spmdsim.linalg as linalg
 import spmdsim.ops as core
-from spmdsim import nn
+from spmdsim.dialects.functions import NETWORK, TORCH, numbers, with_names
 from spmdsim.dialects.paddle.static.program import recorded
 from spmdsim.dialects.paddle.static.variables import Variable
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import Row, same
-from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
 
 
@@ -24,13 +24,15 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
-        values = together(
-            [x.value if hasattr(x, "as_operand") else x for x in (*operands, *options.values())]
-        )
-        listed = [x for value in values if isinstance(value, (list, tuple)) for x in value]
-        if not any(isinstance(x, CoreTensor) for x in (*values, *listed)):
-            values[:1] = [everywhere(x) for x in values[:1]]
-        return function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
+        given = [_value(x) for x in (*operands, *options.values())]
+        flat = [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
+        if not any(isinstance(x, CoreTensor) for x in flat):
+            given[:1] = [everywhere(x) if not isinstance(x, (list, str)) else x for x in given[:1]]
+            flat = [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
+        moved = iter(together(flat))
+        values = [[next(moved) for _ in x] if isinstance(x, (list, tuple)) else next(moved) for x in given]
+        found = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
+        return tuple(found) if isinstance(found, tuple) else found
 
     run.__name__ = called or function.__name__
 
@@ -41,8 +43,10 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
     return call
 
 
-def _reduction(function: Callable[..., Any]) -> Row:
-    return Row(lambda x, axis=None, keepdim=False: function(x, axis, keepdims=keepdim))
+def _value(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_value(part) for part in x]
+    return x.value if hasattr(x, "as_operand") else x
 
 
 def _spread(function: Callable[..., Any]) -> Row:
@@ -52,37 +56,27 @@ def _spread(function: Callable[..., Any]) -> Row:
     return Row(call)
 
 
-def _norm(x: Any, p: float = 2.0, axis: Any = None, keepdim: bool = False) -> Any:
-    if p == math.inf:
-        return core.max(core.absolute(x), axis, keepdims=keepdim)
-    powers = core.square(x) if p == 2 else core.power(core.absolute(x), p)
-    total = core.sum(powers, axis, keepdims=keepdim)
-    return core.sqrt(total) if p == 2 else core.power(total, 1 / p)
+def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
+    """So many equal parts, or parts of these lengths, one of which may be -1."""
+    size, given = x.shape[axis], num_or_sections
+    if isinstance(given, int):
+        if given < 1 or size % given:
+            raise InputError(
+                f"split takes a number of parts that divides dim {axis} of size {size}, not {given}"
+            )
+        return TORCH["split"].call(x, size // given, axis)
+    rest = size - sum(n for n in given if n != -1)
+    return TORCH["split"].call(x, [rest if n == -1 else n for n in given], axis)
 
 
-def _squeeze(x: Any, axis: Any = None) -> Any:
-    """Only dims of size 1 go; others that are named stay."""
-    named = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
-    return core.squeeze(x, tuple(d % x.ndim for d in named if x.shape[d] == 1))
-
-
-def _expand(x: Any, shape: Any) -> Any:
-    sizes = list(shape)
-    kept = [1] * (len(sizes) - x.ndim) + list(x.shape)
-    return core.broadcast_to(x, tuple(k if n == -1 else n for n, k in zip(sizes, kept)))
-
-
-def _t(input: Any) -> Any:
-    if input.ndim > 2:
-        raise RuleError(
-            f"t takes a tensor of at most 2 dims, but the shape is {input.shape}; nearest: transpose(perm)"
-        )
-    return core.transpose(input)
-
-
-def _flatten(x: Any, start_axis: int = 0, stop_axis: int = -1) -> Any:
-    start, stop = start_axis % x.ndim, stop_axis % x.ndim
-    return core.reshape(x, (*x.shape[:start], math.prod(x.shape[start : stop + 1]), *x.shape[stop + 1 :]))
+def _unique(
+    x: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    if not (return_index or return_inverse or return_counts):
+        return core.unique_values(x)
+    found = core.unique_all(core.reshape(x, -1))
+    asked = zip(found, (True, return_index, return_inverse, return_counts))
+    return tuple(part for part, wanted in asked if wanted)
 
 
 def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Any:
@@ -111,6 +105,9 @@ def _cross_entropy(input: Any, label: Any, reduction: str = "mean") -> Any:
     return core.cross_entropy(input, labels, reduction)
 
 
+_NAMES = {"x": "input", "axis": "dim"}
+_LABELS = {**_NAMES, "label": "target", "logit": "input", "epsilon": "eps"}
+
 #: By Paddle's names.
 TABLE: dict[str, Row] = {
     **same(
@@ -120,64 +117,78 @@ TABLE: dict[str, Row] = {
         "minimum mm=matmul multiply neg=negative not_equal pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid sign "
         "silu:Silu sin sqrt square subtract tan tanh:Tanh trunc where",
     ),
-    "argmin": Row(lambda x, axis=None: core.argmin(x, axis)),
-    "argsort": Row(lambda x, axis=-1, descending=False: core.argsort(x, axis, descending)),
+    **with_names(
+        TORCH,
+        "acos acosh all amax amin any argmax argmin argsort asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
+        "bitwise_xor broadcast_to chunk clip concat cosh cumprod diag dot einsum expand floor_divide floor_mod=remainder "
+        "logical_xor logsumexp masked_fill masked_select mod=remainder moveaxis=movedim nonzero outer remainder round "
+        "sinh squeeze stack t tile tril triu unbind unsqueeze",
+        **_NAMES, offset="diagonal", y="other",
+    ),
+    **with_names(TORCH, "flip roll tensordot", x="input", axis="dims", axes="dims", y="b"),
+    **with_names(TORCH, "diagonal", x="input", axis1="dim1", axis2="dim2"),
+    **with_names(TORCH, "flatten", x="input", start_axis="start_dim", stop_axis="end_dim"),
+    **with_names(TORCH, "addmm", x="mat1", y="mat2"),
+    **with_names(TORCH, "log_softmax", **_NAMES),
     "assign": Row(lambda x: x),
-    "clip": Row(lambda x, min=None, max=None: core.clip(x, min, max)),
+    "cast": Row(lambda x, dtype: core.cast(x, np.dtype(dtype))),
     "clone": Row(core.identity),
+    "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, axis, keepdim)),
     "cumsum": Row(
         lambda x, axis=None: core.cumulative_sum(core.flatten(x, 0) if axis is None else x, axis or 0)
     ),
-    "expand": Row(_expand),
+    "diff": Row(lambda x, n=1, axis=-1: core.diff(x, axis, n)),
     "full_like": Row(lambda x, fill_value: core.add(core.multiply(x.detach(), 0), fill_value)),
-    "norm": Row(_norm),
+    "gather": Row(lambda x, index, axis=0: core.take(x, index, axis)),
+    "gelu": Row(_gelu, "GELU"),
+    "index_select": Row(lambda x, index, axis=0: core.take(x, index, axis)),
+    "matmul": Row(_matmul),
+    "max": Row(lambda x, axis=None, keepdim=False: core.max(x, axis, keepdims=keepdim)),
+    "mean": Row(lambda x, axis=None, keepdim=False: core.mean(x, axis, keepdims=keepdim)),
+    "median": Row(lambda x, axis=None, keepdim=False: core.median(x, axis, keepdim)),
+    "meshgrid": Row(lambda *args: core.meshgrid(*numbers(args), indexing="ij")),
+    "min": Row(lambda x, axis=None, keepdim=False: core.min(x, axis, keepdims=keepdim)),
+    "norm": Row(lambda x, p=2.0, axis=None, keepdim=False: TORCH["norm"].call(x, p, axis, keepdim)),
+    "numel": Row(lambda x: everywhere(np.asarray(x.size))),
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
-    "prod": _reduction(core.prod),
+    "prod": Row(lambda x, axis=None, keepdim=False: core.prod(x, axis, keepdims=keepdim)),
+    "repeat_interleave": Row(lambda x, repeats, axis=None: core.repeat(x, repeats, axis)),
+    "reshape": Row(lambda x, shape: core.reshape(x, shape)),
     "scale": Row(lambda x, scale=1.0, bias=0.0: core.add(core.multiply(x, scale), bias)),
+    "searchsorted": Row(lambda sorted_sequence, values, out_int32=False, right=False: core.searchsorted(
+        sorted_sequence, values, "right" if right else "left")),
+    "softmax": Row(lambda x, axis=-1: core.softmax(x, axis), "Softmax"),
     "sort": Row(lambda x, axis=-1, descending=False: core.sort(x, axis, descending)),
-    "squeeze": Row(_squeeze),
+    "split": Row(_split),
     "std": _spread(core.std),
-    "t": Row(_t),
-    "tile": Row(lambda x, repeat_times: core.tile(x, repeat_times)),
-    "unsqueeze": Row(lambda x, axis: core.expand_dims(x, axis)),
+    "sum": Row(lambda x, axis=None, dtype=None, keepdim=False: core.sum(x, axis, keepdims=keepdim, dtype=dtype)),
+    "take_along_axis": Row(lambda arr, indices, axis: core.take_along_axis(arr, indices, axis)),
+    "topk": Row(lambda x, k, axis=None, largest=True, sorted=True: core.topk(x, int(k), -1 if axis is None else axis, largest)),
+    "trace": Row(lambda x, offset=0: linalg.trace(x, offset=offset)),
+    "transpose": Row(lambda x, perm: core.transpose(x, perm)),
+    "unique": Row(_unique),
+    "unstack": Row(lambda x, axis=0: list(core.unstack(x, axis))),
     "var": _spread(core.var),
     "zeros_like": Row(lambda x: core.multiply(x.detach(), 0)),
-    "argmax": Row(lambda x, axis=None: core.argmax(x, axis)),
-    "cast": Row(lambda x, dtype: core.cast(x, np.dtype(dtype))),
-    "flatten": Row(_flatten),
-    "gelu": Row(_gelu, "GELU"),
-    "log_softmax": Row(lambda x, axis=-1: core.log_softmax(x, axis)),
-    "matmul": Row(_matmul),
-    "max": _reduction(core.max),
-    "mean": _reduction(core.mean),
-    "min": _reduction(core.min),
-    "reshape": Row(lambda x, shape: core.reshape(x, shape)),
-    "softmax": Row(lambda x, axis=-1: core.softmax(x, axis), "Softmax"),
-    "sum": _reduction(core.sum),
-    "transpose": Row(lambda x, perm: core.transpose(x, perm)),
-}
+}  # fmt: skip
 #: Those that networks use only.
 NETWORK_TABLE = {
+    **with_names(
+        NETWORK,
+        "binary_cross_entropy binary_cross_entropy_with_logits celu cosine_similarity elu glu hardswish l1_loss layer_norm "
+        "leaky_relu log_sigmoid=logsigmoid mish mse_loss nll_loss normalize selu softplus softsign",
+        **_LABELS,
+    ),
     "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
     "embedding": Row(_embedding),
-    "l1_loss": Row(lambda input, label, reduction="mean": nn.l1_loss(input, label, reduction), "L1Loss"),
+    "hardtanh": Row(lambda x, min=-1.0, max=1.0: core.clip(x, min, max), "Hardtanh"),
     "linear": Row(_linear),
-    "mse_loss": Row(lambda input, label, reduction="mean": nn.mse_loss(input, label, reduction), "MSELoss"),
+    "one_hot": Row(lambda x, num_classes: core.one_hot(x, num_classes)),
+    "relu6": Row(core.relu6, "ReLU6"),
+    "swish": Row(core.silu, "Swish"),
 }
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
-FUNCTIONS["concat"] = concat = lifted(
-    lambda x, axis=0: core.concat([everywhere(one) for one in x], axis), "concat"
-)
-concat.__doc__ = "Tensors one after the other."
-FUNCTIONS["stack"] = stack = lifted(
-    lambda x, axis=0: core.stack([everywhere(one) for one in x], axis), "stack"
-)
-stack.__doc__ = "Tensors one after the other along a new dim."
-FUNCTIONS["einsum"] = einsum = lifted(
-    lambda equation, *operands: core.einsum(equation, *[everywhere(one) for one in operands]), "einsum"
-)
-einsum.__doc__ = "Sums of products, as the equation says."
 
 #: Symbols of tensors and of a program's variables.
 SYMBOLS = (
@@ -186,7 +197,7 @@ SYMBOLS = (
 )
 _METHODS = {f"__{name}__": lifted(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()}
 for _name, _method in {**_METHODS, **FUNCTIONS, "astype": FUNCTIONS["cast"]}.items():
-    if _name not in ("where", "concat", "stack", "einsum"):
+    if _name not in ("where", "concat", "stack", "einsum", "meshgrid"):
         setattr(Tensor, _name, _method)
         setattr(Variable, _name, _method)
 for _kind in (Tensor, Variable):  # == is element by element; they hash by identity

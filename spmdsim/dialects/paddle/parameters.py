@@ -122,7 +122,11 @@ class Parameter(nn.Parameter):
         return self.value[key]
 
     def __repr__(self) -> str:
-        return f"Parameter {self.name} : shape{self.shape}.dtype({self.dtype}).trainable({self.trainable})"
+        if self.tensor is None or not self.value.world.has_data:
+            return (
+                f"Parameter {self.name} : shape{self.shape}.dtype({self.dtype}).trainable({self.trainable})"
+            )
+        return f"Parameter containing:\n{self.value!r}"
 
 
 def _symbol(name: str) -> Any:

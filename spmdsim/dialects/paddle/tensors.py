@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 import spmdsim.tensor as ours
-from spmdsim.core import Layout, Mesh
+from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.core.meta import Meta
 from spmdsim.core.tape import MoveNode
 from spmdsim.dialects.host import host, whole
 from spmdsim.dialects.missing import NotCovered, not_covered
+from spmdsim.dialects.paddle.printing import shown
+from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout.element_type import has_gradient
@@ -19,9 +21,6 @@ from spmdsim.worlds.base import World
 
 #: What to use instead of a method that resembles none here.
 NEAREST = {
-    **dict.fromkeys(("placements", "process_mesh", "is_dist"), "layout, and paddle.dims_mapping of it"),
-    **dict.fromkeys(("split", "chunk", "unbind", "unstack", "gather", "index_select"), "x[...]"),
-    **dict.fromkeys(("topk", "unique", "median", "cumprod"), "spmdsim.ops"),
     **dict.fromkeys(("allclose", "equal_all"), "numpy(), and numpy's"),
     **dict.fromkeys(("register_hook", "_grad_ivar"), "grad after backward()"),
     **dict.fromkeys(
@@ -116,6 +115,31 @@ class Tensor(ours.Tensor):
                 "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
             )
         return np.array(self.full(), dtype)
+
+    @property
+    def process_mesh(self) -> ProcessMesh:
+        """The mesh that it is laid out on."""
+        mesh = self.layout.mesh
+        return ProcessMesh(shape=mesh.shape, process_ids=mesh.rank_list, dim_names=mesh.axes)
+
+    @property
+    def placements(self) -> list[Placement]:
+        """One entry per dim of the mesh."""
+        return list(self.layout.placements)
+
+    def is_dist(self) -> bool:
+        """Whether it is laid out on a mesh: all tensors are."""
+        return True
+
+    def _local_value(self) -> Any:
+        """This process's first rank's piece, an array."""
+        return host(self.shards[0])
+
+    def __repr__(self) -> str:
+        """Its values, as far as this process has them."""
+        return shown(self) if self.world.has_data else super().__repr__()
+
+    __str__ = __repr__
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -1,20 +1,20 @@
-"""``mindspore.mint``: functions with torch's arguments, made from the table of operators."""
+"""``mindspore.mint``: functions with torch's arguments, made from the tables of operators and of functions."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from spmdsim.dialects.functions import TORCH
 from spmdsim.dialects.mindspore import ops
-from spmdsim.dialects.mindspore.ops import written_functions
-from spmdsim.dialects.mindspore.primitive import function, primitive, shape_of
+from spmdsim.dialects.mindspore.ops import composed, written_functions
+from spmdsim.dialects.mindspore.primitive import function
 from spmdsim.dialects.missing import not_covered
 
 #: Those of ``ops``, and under a name or with arguments of their own: ``written`` or ``ours: written``.
 SAME = (
     "abs add amax amin arange bmm broadcast_to ceil cos div divide equal exp expm1 floor greater greater_equal less "
     "less_equal log log1p logical_and logical_not logical_or matmul maximum minimum mul multiply neg negative not_equal ones "
-    "ones_like pow reshape rsqrt select sigmoid sin softmax sqrt square sub tanh tile where zeros zeros_like"
+    "ones_like pow reshape rsqrt sigmoid sin softmax sqrt square sub tanh tile where zeros zeros_like"
 )
 WRITTEN = (
     "greater: gt", "greater_equal: ge", "less: lt", "less_equal: le",
@@ -26,25 +26,9 @@ _FORMS = {text.partition(": ")[2].partition("(")[0]: text.split(": ") for text i
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
-    "gather": "ops.gather", "optim": "mindspore.nn.SGD", "distributed": "mindspore.ops.AllReduce", "linalg": "matmul",
-    "special": "log_softmax", "max": "amax", "min": "amin", "item": "asnumpy", "masked_select": "where",
+    "optim": "mindspore.nn.SGD", "distributed": "mindspore.ops.AllReduce", "linalg": "mindspore.ops.norm",
+    "special": "log_softmax", "item": "asnumpy",
 }  # fmt: skip
-
-
-def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """The dims from one to another as one."""
-    shape = shape_of(input)
-    start, end = start_dim % len(shape), end_dim % len(shape)
-    return primitive("Reshape")()(
-        input, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
-    )
-
-
-def transpose(input: Any, dim0: int, dim1: int) -> Any:
-    """Two dims exchanged."""
-    order = [*range(len(shape_of(input)))]
-    order[dim0], order[dim1] = order[dim1], order[dim0]
-    return primitive("Transpose")()(input, tuple(order))
 
 
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -53,18 +37,12 @@ def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return ops.expand_dims(found, dim) if keepdim and dim is not None else found
 
 
-def split(tensor: Any, split_size_or_sections: int, dim: int = 0) -> tuple[Any, ...]:
-    """Pieces of one size along a dim."""
-    found: tuple[Any, ...] = ops.split(tensor, split_size_or_sections, dim)
-    return found
-
-
 def stack(tensors: Any, dim: int = 0) -> Any:
     """Tensors one after the other along a new dim."""
     return ops.stack(tensors, dim)
 
 
-__all__ = ["argmax", "flatten", "nn", "split", "stack", "transpose", *SAME.split(), *_FORMS]
+__all__ = sorted({"argmax", "nn", "stack", *SAME.split(), *_FORMS, *TORCH})
 
 
 def __getattr__(name: str) -> Any:
@@ -77,8 +55,10 @@ def __getattr__(name: str) -> Any:
         return function(written_functions()[ours][0], written)
     if name in SAME.split():
         return getattr(ops, name)
+    if name in TORCH:
+        return composed.lifted(TORCH[name].call, name)
     raise not_covered(__name__, name, __all__, NEAREST)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -6,30 +6,15 @@ from importlib import import_module
 from typing import Any
 
 from spmdsim.dialects.mindspore.collectives import ReduceOp
-from spmdsim.dialects.mindspore.ops import functional
+from spmdsim.dialects.mindspore.ops import composed, functional
 from spmdsim.dialects.mindspore.primitive import function, primitive
 from spmdsim.dialects.mindspore.table import TABLE, Row
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
     **dict.fromkeys(("assign", "assign_add", "assign_sub"), "Parameter.set_data"),
-    **dict.fromkeys(
-        ("eye", "full", "linspace", "rand", "randn", "randint", "triu", "tril"), "Tensor of numpy's"
-    ),
-    **dict.fromkeys(
-        ("topk", "sort", "argsort", "cumsum", "flip", "roll", "outer", "einsum", "norm"), "spmdsim.ops"
-    ),
-    **dict.fromkeys(("std", "var", "clamp", "clip_by_value"), "the tensor's own method"),
-    **dict.fromkeys(("masked_fill", "leaky_relu"), "where"),
-    **dict.fromkeys(("permute", "swapaxes"), "transpose"),
     **dict.fromkeys(("size", "numel", "rank"), "the tensor's size and ndim"),
-    **dict.fromkeys(("mse_loss", "l1_loss", "nll_loss"), "nn.MSELoss, nn.L1Loss or cross_entropy"),
     **dict.fromkeys(("depend", "print_", "Print"), "nothing is needed: operators run in program order"),
-    "dense": "matmul",
-    "addmm": "matmul and add",
-    "chunk": "split",
-    "max": "amax",
-    "min": "amin",
     **dict.fromkeys(("AlltoAllV", "AllToAll", "NeighborExchangeV2", "Send", "Receive"), "AlltoAll"),
     **dict.fromkeys(("Reduce", "CollectiveGather"), "AllReduce"),
     **dict.fromkeys(("CollectiveScatter", "Barrier"), "Broadcast"),
@@ -58,6 +43,8 @@ def __getattr__(name: str) -> Any:
         found = function(*functions[name])
     elif name in TABLE and name in TABLE[name].primitives:
         found = primitive(name)
+    elif name in composed.FUNCTIONS:
+        found = composed.FUNCTIONS[name]
     else:
         from spmdsim.dialects.missing import not_covered
 
@@ -69,7 +56,8 @@ def __getattr__(name: str) -> Any:
 def names() -> list[str]:
     """Everything that is there."""
     primitives = (name for row in TABLE.values() for name in row.primitives)
-    return sorted({*primitives, *written_functions(), *functional.__all__, "ReduceOp", "operations"})
+    functions = (*written_functions(), *functional.__all__, *composed.FUNCTIONS)
+    return sorted({*primitives, *functions, "ReduceOp", "operations"})
 
 
 def __dir__() -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import spmdsim.ops as core
+from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.mindspore.gradient import grad, value_and_grad
+from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.primitive import primitive, shape_of, to_tensor
 from spmdsim.dialects.mindspore.words import host
 from spmdsim.errors import InputError
@@ -116,6 +119,34 @@ def ones(size: Any, dtype: Any = np.float32) -> Any:
     return host(np.ones(size, dtype))
 
 
+def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    """A host tensor of one value."""
+    return host(np.full(size, fill_value), dtype)
+
+
+def eye(n: int, m: int | None = None, dtype: Any = np.float32) -> Any:
+    """A host tensor with ones on its diagonal."""
+    return host(np.eye(n, m), dtype)
+
+
+def linspace(start: float, end: float, steps: int) -> Any:
+    """A host tensor of so many numbers at equal distances, both ends included."""
+    return host(np.linspace(start, end, steps), np.float32)
+
+
+def _random(*size: int, dtype: Any = np.float32, draw: str = "random") -> Any:
+    """A host tensor of random numbers, the same on every rank: ``set_seed`` says where they begin."""
+    return host(getattr(np.random.default_rng(next_seed()), draw)(numbers(size)), dtype)
+
+
+rand, randn = _random, partial(_random, draw="standard_normal")
+
+
+def randint(low: int, high: int, size: Any, *, dtype: Any = np.int64) -> Any:
+    """A host tensor of random whole numbers from ``low`` to below ``high``, the same on every rank."""
+    return host(np.random.default_rng(next_seed()).integers(low, high, size), dtype)
+
+
 def clip_by_global_norm(
     x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None
 ) -> tuple[Tensor, ...]:
@@ -129,6 +160,6 @@ def clip_by_global_norm(
 
 
 __all__ = [
-    "arange", "argmax", "clip_by_global_norm", "cross_entropy", "dropout", "flatten", "grad", "layer_norm", "ones",
-    "ones_like", "reshard", "shape", "split", "stack", "tile", "to_tensor", "value_and_grad", "zeros", "zeros_like",
+    "arange", "argmax", "clip_by_global_norm", "cross_entropy", "dropout", "eye", "flatten", "full", "grad", "layer_norm",
+    "linspace", "ones", "ones_like", "rand", "randint", "randn", "reshard", "shape", "split", "stack", "tile", "to_tensor", "value_and_grad", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+import spmdsim.tensor as ours
+from spmdsim.dialects.host import host
 from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, Replicate, Shard
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
+from spmdsim.dialects.paddle.tensors import Tensor, dressed
 from spmdsim.dialects.session import current_world
-from spmdsim.tensor import Tensor
 
 
 class ParallelEnv:
@@ -46,24 +48,31 @@ def init_parallel_env() -> ParallelEnv:
     return ParallelEnv()
 
 
-def shard_tensor(data: Any, mesh: ProcessMesh, placements: Sequence[Any], **options: Any) -> Tensor:
+def shard_tensor(
+    data: Any, mesh: ProcessMesh, placements: Sequence[Any], dtype: Any = None, place: Any = None,
+    stop_gradient: bool | None = None,
+) -> Tensor:  # fmt: skip
     """A whole array (the same on every rank), or a tensor, laid out on a mesh."""
     where = layout_of(mesh, placements, len(data.shape) if hasattr(data, "shape") else np.ndim(data))
-    if isinstance(data, Tensor):
-        return data.to(where)
-    return Tensor.from_global(np.asarray(data), where, current_world())
+    if isinstance(data, ours.Tensor):
+        made = dressed(data.to(where))
+    else:
+        made = dressed(ours.Tensor.from_global(host(data, dtype), where, current_world()))
+    if stop_gradient is not None:
+        made.stop_gradient = stop_gradient
+    return made
 
 
-def reshard(dist_tensor: Tensor, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
+def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """The same tensor laid out in another way."""
-    return dist_tensor.to(layout_of(mesh, placements, dist_tensor.ndim))
+    return dressed(dist_tensor.to(layout_of(mesh, placements, dist_tensor.ndim)))
 
 
 def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """A tensor put together from each rank's own piece (a list with one piece per rank in lock step)."""
     pieces = local_tensor if isinstance(local_tensor, list) else [local_tensor] * len(current_world().ranks)
     where = layout_of(mesh, placements, np.ndim(pieces[0]))
-    return Tensor.from_local([np.asarray(piece) for piece in pieces], where, current_world())
+    return dressed(ours.Tensor.from_local([np.asarray(x) for x in pieces], where, current_world()))
 
 
 __all__ = [

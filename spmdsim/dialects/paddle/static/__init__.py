@@ -8,10 +8,10 @@ are numbered.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ContextDecorator
 from typing import Any
 
 from spmdsim.dialects import exported, lazy, listed
+from spmdsim.dialects.gradients import no_grad as no_grad
 
 #: Public name -> the submodule that has it.
 EXPORTS = exported(
@@ -48,7 +48,6 @@ __all__ = list(EXPORTS)
 _static, _dynamic = [False], [False]
 _seed = {"base": 0, "drawn": 0}
 _kinds: Counter[str] = Counter()
-_untracked = [0]
 
 
 def enable_static() -> None:
@@ -92,21 +91,6 @@ def next_number(kind: str) -> int:
     """How many of a kind there were since the seed was given; it decides a layer's first values."""
     _kinds[kind] += 1
     return _kinds[kind] - 1
-
-
-class no_grad(ContextDecorator):
-    """In the ``with`` block, or in the function that it decorates, nothing is remembered for ``backward()``."""
-
-    def __enter__(self) -> None:
-        _untracked[0] += 1
-
-    def __exit__(self, *error: object) -> None:
-        _untracked[0] -= 1
-
-
-def tracking() -> bool:
-    """Whether results remember how they were computed."""
-    return not _untracked[0]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,9 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
+from spmdsim.dialects.gradients import tracking
 from spmdsim.dialects.missing import not_covered
-from spmdsim.dialects.paddle.static import in_dynamic_mode, in_static_mode, tracking
+from spmdsim.dialects.paddle.static import in_dynamic_mode, in_static_mode
 from spmdsim.dialects.paddle.static.variables import (
     UNKNOWN,
     Missing,

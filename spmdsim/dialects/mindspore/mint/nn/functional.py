@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spmdsim.dialects.functions import NETWORK
 from spmdsim.dialects.mindspore import ops
-from spmdsim.dialects.mindspore.ops import written_functions
+from spmdsim.dialects.mindspore.ops import composed, written_functions
 from spmdsim.dialects.mindspore.primitive import function
 from spmdsim.dialects.missing import not_covered
 
@@ -15,7 +16,7 @@ _FORMS = {
     "log_softmax": "log_softmax(input, dim=-1)",
 }
 
-__all__ = ["linear", "one_hot", *SAME.split(), *_FORMS]
+__all__ = sorted({"linear", "one_hot", *SAME.split(), *_FORMS, *NETWORK})
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -34,10 +35,10 @@ def __getattr__(name: str) -> Any:
         return function(written_functions()[name][0], _FORMS[name])
     if name in SAME.split():
         return getattr(ops, name)
-    raise not_covered(
-        __name__, name, __all__, {"mse_loss": "mindspore.nn.MSELoss", "nll_loss": "cross_entropy"}
-    )
+    if name in NETWORK:
+        return composed.lifted(NETWORK[name].call, name)
+    raise not_covered(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

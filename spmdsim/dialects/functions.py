@@ -1,0 +1,420 @@
+"""Functions with PyTorch's parameters, one row each: OneFlow and MindSpore's ``mint`` document theirs as PyTorch's.
+
+Systems that say ``axis`` for ``dim`` and ``x`` for ``input`` take the same rows through :func:`with_names`. Semantics:
+https://docs.pytorch.org/docs/stable/torch.html; where numpy differs (the median of an even number, the order of a mesh
+grid) it is PyTorch's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import spmdsim.linalg as linalg
+import spmdsim.ops as core
+from spmdsim.dialects.table import Row, same
+from spmdsim.errors import InputError
+from spmdsim.nn import l1_loss, mse_loss
+from spmdsim.nn.losses import reduced
+
+
+class FunctionError(InputError, RuntimeError):
+    """What PyTorch's functions refuse; a RuntimeError there, and here as well."""
+
+
+class Found(NamedTuple):
+    """Elements along a dim, and where they stand."""
+
+    values: Any
+    indices: Any
+
+
+def with_names(rows: Mapping[str, Row], words: str, **names: str) -> dict[str, Row]:
+    """Rows under other names of their parameters: ``with_names(TORCH, "roll tril", axis="dims", x="input")``.
+
+    A word ``theirs=ours`` is another name of the function, too.
+    """
+    back = {ours: theirs for theirs, ours in names.items()}
+    found = {}
+    for word in words.split():
+        theirs, _, ours = word.partition("=")
+        row = rows[ours or theirs]
+        options = {back.get(name, name): value for name, value in row.options.items()}
+        found[theirs] = replace(row, call=_renaming(row.call, names, back), options=options)
+    return found
+
+
+def _renaming(
+    function: Callable[..., Any], names: Mapping[str, str], back: Mapping[str, str]
+) -> Callable[..., Any]:
+    def call(*given: Any, **named: Any) -> Any:
+        return function(*given, **{names.get(name, name): value for name, value in named.items()})
+
+    written = inspect.signature(function)
+    parameters = [p.replace(name=back.get(p.name, p.name)) for p in written.parameters.values()]
+    call.__signature__ = written.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
+
+
+def numbers(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``f(2, 3)`` and ``f((2, 3))`` alike."""
+    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
+
+
+def _reduction(function: Callable[..., Any]) -> Row:
+    return Row(lambda input, dim=None, keepdim=False: function(input, dim, keepdims=keepdim))
+
+
+def _extreme(find: Callable[..., Any], where: Callable[..., Any], elements: Callable[..., Any]) -> Row:
+    """Of all elements; along a dim, with the indices; of two tensors, element by element."""
+
+    def call(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            return find(input)
+        if not isinstance(dim, int):
+            return elements(input, dim)
+        return Found(find(input, dim, keepdims=keepdim), where(input, dim, keepdim))
+
+    return Row(call)
+
+
+def _spread(function: Callable[..., Any]) -> Row:
+    """The mean squared distance from the mean, or its root; of a sample, so that one less is divided by."""
+
+    def call(input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
+        return function(input, dim, keepdims=keepdim, correction=int(unbiased))
+
+    return Row(call)
+
+
+def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The element in the middle, of two the smaller."""
+    if dim is None:
+        return core.getitem(core.sort(core.reshape(input, -1)), (input.size - 1) // 2)
+    at, middle = dim % input.ndim, (input.shape[dim] - 1) // 2
+    key = (slice(None),) * at + ((slice(middle, middle + 1) if keepdim else middle),)
+    return Found(*[core.getitem(found, key) for found in core.sort_with_indices(input, at)])
+
+
+def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> Any:
+    if p == "fro" and dim is not None and not isinstance(dim, int) and len(dim) == 2:
+        p = 2.0
+    order = 2.0 if p in (None, "fro") else float(p)
+    return linalg.vector_norm(input, axis=dim, keepdims=keepdim, ord=order)
+
+
+def _swapped(input: Any, dim0: int, dim1: int) -> Any:
+    order = list(range(input.ndim))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return core.transpose(input, order)
+
+
+def _squeeze(input: Any, dim: Any = None) -> Any:
+    """Only dims of size 1 go; others that are named stay."""
+    named = range(input.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    return core.squeeze(input, tuple(d % input.ndim for d in named if input.shape[d] == 1))
+
+
+def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    ndim = max(1, input.ndim)
+    start, end, shape = start_dim % ndim, end_dim % ndim, tuple(input.shape)
+    return core.reshape(input, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
+
+
+def _expand(input: Any, *sizes: Any) -> Any:
+    wanted = numbers(sizes)
+    there = [1] * (len(wanted) - input.ndim) + list(input.shape)
+    return core.broadcast_to(input, tuple(k if n == -1 else n for n, k in zip(wanted, there)))
+
+
+def _t(input: Any) -> Any:
+    if input.ndim > 2:
+        raise FunctionError(f"t() expects a tensor with <= 2 dimensions, but input tensor is {input.ndim}D")
+    return core.transpose(input)
+
+
+def _gelu(input: Any, approximate: str = "none") -> Any:
+    if approximate not in ("none", "tanh"):
+        raise FunctionError("the approximate argument should be 'none' or 'tanh'")
+    return core.gelu(input, approximate)
+
+
+def _cross_entropy(input: Any, target: Any, reduction: str = "mean") -> Any:
+    return reduced(core.cross_entropy(input, target, "none"), reduction)
+
+
+def _cut(input: Any, dim: int, start: int, length: int) -> Any:
+    return core.getitem(input, (slice(None),) * (dim % input.ndim) + (slice(start, start + length),))
+
+
+def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
+    given, size = split_size_or_sections, tensor.shape[dim]
+    if isinstance(given, int) and given < 1:
+        raise FunctionError(f"split expects parts of at least 1, but got {given}")
+    sizes = [min(given, size - k) for k in range(0, size, given)] if isinstance(given, int) else list(given)
+    if sum(sizes) != size:
+        raise FunctionError(
+            f"split expects sizes that add up to {size}, the size of dim {dim}, but got {sizes}"
+        )
+    return [_cut(tensor, dim, sum(sizes[:k]), n) for k, n in enumerate(sizes)]
+
+
+def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
+    """So many parts of equal length, the last of which may be shorter."""
+    if chunks < 1:
+        raise FunctionError(f"chunk expects at least 1 chunk, but got {chunks}")
+    return _split(input, max(1, -(-input.shape[dim] // chunks)), dim)
+
+
+def _equal_parts(dim: int) -> Row:
+    """``hsplit`` and ``vsplit``: so many equal parts, or parts that end where is said."""
+
+    def call(input: Any, indices_or_sections: Any) -> list[Any]:
+        at, given = 0 if input.ndim == 1 else dim, indices_or_sections
+        if isinstance(given, int):
+            if input.shape[at] % given:
+                raise FunctionError(f"a dim of size {input.shape[at]} has no {given} equal parts")
+            return _split(input, input.shape[at] // given, at)
+        return _split(input, list(np.diff([0, *given, input.shape[at]])), at)
+
+    return Row(call)
+
+
+def _diag(input: Any, diagonal: int = 0) -> Any:
+    """The diagonal of a matrix; of a vector, the matrix that has it there."""
+    if input.ndim != 1:
+        return linalg.diagonal(input, offset=diagonal)
+    matrix = core.where(np.eye(input.size, dtype=bool), core.expand_dims(input, 1), np.zeros((), input.dtype))
+    above, below = max(diagonal, 0), max(-diagonal, 0)
+    return core.pad(matrix, (below, above), (above, below))
+
+
+def _diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    return linalg.diagonal(core.moveaxis(input, (dim1, dim2), (-2, -1)), offset=offset)
+
+
+def _nonzero(input: Any, as_tuple: bool = False) -> Any:
+    found = core.nonzero(input)
+    return found if as_tuple else core.stack(list(found), 1)
+
+
+def _unique(
+    input: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    values = core.unique_values(input)
+    more = [core.reshape(core.unique_inverse(input)[1], tuple(input.shape))] if return_inverse else []
+    more += [core.unique_counts(input)[1]] if return_counts else []
+    return (values, *more) if more else values
+
+
+def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    most = core.max(input, dim, keepdims=True).detach()
+    total = core.add(core.log(core.sum(core.exp(core.subtract(input, most)), dim, keepdims=True)), most)
+    return total if keepdim else _squeeze(total, dim)
+
+
+def _fmod(input: Any, other: Any) -> Any:
+    """What is left of a division towards zero."""
+    return core.subtract(input, core.multiply(core.trunc(core.divide(input, other)), other))
+
+
+def _softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    scaled = core.multiply(input, beta)
+    return core.where(core.greater(scaled, threshold), input, core.divide(core.softplus(scaled), beta))
+
+
+def _elu(input: Any, alpha: float = 1.0) -> Any:
+    return core.where(core.greater(input, 0), input, core.multiply(core.expm1(core.minimum(input, 0)), alpha))
+
+
+def _celu(input: Any, alpha: float = 1.0) -> Any:
+    below = core.multiply(core.expm1(core.minimum(core.divide(input, alpha), 0)), alpha)
+    return core.where(core.greater(input, 0), input, below)
+
+
+def _leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+    return core.where(core.greater(input, 0), input, core.multiply(input, negative_slope))
+
+
+def _hardsigmoid(input: Any) -> Any:
+    return core.divide(core.relu6(core.add(input, 3.0)), 6.0)
+
+
+def _glu(input: Any, dim: int = -1) -> Any:
+    kept, gate = _split(input, input.shape[dim] // 2, dim)
+    return core.multiply(kept, core.sigmoid(gate))
+
+
+def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+    """Dims from the last one on, two numbers each."""
+    if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise FunctionError(f"pad takes two numbers per dim and mode='constant', but got {pad} and {mode!r}")
+    rest = [0] * (input.ndim - len(pad) // 2)
+    return core.pad(input, [*rest, *pad[-2::-2]], [*rest, *pad[::-2]], value)
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    y = core.matmul(input, weight, transpose_b=True)
+    return y if bias is None else core.add(y.to(y.layout.reduced), bias)
+
+
+def _layer_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    dims = tuple(range(-len(shape), 0))
+    centred = core.subtract(input, core.mean(input, dims, keepdims=True))
+    spread = core.mean(core.square(centred), dims, keepdims=True)
+    found = core.multiply(centred, core.rsqrt(core.add(spread, eps)))
+    found = found if weight is None else core.multiply(found, weight)
+    return found if bias is None else core.add(found, bias)
+
+
+def _normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+    return core.divide(input, core.maximum(_norm(input, p, dim, True), eps))
+
+
+def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    lengths = [core.maximum(_norm(x, 2.0, dim), eps) for x in (x1, x2)]
+    return core.divide(core.sum(core.multiply(x1, x2), dim), core.multiply(*lengths))
+
+
+def _smooth_l1(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+    far = core.absolute(core.subtract(input, target))
+    near = core.divide(core.square(far), 2 * beta)
+    return reduced(core.where(core.less(far, beta), near, core.subtract(far, beta / 2)), reduction)
+
+
+def _nll(input: Any, target: Any, reduction: str = "mean") -> Any:
+    return reduced(core.negative(core.pick(input, target)), reduction)
+
+
+def _bce(input: Any, target: Any, reduction: str = "mean") -> Any:
+    one = core.multiply(target, core.log(input))
+    other = core.multiply(core.subtract(1.0, target), core.log1p(core.negative(input)))
+    return reduced(core.negative(core.add(one, other)), reduction)
+
+
+def _bce_with_logits(input: Any, target: Any, reduction: str = "mean") -> Any:
+    return reduced(core.subtract(core.softplus(input), core.multiply(input, target)), reduction)
+
+
+#: Functions and methods by their names.
+TORCH: dict[str, Row] = {
+    **same(
+        core,
+        "abs=absolute absolute add acos=arccos acosh=arccosh arccos arccosh arcsin arcsinh arctan arctanh asin=arcsin "
+        "asinh=arcsinh atan=arctan atan2=arctan2 atanh=arctanh bitwise_and bitwise_not=bitwise_invert bitwise_or bitwise_xor "
+        "bmm=matmul ceil cos cosh div=divide divide einsum eq=equal erf exp expm1 floor floor_divide ge=greater_equal "
+        "greater_equal greater gt=greater isfinite isinf isnan le=less_equal less_equal less log log10 log1p log2 logical_and "
+        "logical_not logical_or logical_xor lt=less matmul maximum minimum mm=matmul mul=multiply multiply ne=not_equal "
+        "not_equal neg=negative negative pow=power reciprocal relu:ReLU relu6:ReLU6 remainder round=rint rsqrt "
+        "sigmoid:Sigmoid sign silu:SiLU sin sinh sqrt square stack sub=subtract subtract tan tanh:Tanh trunc where",
+    ),
+    "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
+    "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
+    "all": _reduction(core.all),
+    "amax": _reduction(core.max),
+    "amin": _reduction(core.min),
+    "any": _reduction(core.any),
+    "argmax": Row(lambda input, dim=None, keepdim=False: core.argmax(input, dim, keepdim)),
+    "argmin": Row(lambda input, dim=None, keepdim=False: core.argmin(input, dim, keepdim)),
+    "argsort": Row(lambda input, dim=-1, descending=False: core.argsort(input, dim, descending)),
+    "argwhere": Row(_nonzero),
+    "broadcast_to": Row(_expand),
+    "cat": Row(lambda tensors, dim=0: core.concat(tensors, dim)),
+    "chunk": Row(_chunk),
+    "clamp": Row(lambda input, min=None, max=None: core.clip(input, min, max)),
+    "clip": Row(lambda input, min=None, max=None: core.clip(input, min, max)),
+    "concat": Row(lambda tensors, dim=0: core.concat(tensors, dim)),
+    "cumprod": Row(lambda input, dim: core.cumulative_prod(input, dim)),
+    "cumsum": Row(lambda input, dim: core.cumulative_sum(input, dim)),
+    "diag": Row(_diag),
+    "diagonal": Row(_diagonal),
+    "dot": Row(lambda input, other: core.vecdot(input, other)),
+    "erfc": Row(lambda input: core.subtract(1.0, core.erf(input))),
+    "expand": Row(_expand),
+    "flatten": Row(_flatten, "Flatten", {"start_dim": 1}),
+    "flip": Row(lambda input, dims: core.flip(input, dims)),
+    "fmod": Row(_fmod),
+    "gather": Row(lambda input, dim, index: core.take_along_axis(input, index, dim)),
+    "gelu": Row(_gelu, "GELU"),
+    "hsplit": _equal_parts(1),
+    "index_select": Row(lambda input, dim, index: core.take(input, index, dim)),
+    "log_softmax": Row(lambda input, dim=-1: core.log_softmax(input, dim), "LogSoftmax"),
+    "logsumexp": Row(_logsumexp),
+    "masked_fill": Row(lambda input, mask, value: core.where(mask, value, input)),
+    "masked_select": Row(lambda input, mask: core.getitem(input, mask)),
+    "max": _extreme(core.max, core.argmax, core.maximum),
+    "mean": _reduction(core.mean),
+    "median": Row(_median),
+    "meshgrid": Row(lambda *tensors, indexing="ij": core.meshgrid(*tensors, indexing=indexing)),
+    "min": _extreme(core.min, core.argmin, core.minimum),
+    "movedim": Row(lambda input, source, destination: core.moveaxis(input, source, destination)),
+    "narrow": Row(_cut),
+    "nonzero": Row(_nonzero),
+    "norm": Row(_norm),
+    "outer": Row(lambda input, vec2: linalg.outer(input, vec2)),
+    "permute": Row(lambda input, *dims: core.transpose(input, numbers(dims))),
+    "prod": _reduction(core.prod),
+    "reshape": Row(lambda input, *shape: core.reshape(input, numbers(shape))),
+    "roll": Row(lambda input, shifts, dims=None: core.roll(input, shifts, dims)),
+    "searchsorted": Row(lambda sorted_sequence, values, right=False: core.searchsorted(sorted_sequence, values, "right" if right else "left")),
+    "select": Row(lambda input, dim, index: core.getitem(input, (slice(None),) * (dim % input.ndim) + (index,))),
+    "softmax": Row(lambda input, dim=-1: core.softmax(input, dim), "Softmax"),
+    "sort": Row(lambda input, dim=-1, descending=False: Found(*core.sort_with_indices(input, dim, descending))),
+    "split": Row(_split),
+    "squeeze": Row(_squeeze),
+    "std": _spread(core.std),
+    "sum": _reduction(core.sum),
+    "swapaxes": Row(_swapped),
+    "swapdims": Row(_swapped),
+    "t": Row(_t),
+    "tensordot": Row(lambda a, b, dims=2: core.tensordot(a, b, dims)),
+    "tile": Row(lambda input, *dims: core.tile(input, numbers(dims))),
+    "topk": Row(lambda input, k, dim=-1, largest=True, sorted=True: Found(*core.topk(input, k, -1 if dim is None else dim, largest))),
+    "transpose": Row(_swapped),
+    "tril": Row(lambda input, diagonal=0: core.tril(input, diagonal)),
+    "triu": Row(lambda input, diagonal=0: core.triu(input, diagonal)),
+    "unbind": Row(lambda input, dim=0: list(core.unstack(input, dim))),
+    "unique": Row(_unique),
+    "unsqueeze": Row(lambda input, dim: core.expand_dims(input, dim)),
+    "var": _spread(core.var),
+    "vsplit": _equal_parts(0),
+}  # fmt: skip
+
+#: Of ``nn.functional``, and the layers that apply them.
+NETWORK: dict[str, Row] = {
+    "binary_cross_entropy": Row(_bce, "BCELoss"),
+    "binary_cross_entropy_with_logits": Row(_bce_with_logits, "BCEWithLogitsLoss"),
+    "celu": Row(_celu, "CELU"),
+    "cosine_similarity": Row(_cosine_similarity),
+    "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
+    "elu": Row(_elu, "ELU"),
+    "embedding": Row(lambda input, weight: core.embedding(input, weight)),
+    "glu": Row(_glu, "GLU"),
+    "hardsigmoid": Row(_hardsigmoid, "Hardsigmoid"),
+    "hardswish": Row(lambda input: core.multiply(input, _hardsigmoid(input)), "Hardswish"),
+    "hardtanh": Row(lambda input, min_val=-1.0, max_val=1.0: core.clip(input, min_val, max_val), "Hardtanh"),
+    "identity": Row(lambda input: input, "Identity"),
+    "l1_loss": Row(lambda input, target, reduction="mean": l1_loss(input, target, reduction), "L1Loss"),
+    "layer_norm": Row(_layer_norm),
+    "leaky_relu": Row(_leaky_relu, "LeakyReLU"),
+    "linear": Row(_linear),
+    "logsigmoid": Row(lambda input: core.negative(core.softplus(core.negative(input))), "LogSigmoid"),
+    "mish": Row(lambda input: core.multiply(input, core.tanh(core.softplus(input))), "Mish"),
+    "mse_loss": Row(lambda input, target, reduction="mean": mse_loss(input, target, reduction), "MSELoss"),
+    "nll_loss": Row(_nll, "NLLLoss"),
+    "normalize": Row(_normalize),
+    "one_hot": Row(lambda input, num_classes: core.one_hot(input, num_classes, np.int64)),
+    "pad": Row(_pad),
+    "selu": Row(lambda input: core.multiply(_elu(input, 1.6732632423543772), 1.0507009873554805), "SELU"),
+    "smooth_l1_loss": Row(_smooth_l1, "SmoothL1Loss"),
+    "softplus": Row(_softplus, "Softplus"),
+    "softsign": Row(lambda input: core.divide(input, core.add(core.absolute(input), 1.0)), "Softsign"),
+}  # fmt: skip
