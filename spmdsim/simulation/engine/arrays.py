@@ -14,6 +14,11 @@ import sys
 from enum import Enum
 from typing import Any, Final
 
+try:
+    from greenlet import getcurrent
+except ImportError:  # said in one line when a simulation begins
+    getcurrent = None
+
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, TAG_UB_VALUE
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.ahead import FLOOD, count_ahead, settle
@@ -65,11 +70,14 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
         and scheduler.timeline is None
     ):
         return DECLINED
-    task, box, source = comm._task, shared.boxes[dest], comm._rank
+    task, box, source = comm._holder, shared.boxes[dest], comm._rank
+    if task.greenlet is not getcurrent():
+        task = comm._task
     receive = box.blocked
+    target: Any = None
     if receive is not None:
         target = receive.array
-        if not receive.fits(source, tag):
+        if receive.source not in (source, ANY_SOURCE) or receive.tag not in (tag, ANY_TAG):
             receive = None
         elif target is None or target.dtype is not array.dtype or target.shape != array.shape:
             return DECLINED
@@ -92,8 +100,20 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
     task.messages_sent += 1
     task.bytes_sent += nbytes
     if receive is None:
-        return _leave(comm, box, array, dest, tag, name, depth, start, end)
-    receive.array[...] = array
+        message: Message = comm._own_message
+        if scheduler.buffered_sites or message.cached_payload is not None:
+            message = _another_own(comm, array, depth)
+        else:
+            message.array, message.done, message.known_site = array, False, None
+        message.dest, message.tag, message.name = dest, tag, name
+        message.start, message.end = start, end
+        if source in box.arrived:
+            box.put(message)
+        else:
+            box.count = message.number = box.count + 1
+            box.arrived[source] = message
+        return message
+    target[...] = array
     receiver = receive.task
     if receive.source == ANY_SOURCE:
         receiver.caught[task.rank] = (receive.name, receive.site)
@@ -104,39 +124,28 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
     receiver.port_in = arrival
     receive.end = arrival if arrival > receive.posted else receive.posted
     box.blocked = None
-    finish(scheduler, receive)
+    receive.done = True
+    waiter = receive.waiter
+    if waiter is receiver:
+        receive.waiter, scheduler.polls = None, 0
+        scheduler.ready.append(receiver)
+    elif waiter is not None:
+        finish(scheduler, receive)
     if end > task.clock:
         task.clock = end
     return None
 
 
-def _leave(
-    comm: Any,
-    box: Any,
-    array: Any,
-    dest: int,
-    tag: int,
-    name: str,
-    depth: int,
-    start: float,
-    end: float,
-) -> Message:
-    """Put the rank's own message into the mailbox of its receiver."""
+def _another_own(comm: Any, array: Any, depth: int) -> Message:
+    """Another message for a rank whose own one may stay in a mailbox, or is still looked at by the general way."""
     buffered = comm._scheduler.buffered_sites
-    message: Message = comm._own_message
-    if (
-        buffered or message.cached_payload is not None
-    ):  # it may stay here, or the general way still looks at it
-        message = comm._own_message = own_message(comm, comm._task)
-    message.array, message.dest, message.tag, message.name = array, dest, tag, name
-    message.start, message.end, message.done = start, end, False
-    message.known_site = None
+    message: Message = own_message(comm, comm._task)
+    comm._own_message, message.array = message, array
     if buffered:
         frame = _frame(depth + 1)
         message.known_site = (frame.f_code, frame.f_lasti)
         if site_key(message.known_site) in buffered:
             message.array, message.done = array.copy(), True
-    box.put(message)
     return message
 
 
@@ -149,17 +158,16 @@ def ask(
         None if the message was there, the receive if it waits, DECLINED if this is no plain receive.
     """
     box, scheduler = comm._box, comm._scheduler
-    flags = array.flags
     if not (
-        source < comm._shared.size
-        and (source >= 0 or (source == ANY_SOURCE and not box.arrived))
+        (0 <= source < comm._shared.size or (source == ANY_SOURCE and not box.arrived))
         and (tag >= 0 or tag == ANY_TAG)
-        and flags.c_contiguous
-        and flags.writeable
+        and array.flags.carray  # contiguous, aligned and writeable
         and scheduler.timeline is None
     ):
         return DECLINED
-    task = comm._task
+    task = comm._holder
+    if task.greenlet is not getcurrent():
+        task = comm._task
     message = box.arrived.get(source)
     if message is None:
         receive: Receive = comm._own_receive
@@ -176,7 +184,11 @@ def ask(
         or not (tag == message.tag or tag == ANY_TAG)
     ):
         return DECLINED
-    box.remove(message)
+    if message.next is None:  # the only one: what is removed most
+        del box.arrived[source]
+        message.tail = None
+    else:
+        box.remove(message)
     array[...] = sent
     arrival = task.port_in + scheduler.speeds.beta * array.nbytes
     if arrival < message.end:
@@ -184,9 +196,17 @@ def ask(
     task.port_in = arrival
     if arrival > task.clock:
         task.clock = arrival
-    finish(scheduler, message)
-    if task.to is not None:
+    message.done = True
+    waiter = message.waiter
+    if waiter is message.task:
+        message.waiter, scheduler.polls = None, 0
+        scheduler.ready.append(waiter)
+    elif waiter is not None:
+        finish(scheduler, message)
+    if task.ahead or task.flood is not None:
         settle(task)
+    else:  # the same, quickly
+        task.to, task.count = None, 0
     if status is not None:
         status.fill(source, message.tag, array.nbytes)
     return None
@@ -200,8 +220,10 @@ def got(receive: Receive, status: Status | None) -> None:
     task = receive.task
     if receive.end > task.clock:
         task.clock = receive.end
-    if task.to is not None:
+    if task.ahead or task.flood is not None:
         settle(task)
+    else:
+        task.to, task.count = None, 0
     if status is not None:
         status.fill(receive.source, receive.tag, receive.array.nbytes)
     receive.array = None  # it is the user's

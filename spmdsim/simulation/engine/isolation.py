@@ -76,27 +76,30 @@ class Isolation:
         before = self._current
         if world is before:
             return
-        modules = sys.modules
-        if before is not None:
-            if self._loading:
-                before.modules = {name: modules[name] for name in self._names if name in modules}
-                self._loading = False
-            for name in before.modules:
-                if name not in world.modules:
-                    modules.pop(name, None)
         self._current = world
         self.process.put(task.rank)
-        sys.argv = world.arguments
+        sys.argv, modules = world.arguments, sys.modules
         modules["__main__"] = world.main
-        if world.modules:
-            modules.update(world.modules)
-        if self._variables is not None:
+        if self._names and before is not None:
+            self._exchange_modules(before, world)
+        if self._variables is not None and self._variables.differ:
             self._variables.put(task.rank)
         numpy_random = modules.get("numpy.random") if self.draws_numbers else None
         if numpy_random is not None:
             if world.numpy_bits is None:
                 world.numpy_bits = numpy_random.MT19937(list(world.seed))
             numpy_random.set_bit_generator(world.numpy_bits)
+
+    def _exchange_modules(self, before: RankWorld, after: RankWorld) -> None:
+        """Put one rank's modules in the place of another's."""
+        modules = sys.modules
+        if self._loading:
+            before.modules = {name: modules[name] for name in self._names if name in modules}
+            self._loading = False
+        for name in before.modules:
+            if name not in after.modules:
+                modules.pop(name, None)
+        modules.update(after.modules)
 
     # ------------------------------------------------------------------ finding modules (meta path)
 

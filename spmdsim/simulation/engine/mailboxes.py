@@ -231,7 +231,7 @@ class Mailbox:
         probes: blocking probes.
     """
 
-    __slots__ = ("_count", "arrived", "blocked", "posted", "probes", "wild")
+    __slots__ = ("arrived", "blocked", "count", "posted", "probes", "wild")
 
     def __init__(self) -> None:
         self.arrived: dict[int, Message] = {}
@@ -239,14 +239,14 @@ class Mailbox:
         self.wild: list[Receive] = []
         self.blocked: Receive | None = None
         self.probes: list[Probing] = []
-        self._count = 0
+        self.count = 0
 
     # ------------------------------------------------------------------ receives
 
     def post(self, receive: Receive) -> None:
         """Let a receive wait here."""
-        self._count += 1
-        receive.number = self._count
+        self.count += 1
+        receive.number = self.count
         if receive.direct:
             self.blocked = receive
         elif receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
@@ -296,8 +296,8 @@ class Mailbox:
 
     def put(self, message: Message) -> None:
         """Let a message wait here."""
-        self._count += 1
-        message.number = self._count
+        self.count += 1
+        message.number = self.count
         first = self.arrived.get(message.source)
         if first is None:
             self.arrived[message.source] = message

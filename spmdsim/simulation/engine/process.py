@@ -26,6 +26,7 @@ class Process:
         self._environment: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
         self._environments = [dict(self._environment) for _ in range(size)]
         self._folders = [""] * size  # where a rank has gone to
+        self._moved = False  # some rank has gone somewhere
         self._endings: list[list[_Ending]] = [[] for _ in range(size)]
         self._rank = 0
 
@@ -34,7 +35,7 @@ class Process:
         self._rank = rank
         for view in self._views:
             view._data = self._environments[rank]
-        if any(self._folders):
+        if self._moved:
             self._chdir(self._folders[rank])
 
     def end(self) -> None:
@@ -57,6 +58,7 @@ class Process:
         def chdir(path: Any) -> None:
             self._chdir(path)
             self._folders = [folder or start for folder in self._folders]
+            self._moved = True
             self._folders[self._rank] = os.getcwd()
 
         def own_register(func: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -75,7 +77,7 @@ class Process:
             yield
         finally:
             os.chdir, atexit.register, atexit.unregister = self._chdir, register, unregister
-            if any(self._folders):
+            if self._moved:
                 os.chdir(start)
             self._restore_environment()
 

@@ -30,6 +30,7 @@ class Variables:
         self._real, self._virtual = real, virtual
         self._kept = dict(program.__globals__), [_contents(cell) for cell in program.__closure__ or ()]
         self._of_ranks: dict[int, tuple[dict[str, Any], dict[int, Any]]] = {}
+        self.differ = False  # some rank's are others than those of the process
 
     def call(self, task: Task, arguments: tuple[Any, ...]) -> Any:
         """Call the function as the rank that runs.
@@ -42,6 +43,7 @@ class Variables:
         names = program.__code__.co_freevars
         own = self._own(task, variables), self._own(task, cells, dict(enumerate(names)))
         self._of_ranks[task.rank] = own
+        self.differ |= any(own)
         defaults = dict(enumerate(program.__defaults__ or ()))
         named = program.__kwdefaults__ or {}
         start = program.__code__.co_argcount - len(defaults)

@@ -78,7 +78,7 @@ class PointToPoint:
         if message is DECLINED:
             self._send(simple(buf), dest, tag, STANDARD, "Send", _frame(1))
         elif message is not None:
-            task = self._task
+            task = message.task
             if not message.done:
                 message.waiter = task
                 self._scheduler.block(message)
@@ -110,7 +110,7 @@ class PointToPoint:
         if receive is DECLINED:
             self._receive(writable(buf), source, tag, status, "Recv", _frame(1))
         elif receive is not None:
-            receive.waiter = self._task
+            receive.waiter = receive.task
             self._scheduler.block(receive)
             got(receive, status)
 
