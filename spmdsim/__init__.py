@@ -13,6 +13,7 @@ from spmdsim.launcher import detect as _detect
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.search import search as search
+    from spmdsim.compiled import compile as compile
     from spmdsim.core import Layout as Layout
     from spmdsim.core import Mesh as Mesh
     from spmdsim.core import Partial as Partial
@@ -51,6 +52,7 @@ _HOMES = {
     **dict.fromkeys(("EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
     **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
+    "compile": "spmdsim.compiled",
     "check_replicas": "spmdsim.tensor.replicas",
     **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),
     "local_map": "spmdsim.local",
@@ -67,10 +69,13 @@ _HOMES = {
 #: Names that start MPI: ``from spmdsim import *`` leaves them out, and works where there is none.
 _ON_MPI = ("EmulatedCommunicator", "MPIWorld")
 
+#: What ``from spmdsim import *`` leaves out, since Python has something else of that name, too.
+_APART = (*_ON_MPI, "compile")
+
 #: Namespaces that need no import of their own: ``spmdsim.linalg.qr``.
 _ROOMS = ("array_api", "fft", "linalg", "ops")
 
-__all__ = ["__version__", *sorted(name for name in _HOMES if name not in _ON_MPI)]
+__all__ = ["__version__", *sorted(name for name in _HOMES if name not in _APART)]
 
 
 def __getattr__(name: str) -> Any:
@@ -85,7 +90,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ON_MPI])
+    return sorted([*__all__, *_APART])
 
 
 if (_here := _detect()) is not None and _here.size > 1:

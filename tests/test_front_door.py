@@ -25,7 +25,7 @@ TYPES = {
         x.reshape((2, -1)); x.reshape(-1); x.transpose([1, 0]); x.T; x.flatten(0); x.astype("float32"); x.astype(np.int64)
         x.to(mesh(None, None)); x.detach(); relu(x); matmul(x, x, transpose_b=True); matmul(x, np.ones((4, 4)))
         matmul.shard(((2, 1), (1, 2)))(x, x); relu.shard((mesh("a", None),))(x); einsum("ij,jk->ik", x, x); linear(x, x)
-        softmax(x, axis=0); softmax(x, -1); ops.sum(x, axis=0); ops.concat([x, x], axis=1); ops.where(x > 0, x, 0)
+        compile(relu)(x); softmax(x, axis=0); softmax(x, -1); ops.sum(x, axis=0); ops.concat([x, x], axis=1); ops.where(x > 0, x, 0)
         ops.add(1, x); ops.gather(x, x, axis=1); ops.one_hot(x, 5, axis=0); ops.softmax_cross_entropy(x, x)[0]
     """,
     "list[Tensor]": "[row for row in x]; ops.split(x, 2, axis=1)",
@@ -51,12 +51,12 @@ REFUSED = (
         "matmul(x, x, transpose_c=True)",
         "matmul.shad(((2, 1),))",
     ),
-    *("x.to('a')", "plan(x, x, (4, 4))"),
+    *("x.to('a')", "plan(x, x, (4, 4))", "compile(softmax)(x, axis='rows')"),
 )
 PROGRAM = """
 import numpy as np
 
-from spmdsim import LockStep, Mesh, Tensor, einsum, linear, matmul, ops, plan, relu, softmax
+from spmdsim import LockStep, Mesh, Tensor, compile, einsum, linear, matmul, ops, plan, relu, softmax
 
 mesh = Mesh((2, 2), ("a", "b"))
 x = Tensor.from_global(np.ones((4, 4)), mesh("a", "b"), LockStep(4))

@@ -244,9 +244,25 @@ def trained(x, rate):
     return weight.value
 
 
+def compiled(world, mesh):
+    from spmdsim import compile
+
+    x = Tensor.from_global(np.arange(1.0, 7.0), mesh("x"), world)
+    one, other = compile(lambda x: (x + x).to(mesh(None))), compile(lambda x: (x * x).to(mesh(None)))
+    return [lambda: one(x), lambda: other(x)]
+
+
+def compiled_or_not(world, mesh):
+    one = compiled(world, mesh)[0]
+    one()
+    return [one, lambda: one.__closure__[0].cell_contents.function(one.__closure__[1].cell_contents)]
+
+
 TENSORS = [
     tensor,
     computed,
+    compiled,
+    compiled_or_not,
     with_another(lambda x, number: x * float(number)),
     with_another(lambda x, number: x + (number - 4)),  # -2 and -1 have one hash
     with_another(lambda x, number: x * complex(0, number)),

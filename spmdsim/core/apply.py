@@ -23,11 +23,12 @@ from spmdsim.core.layout import Layout
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Context, Op, OutStrategy, ShardedOp
 from spmdsim.core.phases import Phase, run_phases, run_shapes
+from spmdsim.core.reductions import each
 from spmdsim.core.route import Route
 from spmdsim.core.strategy import Strategy
 from spmdsim.core.tape import MoveNode, OpNode
 from spmdsim.core.tensor import Tensor, follow
-from spmdsim.core.world import World, recordings
+from spmdsim.core.world import World, performed, programs, recordings
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError, WorldError
 
 #: Who sees operator calls, and may say with which strategy they run; the last one counts.
@@ -144,22 +145,8 @@ def make_recipe(
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
     number = _number(op.name, *[(name, value) for name, value in params.items() if name not in op.varying])
-    return Recipe(
-        op,
-        number,
-        bound,
-        strategy,
-        plans,
-        inputs,
-        outputs,
-        finals,
-        active,
-        plain,
-        forward,
-        vjp,
-        instead,
-        phases,
-    )
+    landing = (finals, active, plain, forward, vjp, instead, phases)
+    return Recipe(op, number, bound, strategy, plans, inputs, outputs, *landing)
 
 
 def _number(*facts: Any) -> int:
@@ -290,7 +277,7 @@ def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]
         array = recipe.forward(*[t.held[0] for t in tensors], **params)
         shards = [array if array.dtype is meta.held else recipe.op.typed(array, meta.held)]
     else:
-        shards = _distinct(recipe, [t.held for t in tensors], params)
+        shards = each(partial(_local, recipe, params, None), *[t.held for t in tensors])
     origin = world.derived_origin(recipe, tensors, _varied(recipe.op, params)) if world.compares else 0
     result = type(tensors[0])(world, meta, shards, origin=origin)
     for tensor in tensors:
@@ -304,8 +291,12 @@ def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> A
     world, kind = tensors[0].world, type(tensors[0])
     moved = [_bring(recipe, i, t) for i, t in enumerate(tensors)]
     if recipe.instead is None:
-        computed = _compute(recipe, world, moved, params)
+        if recipe.phases is not None:
+            world.about = world.derived_origin(recipe, moved)
+        computed = performed(partial(calculated, recipe, world, params), *[tensor.held for tensor in moved])
     else:
+        if programs:
+            programs[-1].refuse(f"{recipe.op.name} exchanges rows that the ids decide about in every call")
         computed = [recipe.instead.run(recipe, moved)]
     varied, origin = _varied(recipe.op, params), world.derived_origin
     results = [
@@ -339,48 +330,39 @@ def _bring(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
     return renamed
 
 
-def _compute(recipe: Recipe, world: Any, moved: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
-    if recipe.phases is not None:
-        world.about = world.derived_origin(recipe, moved)
+def calculated(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
+    """The results' arrays on every owned rank, from those of the operands where the local function wants them."""
     if not world.has_data:
         run_shapes(recipe.phases or (), world)
         world.about = 0
         return [_shapes(world, meta) for meta in recipe.outputs]
-    lists = [t.held for t in moved]
-    if recipe.phases is not None:
-        begun = [
-            _begin(recipe, rank, arrays, params) if active else None
-            for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
-        ]
-        ended = run_phases(recipe.phases, world, begun)
-        per_rank = [
-            _typed(recipe, end) if active else _outside(recipe) for active, end in zip(recipe.active, ended)
-        ]
-        world.about = 0
-    elif recipe.op.together is not None:
-        columns = zip(world.ranks, recipe.active, *lists)
-        jobs = {r: partial(_local, recipe, r, [*rows], params) for r, active, *rows in columns if active}
-        found = recipe.op.together(world, recipe.strategy.mesh, jobs)
-        per_rank = [found[rank] if rank in found else _outside(recipe) for rank in world.ranks]
-    elif not recipe.op.contextual and all(recipe.active):
-        per_rank = _distinct(recipe, lists, params)
+    if not recipe.op.contextual and (recipe.op.together or recipe.phases) is None and all(recipe.active):
+        per_rank = each(partial(_local, recipe, params, None), *lists)
     else:
-        per_rank = [
-            _local(recipe, rank, arrays, params) if active else _outside(recipe)
-            for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
-        ]
+        begin = _local if recipe.phases is None else _begin
+        columns = zip(world.ranks, recipe.active, *lists)
+        jobs = {r: partial(begin, recipe, params, r, *arrays) for r, active, *arrays in columns if active}
+        if recipe.op.together is not None:
+            found = recipe.op.together(world, recipe.strategy.mesh, jobs)
+        elif recipe.phases is not None:
+            begun = [jobs[rank]() if rank in jobs else None for rank in world.ranks]
+            found = dict(zip(world.ranks, run_phases(recipe.phases, world, begun)))
+            found = {rank: _typed(recipe, found[rank]) for rank in jobs}
+            world.about = 0
+        else:
+            found = {rank: job() for rank, job in jobs.items()}
+        per_rank = [found[rank] if rank in found else _outside(recipe) for rank in world.ranks]
     if len(recipe.outputs) == 1:
         return [per_rank]
     return [list(column) for column in zip(*per_rank)]
 
 
-def _begin(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
-    head = (recipe.context(rank),) if recipe.op.contextual else ()
-    return recipe.forward(*head, *arrays, **params)
+def _begin(recipe: Recipe, params: dict[str, Any], rank: int, *arrays: Any) -> Any:
+    return recipe.forward(*((recipe.context(rank),) if recipe.op.contextual else ()), *arrays, **params)
 
 
-def _local(recipe: Recipe, rank: int, arrays: list[Any], params: dict[str, Any]) -> Any:
-    return _typed(recipe, _begin(recipe, rank, arrays, params))
+def _local(recipe: Recipe, params: dict[str, Any], rank: Any, *arrays: Any) -> Any:
+    return _typed(recipe, _begin(recipe, params, rank, *arrays))
 
 
 def _typed(recipe: Recipe, result: Any) -> Any:
@@ -394,16 +376,6 @@ def _outside(recipe: Recipe) -> Any:
     """What a rank outside the mesh holds: arrays without elements."""
     empty = [np.zeros((0,) * len(meta.shape), meta.held) for meta in recipe.outputs]
     return empty[0] if len(empty) == 1 else tuple(empty)
-
-
-def _distinct(recipe: Recipe, lists: Sequence[list[Any]], params: dict[str, Any]) -> list[Any]:
-    """The local function on every owned rank; ranks that share all operand arrays share the result."""
-    made: dict[tuple[int, ...], Any] = {}
-    for arrays in zip(*lists):
-        key = tuple(map(id, arrays))
-        if key not in made:
-            made[key] = _typed(recipe, recipe.forward(*arrays, **params))
-    return [made[tuple(map(id, arrays))] for arrays in zip(*lists)]
 
 
 def _shapes(world: Any, meta: Meta) -> list[Any]:

@@ -8,14 +8,15 @@ Next: :mod:`spmdsim.core.world`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.core.placements import REDUCE_OPS
+from spmdsim.core.world import performed
 from spmdsim.errors import WorldError, unknown
 
 #: Reductions of truth values, and the plain reductions that mean the same on them.
@@ -109,11 +110,18 @@ def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
     """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
-    made: dict[int, Any] = {}
-    for array in arrays:
-        if id(array) not in made:
-            made[id(array)] = array if array.dtype == dtype else array.astype(dtype, order="C")
-    return [made[id(array)] for array in arrays]
+    run = partial(each, lambda array: array if array.dtype == dtype else array.astype(dtype, order="C"))
+    return performed(run, arrays)  # type: ignore[no-any-return]
+
+
+def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
+    """What a function makes of every rank's arrays; ranks that share all of them share the result."""
+    made: dict[tuple[int, ...], Any] = {}
+    keys = [tuple(map(id, arrays)) for arrays in zip(*lists)]
+    for key, arrays in zip(keys, zip(*lists)):
+        if key not in made:
+            made[key] = function(*arrays)
+    return [made[key] for key in keys]
 
 
 def identity(op: str, dtype: np.dtype) -> object:

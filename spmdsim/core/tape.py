@@ -25,9 +25,9 @@ import numpy as np
 from spmdsim.core import elements
 from spmdsim.core.layout import Layout
 from spmdsim.core.meta import Meta
-from spmdsim.core.reductions import in_type
+from spmdsim.core.reductions import each, in_type
 from spmdsim.core.tensor import Tensor
-from spmdsim.core.world import recordings
+from spmdsim.core.world import performed, programs, recordings
 from spmdsim.errors import LayoutError, UsageTypeError
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ class OpNode(Node):
                     for m in metas
                 ]
             else:
-                shards = self._local(dys, wanted)
+                given = [dy.held for dy in dys if dy is not None]
+                run = partial(
+                    local_gradients, recipe, world, self.params, [dy is not None for dy in dys], wanted
+                )
+                shards = performed(run, *given, *self.values, *(self.saved or ()))
         known = [x for x in (*dys, *self.operands) if x is not None]
         kind, origin = type(known[0]), world.derived_origin
         return [
@@ -134,49 +138,53 @@ class OpNode(Node):
         gradients = op.adjoint(dys, operands, results, **self.params)  # type: ignore[misc]
         return [[g] if w and g is not None else [] for g, w in zip(gradients, wanted)]
 
-    def _local(self, dys: list[Tensor | None], wanted: list[bool]) -> list[list[Any] | None]:
-        recipe, world = self.recipe, self.results[0][0]
-        vjp: Any = recipe.vjp
-        kinds = [meta.held for meta in recipe.gradients]
-        columns: list[list[Any] | None] = [[] if w else None for w in wanted]
-        jobs: dict[int, Any] = {}
-        for k, rank in enumerate(world.ranks):
-            if not recipe.active[k]:
-                continue
-            given = [dy.held[k] if dy is not None else None for dy in dys]
-            saved = None if self.saved is None else [shards[k] for shards in self.saved]
-            single = len(given) == 1
-            jobs[rank] = partial(
-                vjp,
-                *((recipe.context(rank),) if recipe.op.contextual else ()),
-                given[0] if single else given,
-                [held[k] for held in self.values],
-                saved[0] if single and saved is not None else saved,
-                **self.params,
-            )
-        together = recipe.op.together
-        results = None if together is None else together(world, recipe.strategy.mesh, jobs)
-        for k, rank in enumerate(world.ranks):
-            if rank not in jobs:
-                for column, held, kind in zip(columns, self.values, kinds):
-                    if column is not None:
-                        column.append(np.asarray(held[k], kind))
-                continue
+
+def pulled(recipe: Recipe, params: dict[str, Any], arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
+    """What a rank's local gradient function gives, from the results' gradients that arrived, the operands, what was saved."""
+    vjp: Any = recipe.vjp
+    rest = iter(arrays)
+    dys = [next(rest) if there else None for there in arrived]
+    operands = [next(rest) for _ in recipe.inputs]
+    saved = [*rest] or None
+    if len(dys) == 1:
+        return vjp(*head, dys[0], operands, saved and saved[0], **params)
+    return vjp(*head, dys, operands, saved, **params)
+
+
+def local_gradients(
+    recipe: Recipe,
+    world: Any,
+    params: dict[str, Any],
+    arrived: list[bool],
+    wanted: list[bool],
+    *lists: list[Any],
+) -> list[list[Any] | None]:
+    """The operands' gradients on every owned rank, from what :func:`pulled` takes; None where there are none."""
+    heads = [(recipe.context(rank),) if recipe.op.contextual else () for rank in world.ranks]
+    columns = zip(world.ranks, recipe.active, heads, *lists)
+    jobs = {
+        rank: partial(pulled, recipe, params, arrived, *arrays, head=head)
+        for rank, active, head, *arrays in columns
+        if active
+    }
+    together = recipe.op.together
+    results = None if together is None else together(world, recipe.strategy.mesh, jobs)
+    made = []
+    for k, rank in enumerate(world.ranks):
+        if rank in jobs:
             found = jobs.pop(rank)() if results is None else results[rank]
-            for i, (column, gradient) in enumerate(zip(columns, found)):
-                if column is None:
-                    continue
-                if gradient is None:
-                    columns[i] = None
-                else:
-                    if callable(gradient):
-                        gradient = gradient()
-                    column.append(_like(np.asarray(gradient), kinds[i]))
-        return columns
+            kinds = zip(wanted, found, recipe.gradients)
+            made.append([like(one, meta.held) if w and one is not None else None for w, one, meta in kinds])
+        else:  # outside of the mesh the operands are empty, as their gradients are
+            operands = zip(wanted, lists[sum(arrived) :], recipe.gradients)
+            made.append([np.asarray(held[k], meta.held) if w else None for w, held, meta in operands])
+    active = next((row for row, there in zip(made, recipe.active) if there), made[0])
+    return [None if one is None else [row[i] for row in made] for i, one in enumerate(active)]
 
 
-def _like(gradient: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A local gradient in the type of its operand; that of a real operand is the real part."""
+def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
+    """A local gradient, or a function that gives it, in the type of its operand; that of a real operand is the real part."""
+    gradient = np.asarray(gradient() if callable(gradient) else gradient)
     if gradient.dtype.kind == "c" and dtype.kind != "c":
         gradient = gradient.real
     return np.asarray(gradient, dtype, order="C")
@@ -204,12 +212,7 @@ def added(gradients: Sequence[Any], *, more_to_come: bool = False) -> Any:
         return first
     meta, kind = first.meta, elements.types.accumulator("sum", first.meta.held)
     lists = [g.sums or (g.held if kind is meta.held else in_type(g.held, kind)) for g in gradients]
-    made: dict[tuple[int, ...], Any] = {}  # replicas that share what is added share the sum
-    for arrays in zip(*lists):
-        key = tuple(map(id, arrays))
-        if key not in made:
-            made[key] = reduce(add, arrays)
-    sums = [made[tuple(map(id, arrays))] for arrays in zip(*lists)]
+    sums = performed(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
     origin = first.world.derived_origin(None, gradients) if first.world.compares else 0
     total = type(first)(
         first.world, meta, sums if kind is meta.held else in_type(sums, meta.held), origin=origin
@@ -253,7 +256,7 @@ def pull_back(
         else:
             pending.setdefault((id(source[0]), source[1]), []).extend(gradients)
 
-    nodes = _latest_first(result.node)
+    nodes = history(result.node)
     for node in nodes:
         if isinstance(node, OpNode) and node.spent:
             raise UsageTypeError(
@@ -278,7 +281,10 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
         world = result.world
         make = np.ones if world.has_data else world.empty
         shapes = [meta.layout.local_shape(meta.shape, rank) for rank in world.ranks]
-        return type(result)(world, meta, [make(shape, meta.held) for shape in shapes], origin=result.origin)
+        ones = type(result)(world, meta, [make(shape, meta.held) for shape in shapes], origin=result.origin)
+        if programs:
+            programs[-1].made(ones)
+        return ones
     if gradient.shape != result.shape:
         raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
     return gradient if gradient.dtype == result.dtype else _converted(gradient, result.dtype)
@@ -287,11 +293,11 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
 def _converted(gradient: Tensor, dtype: np.dtype) -> Tensor:
     """A given gradient in the type of the result it is for."""
     whole, world = gradient.detach().to(gradient.layout.reduced), gradient.world
-    shards = [_like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards]
+    shards = [like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards]
     return type(gradient)(world, whole.meta.of(whole.layout, whole.shape, dtype), shards)
 
 
-def _latest_first(root: Node | None) -> list[Node]:
+def history(root: Node | None) -> list[Node]:
     """All nodes that ``root`` depends on, each after the nodes that use it."""
     found = {id(root): root} if root is not None else {}
     waiting = list(found.values())

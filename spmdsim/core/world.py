@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
 #: Who records: while there is somebody, worlds are told which operators run (:meth:`World.recorded`).
 recordings: list[Any] = []
+#: Who writes down what is calculated, to do it again; the last one counts.
+programs: list[Any] = []
+
+
+def performed(run: Callable[..., Any], *lists: Sequence[Any]) -> Any:
+    """What a calculation makes of tensors' arrays, given as one list each; who writes programs is told."""
+    return programs[-1].perform(run, lists) if programs else run(*lists)
 
 
 class World(Pictured, ABC):
@@ -174,3 +181,5 @@ class World(Pictured, ABC):
         Raises:
             WorldError: they did not.
         """
+        if programs:
+            programs[-1].looked_at()

@@ -13,6 +13,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Initialiser, Module, Normal, Parameter, ones, zeros
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.sources import Described
 
 
 class Linear(Module):
@@ -213,7 +214,10 @@ def causal_mask(length: int, like: Tensor) -> Tensor:
         return rows >= np.arange(index[1].start, index[1].stop)[None, :]
 
     mesh = like.layout.mesh
-    return Tensor.from_global(block, mesh(None, None), like.world, shape=(length, length), dtype=bool)
+    words = f"the causal mask of {length} positions"
+    return Tensor.from_global(
+        Described(block, words), mesh(None, None), like.world, shape=(length, length), dtype=bool
+    )
 
 
 class TransformerBlock(Module):

@@ -11,6 +11,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.pictured import Pictured
+from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.tensor import Tensor
@@ -124,6 +125,8 @@ class Parameter(Pictured):
             raise WorldError(
                 f"parameter {self.name or self.shape} has no values yet; call materialise(world)"
             )
+        if programs:
+            programs[-1].read(self)
         return self.tensor
 
     def as_operand(self, like: Tensor) -> Tensor:
@@ -153,6 +156,8 @@ class Parameter(Pictured):
         fresh = tensor.detach().to(self.layout)
         tracked = has_gradient(fresh.dtype)
         self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, tracked, self.name, fresh.origin)
+        if programs:
+            programs[-1].assigned(self)
 
 
 class Module(Pictured):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -13,6 +14,7 @@ from spmdsim.core import Layout
 from spmdsim.core.meta import Meta
 from spmdsim.core.pictured import Pictured
 from spmdsim.core.reductions import in_type
+from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
@@ -22,6 +24,8 @@ from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import empty
 
+#: Elements that an update goes through at once.
+BLOCK = 1 << 15
 #: From a parameter's layout to that of its optimiser state.
 StateLayout = Callable[[Parameter], Layout]
 
@@ -76,6 +80,8 @@ class Optimiser(Pictured):
 
     #: How many state tensors each parameter has.
     slots = 0
+    #: Whether nobody else has the value at hand any more, so that the new one may take its place.
+    overwrites = False
     #: The number of this update of the parameter at hand, from 1 on.
     count: int
 
@@ -106,7 +112,7 @@ class Optimiser(Pictured):
         """Forget all gradients."""
         for parameter in self.parameters:
             if parameter.tensor is not None:
-                parameter.tensor.grad = None
+                parameter.value.grad = None
 
     def _updated(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """The parameter's next value, in the layout of its state."""
@@ -115,11 +121,19 @@ class Optimiser(Pictured):
         world = value.world
         if not world.has_data:
             return value
+        shards = performed(partial(self.advanced, parameter), value.held, slope.held)
+        origin = hash((value.origin, slope.origin, *self.numbers())) & ORIGINS if world.compares else 0
+        return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
+
+    def advanced(self, parameter: Parameter, values: list[Any], changes: list[Any]) -> list[Any]:
+        """A parameter's next shards from its shards and their gradients; its state goes on, too."""
         # A parameter that had no gradient for some steps begins with its own first one.
         self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1
-        kind = accumulator("sum", value.dtype)
-        wide = kind is not value.dtype
-        values, changes = (in_type(x.held, kind) if wide else x.held for x in (value, slope))
+        stored = values[0].dtype
+        kind = accumulator("sum", stored)
+        wide = kind is not stored
+        if wide:
+            values, changes = in_type(values, kind), in_type(changes, kind)
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
         # Replicas that share all their arrays share the update, too. What they share is never written to: the next
         # time they may share something else.
@@ -131,14 +145,12 @@ class Optimiser(Pictured):
                 for array in before:
                     if isinstance(array, np.ndarray):  # and no number, which nobody writes to
                         array.flags.writeable = False
-        self.state[id(parameter)] = [[made[key][1][k] for key in keys] for k in range(self.slots)]
+        if self.slots:
+            self.state[id(parameter)] = [[made[key][1][k] for key in keys] for k in range(self.slots)]
         shards = [made[key][0] for key in keys]
-        if wide:
-            shards = in_type(shards, value.dtype)
-        origin = hash((value.origin, slope.origin, *self._numbers())) & ORIGINS if world.compares else 0
-        return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
+        return in_type(shards, stored) if wide else shards
 
-    def _numbers(self) -> list[Real]:
+    def numbers(self) -> list[Real]:
         """What an update depends on beside tensors, such as the rate: the same on all ranks."""
         given = [
             part for value in vars(self).values() for part in (value if type(value) is tuple else (value,))
@@ -155,6 +167,31 @@ class Optimiser(Pictured):
                 values, which other ranks may share.
         """
         raise TypeError(f"{type(self).__name__} defines no new_value()")
+
+    def _in_blocks(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+        """An update by :meth:`_block`, in blocks that stay in the cache from one operation to the next."""
+        result = value if self.overwrites and value.flags.writeable else empty(value.shape, value.dtype)
+        states = [empty(value.shape, value.dtype) for _ in state]
+        arrays = [result, value, gradient, *state, *states]
+        if all(array.flags.c_contiguous for array in arrays):
+            flat = [array.reshape(-1) for array in arrays]
+            for start in range(0, value.size, BLOCK):
+                self._block(*[array[start : start + BLOCK] for array in flat])
+        else:
+            self._block(*arrays)
+        state[:] = states
+        return result
+
+    def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
+        """The update of some elements.
+
+        Args:
+            out: where the new values go; it may be the old ones.
+            value: the old ones.
+            gradient: their gradients.
+            *state: each state of theirs, and after that where each new one goes.
+        """
+        raise TypeError(f"{type(self).__name__} defines no update of elements")
 
 
 def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -196,17 +233,18 @@ class SGD(Optimiser):
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """``value - rate * velocity``, where ``velocity = momentum * velocity + gradient``."""
+        return self._in_blocks(value, gradient, state)
+
+    def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         kind = value.dtype.type
         if self.weight_decay:
             gradient = gradient + kind(self.weight_decay) * value
         if self.momentum:
-            velocity = np.multiply(state[0], kind(self.momentum), out=empty(value.shape, value.dtype))
+            before, velocity = state
+            np.multiply(before, kind(self.momentum), out=velocity)
             velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)
-            state[0] = velocity
             gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
-        update = np.multiply(gradient, kind(self.rate), out=empty(value.shape, value.dtype))
-        array: np.ndarray = np.subtract(value, update, out=update)
-        return array
+        np.subtract(value, np.multiply(gradient, kind(self.rate)), out=out)
 
 
 class Adam(Optimiser):
@@ -243,18 +281,21 @@ class Adam(Optimiser):
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """One step with bias-corrected moments."""
+        return self._in_blocks(value, gradient, state)
+
+    def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         kind = value.dtype.type
         if self.weight_decay and not self.decoupled:
             gradient = gradient + kind(self.weight_decay) * value
         b1, b2 = (kind(b) for b in self.betas)
-        first = np.multiply(state[0], b1, out=empty(value.shape, value.dtype))
+        first_before, second_before, first, second = state
+        np.multiply(first_before, b1, out=first)
         first += (1 - b1) * gradient
-        second = np.multiply(state[1], b2, out=empty(value.shape, value.dtype))
+        np.multiply(second_before, b2, out=second)
         second += (1 - b2) * gradient * gradient
-        state[:] = first, second
         corrected1 = first / kind(1 - self.betas[0] ** self.count)
         corrected2 = second / kind(1 - self.betas[1] ** self.count)
         update = corrected1 / (np.sqrt(corrected2) + kind(self.epsilon))
         if self.weight_decay and self.decoupled:
             update += kind(self.weight_decay) * value
-        return np.asarray(value - kind(self.rate) * update)
+        np.subtract(value, np.multiply(update, kind(self.rate), out=update), out=out)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from spmdsim.core import Layout
+from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
 from spmdsim.core.reductions import in_type
+from spmdsim.core.world import performed
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.tensor import origin_of
@@ -58,7 +60,10 @@ def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
     tensors = [tensor for _, tensor, _ in bucket]
     world, sizes = tensors[0].world, [_held(tensor) for tensor in tensors]
     if world.has_data:
-        joined = _joined(merge, tensors)
+        layout, ranks = tensors[0].layout, world.ranks
+        joined = performed(
+            partial(_joined, merge, layout.mesh, tensors[0].meta.held, ranks), *[t.held for t in tensors]
+        )
     else:
         joined = [world.empty((sum(sizes),), tensors[0].meta.held)]
     copies = shared_copies(tensor.layout for tensor in tensors)
@@ -75,27 +80,36 @@ def _together(merge: Merge, bucket: list[Wanted]) -> dict[int, Tensor]:
         if not world.has_data:
             shards = [world.empty(layout.local_shape(meta.shape, r), meta.held) for r in world.ranks]
         else:
-            pieces: dict[int, np.ndarray] = {}  # ranks that share the result share its pieces
-            for flat, rank in zip(after, world.ranks):
-                if id(flat) not in pieces and rank in layout.mesh:
-                    pieces[id(flat)] = _piece(merge, flat, start, stop, layout.local_shape(meta.shape, rank))
-                elif rank not in layout.mesh:
-                    pieces[id(flat)] = np.zeros((0,) * len(meta.shape), meta.held)
-            shards = in_type([pieces[id(flat)] for flat in after], meta.held)
+            pieces = performed(partial(_pieces, merge, start, stop, meta, world.ranks), after)
+            shards = in_type(pieces, meta.held)
         found[number] = Tensor(world, meta, shards, origin=tensor.origin)
     return found
 
 
-def _joined(merge: Merge, tensors: Sequence[Tensor]) -> list[np.ndarray]:
+def _joined(
+    merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lists: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The ranks' local pieces, each rank's end to end."""
     made: dict[tuple[int, ...], np.ndarray] = {}
-    keys = [tuple(map(id, pieces)) for pieces in zip(*(tensor.held for tensor in tensors))]
-    for k, key in enumerate(keys):
+    keys = [tuple(map(id, pieces)) for pieces in zip(*lists)]
+    for key, pieces in zip(keys, zip(*lists)):
         if key not in made:
-            rows = [_rows(tensor.held[k], merge) for tensor in tensors]
-            made[key] = np.concatenate(rows, axis=1).reshape(-1)
-    outside = np.zeros(0, tensors[0].meta.held)
-    mesh = tensors[0].layout.mesh
-    return [made[key] if rank in mesh else outside.copy() for rank, key in zip(tensors[0].world.ranks, keys)]
+            made[key] = np.concatenate([_rows(piece, merge) for piece in pieces], axis=1).reshape(-1)
+    outside = np.zeros(0, kind)
+    return [made[key] if rank in mesh else outside.copy() for rank, key in zip(ranks, keys)]
+
+
+def _pieces(
+    merge: Merge, start: int, stop: int, meta: Meta, ranks: Sequence[int], flats: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Every rank's piece of one tensor, of what came for all."""
+    pieces: dict[int, np.ndarray] = {}  # ranks that share the result share its pieces
+    for flat, rank in zip(flats, ranks):
+        if id(flat) not in pieces and rank in meta.layout.mesh:
+            pieces[id(flat)] = _piece(merge, flat, start, stop, meta.layout.local_shape(meta.shape, rank))
+        elif rank not in meta.layout.mesh:
+            pieces[id(flat)] = np.zeros((0,) * len(meta.shape), meta.held)
+    return [pieces[id(flat)] for flat in flats]
 
 
 def _rows(shard: np.ndarray, merge: Merge) -> np.ndarray:

@@ -191,16 +191,26 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
 
 def _rows(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     checked_ids(labels, logits.shape[-1], what="classes")
-    found = np.take_along_axis(_log_softmax(logits, -1), labels[..., None], axis=-1)[..., 0]
-    array: np.ndarray = np.negative(found, out=found)
+    found = _log_softmax(logits, -1)[_at(labels)]
+    array: np.ndarray = np.negative(found)
     return array
+
+
+def _at(labels: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Where the labelled elements of rows are."""
+    rows = (
+        np.ix_(*map(np.arange, labels.shape))
+        if labels.ndim > 1
+        else [np.arange(size) for size in labels.shape]
+    )
+    return *rows, labels
 
 
 def _rows_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _losses: Any) -> tuple[np.ndarray, None]:
     """Softmax minus one at the label."""
     logits, labels = operands
-    gradient, at = _softmax(logits, -1), labels[..., None]
-    np.put_along_axis(gradient, at, np.take_along_axis(gradient, at, axis=-1) - 1, axis=-1)
+    gradient = _softmax(logits, -1)
+    gradient[_at(labels)] -= 1
     gradient *= dy[..., None]
     return gradient, None
 

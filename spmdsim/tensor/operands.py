@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.core import Layout, apply
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
+from spmdsim.core.world import programs
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.tensor.element_types import as_array
@@ -83,7 +84,10 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
         meta = Meta.of(Layout.replicated(like.layout.mesh, 0), (), dtype)
         # -1 and -2 have one hash, each nan has another.
         origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
-        return type(like)(world, meta, [held] * len(world.ranks), origin=origin)
+        made = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
+        if programs:
+            programs[-1].made(made)
+        return made
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")

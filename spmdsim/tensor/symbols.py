@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from spmdsim.core import tensor
+from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 from spmdsim.tensor.values import ReadableTensor
 
@@ -87,6 +88,8 @@ def become(x: tensor.Tensor, result: Any, what: str) -> Any:
         UsageTypeError: the tensor is a leaf that wants a gradient, and the values have a history of their own.
         RuleError: the element type cannot hold the result.
     """
+    if programs:
+        programs[-1].changed(x, what)
     if result.shape != x.shape:
         raise LayoutError(f"{what} in place would make shape {result.shape} of {x.shape}; give it a new name")
     if result.dtype != x.dtype:

@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.apply import watchers
-from spmdsim.core.world import recordings
+from spmdsim.core.world import programs, recordings
 from spmdsim.errors import InputError, UsageTypeError, two_names
 from spmdsim.tensor.move import along, move
 from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
@@ -111,6 +111,8 @@ class Tensor(SymbolicTensor):
             watch_values(world)
             if world.compares_sources:
                 require_equal_source(world, made, source)
+        if programs:
+            programs[-1].made(made, source)
         made.origin = world.origin(meta)  # only now: what was refused is counted on no rank
         return made
 

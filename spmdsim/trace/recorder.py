@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.core.pictured import Pictured
 from spmdsim.core.step import LOCAL_STEPS
-from spmdsim.core.world import recordings
+from spmdsim.core.world import programs, recordings
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
 from spmdsim.trace.source_lines import cell, in_words
 
@@ -32,6 +32,8 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
 open_traces: list[Trace] = recordings
 _operators: list[str] = []
+#: The line whose calls are made again now, by a program that was recorded; the last one counts.
+lines_again: list[str | None] = []
 
 
 class Trace(Pictured, Sequence[Event]):
@@ -168,6 +170,8 @@ def emit(event: Event) -> None:
 
 def emit_operator(recipe: Recipe, rank: int, start: float) -> None:
     """Emit a call of an operator that began at a time and ends now, as a rank saw it."""
+    if programs:
+        programs[-1].emitted(recipe)
     outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.computed)]
     metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
     emit(
@@ -199,11 +203,15 @@ class operator:
         self.name, self.recipe, self.gradients, self.start = name, recipe, gradients, 0.0
 
     def __enter__(self) -> None:
+        if programs:
+            programs[-1].entered(self)
         _operators.append(self.name)
         self.start = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
         _operators.pop()
+        if programs:
+            programs[-1].left()
         if self.recipe is None or not open_traces:
             return
         recipe, seconds = self.recipe, time.perf_counter() - self.start
@@ -226,6 +234,8 @@ def source_line(frame: FrameType | None = None) -> str | None:
     Args:
         frame: where another thread is; the caller's if left out.
     """
+    if lines_again and frame is None:
+        return lines_again[-1]
     return next(_user_lines(sys._getframe(1) if frame is None else frame), None)
 
 

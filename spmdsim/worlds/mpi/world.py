@@ -353,6 +353,7 @@ class MPIWorld(World):
 
     def settle(self) -> None:
         """Compare what this rank called with what the others called; see :meth:`World.settle`."""
+        super().settle()
         if self._checker is not None:
             self._checker.settle()
 

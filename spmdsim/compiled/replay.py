@@ -1,0 +1,267 @@
+"""A program: what one recording noted, done again with other arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
+from spmdsim.compiled.one_rank import on_one_rank
+from spmdsim.compiled.sole import sole
+from spmdsim.core.meta import Meta
+from spmdsim.core.pictured import Pictured
+from spmdsim.core.step import Step
+from spmdsim.core.tape import OpNode, history
+from spmdsim.nn.optimisers import Optimiser
+from spmdsim.sides import number_of
+from spmdsim.tensor import Tensor
+from spmdsim.trace import recorder
+from spmdsim.worlds.base import ORIGINS
+from spmdsim.worlds.pool import SMALLEST
+
+
+class Replay(Pictured):
+    """What one recording wrote down, to be run on other arrays.
+
+    Attributes:
+        world: where it runs.
+        parameters: whose values it reads.
+        script: what it does, and for which operators.
+        notes: what it does.
+        number: stands for it in what ranks compare.
+    """
+
+    def __init__(self, recorded: NoteTaker, result: Any) -> None:
+        self.world, self.parameters, self.script = recorded.world, recorded.parameters, recorded.script
+        _hurry(self.script)
+        self.notes = [note for note in self.script if isinstance(note, Note)]
+        self.variant, self.machine = self.world.variant, self.world.machine
+        self.given = len(recorded.given)
+        self.leaves = [(leaf.meta, leaf.requires_grad, leaf._gradient_layout) for leaf in recorded.leaves]
+        self.optimisers = list(recorded.optimisers.values())
+        self.constants, self.count = recorded.constants, recorded.values
+        self._effects(recorded)
+        self._results: list[tuple[int, Meta]] = []
+        self._result = self._form(recorded, result)
+        self._inputs(recorded)
+        self.overwritten: set[int] = set()
+        self._sole: set[int] = set()
+        self.number = number_of(" ".join([recorded.name, *map(_words, self.notes)]))
+        self.alone = len(self.world.ranks) == 1
+        self._code = self._instructions()
+        if self.alone:
+            self._overwrite(recorded)
+
+    def _effects(self, recorded: NoteTaker) -> None:
+        """What is otherwise afterwards: parameters' values, and gradients of those that keep theirs."""
+        self.assigned = [
+            (parameter, parameter.tensor.meta, recorded.number(parameter.tensor.held, "an optimiser"))
+            for parameter in recorded.assigned_to.values()
+        ]
+        gone = [False] * self.given + [id(p) in recorded.assigned_to for p in self.parameters]
+        self.gradients: list[tuple[int, Meta | None, int]] = []
+        for k, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
+            if leaf.grad is before or gone[k]:
+                continue
+            if leaf.grad is None:
+                self.gradients.append((k, None, 0))
+                continue
+            if leaf.grad.sums is not None:
+                recorded.refuse("it adds gradients of 16-bit floats up over several calls")
+            self.gradients.append((k, leaf.grad.meta, recorded.number(leaf.grad.held, "a gradient")))
+
+    def _form(self, recorded: NoteTaker, result: Any) -> Any:
+        """A function that puts the result together from its tensors."""
+        if isinstance(result, Tensor):
+            if any(isinstance(node, OpNode) and not node.spent for node in history(result.node)):
+                recorded.refuse(
+                    "gradients could flow through the tensor that it returns; call backward() inside, or return "
+                    "its .detach()"
+                )
+            place = len(self._results)
+            self._results.append((recorded.number(result.held, "its result"), result.meta))
+            return lambda tensors: tensors[place]
+        if isinstance(result, (list, tuple)):
+            kind, parts = type(result), [self._form(recorded, part) for part in result]
+            if kind not in (list, tuple):
+                recorded.refuse(f"it returns a {kind.__name__}; return tensors in tuples, lists and dicts")
+            return lambda tensors: kind(part(tensors) for part in parts)
+        if isinstance(result, dict):
+            named = {key: self._form(recorded, part) for key, part in result.items()}
+            return lambda tensors: {key: part(tensors) for key, part in named.items()}
+        return lambda tensors: result
+
+    def _inputs(self, recorded: NoteTaker) -> None:
+        """Which values come from outside, and of which gradients it matters that they are there, or not."""
+        used = {number for note in self.notes for number in note.inputs}
+        used |= {number for number, _ in self._results} | {
+            number for _, meta, number in self.gradients if meta
+        }
+        self.values = [number for number, _, _ in recorded.before]
+        self.earlier: list[tuple[int, int | None, Meta | None]] = []
+        for k, (_, gradient, number) in enumerate(recorded.before):
+            if gradient is None or number in used:
+                self.earlier.append((k, number, None if gradient is None else gradient.meta))
+
+    def _instructions(self) -> list[tuple[Any, ...]]:
+        """The notes as what runs: a function, what it reads and makes, and what nobody needs after it."""
+        single, code = self.alone, []
+        needed = {number for number, _ in self._results} | {n for _, meta, n in self.gradients if meta}
+        needed |= {number for _, _, number in self.assigned}
+        for note in reversed(self.notes):
+            run, several = on_one_rank(note) if single else (note.run, note.several)
+            made = [n for n in note.outputs if n is not None]
+            over = {*note.inputs, *made} - needed
+            needed |= over
+            outputs = note.outputs if several else note.outputs[0]
+            code.append((run, note.inputs, outputs, several, tuple(over)))
+        return code[::-1]
+
+    def _overwrite(self, recorded: NoteTaker) -> None:
+        """Let updates overwrite parameters whose old values nobody reads any more, where the run finds nobody else has them."""
+        last = {number: k for k, note in enumerate(self.notes) for number in note.inputs}
+        kept = {number for number, _ in self._results} | {n for _, meta, n in self.gradients if meta}
+        places = dict(zip(map(id, self.parameters), self.values[self.given :]))
+        for k, (note, (run, *rest)) in enumerate(zip(self.notes, tuple(self._code))):
+            owner, number = optimiser_of(note.run), note.inputs[0] if note.inputs else -1
+            if owner is None or places.get(id(note.run.args[0])) != number:
+                continue
+            array = recorded.arrays[number][0]
+            same = {n for n, some in enumerate(recorded.arrays) if np.may_share_memory(array, some[0])}
+            if array.nbytes >= SMALLEST and not same & kept and max(last.get(n, 0) for n in same) <= k:
+                parameter = note.run.args[0]
+                self._code[k] = (partial(self._updated, parameter, owner, run), *rest)
+                self.overwritten.add(id(parameter))
+
+    def _updated(self, parameter: Any, owner: Optimiser, run: Callable[..., Any], *arrays: Any) -> Any:
+        owner.overwrites = id(parameter) in self._sole
+        try:
+            return run(*arrays)
+        finally:
+            owner.overwrites = False
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def fits(self, given: Sequence[Tensor]) -> bool:
+        """Whether it says what the function would do now: parameters, gradients and the world are as they were."""
+        world, leaves = self.world, [*given, *(parameter.tensor for parameter in self.parameters)]
+        if world.variant != self.variant or world.machine is not self.machine:
+            return False
+        for leaf, (meta, tracked, wanted) in zip(leaves, self.leaves):
+            if (
+                leaf is None
+                or leaf.meta is not meta
+                or leaf.requires_grad is not tracked
+                or leaf.world is not world
+            ):
+                return False
+            if leaf._gradient_layout is not wanted and leaf._gradient_layout != wanted:
+                return False
+        gradients = [(leaves[k].grad, meta) for k, _, meta in self.earlier]
+        return all(meta is (None if gradient is None else gradient.meta) for gradient, meta in gradients)
+
+    def run(self, given: Sequence[Tensor]) -> Any:
+        """Do what the function did, with these arguments."""
+        if self.overwritten:
+            self._sole = sole(self.parameters, self.overwritten)
+        world, leaves = self.world, [*given, *(parameter.tensor for parameter in self.parameters)]
+        values: list[Any] = [None] * self.count
+        for number, leaf in zip(self.values, leaves):
+            values[number] = leaf.held
+        for k, earlier, _ in self.earlier:
+            if earlier is not None:
+                values[earlier] = leaves[k].grad.held
+        for number, held in self.constants.items():
+            values[number] = held
+        base = 0
+        if world.compares:
+            numbers = [number for optimiser in self.optimisers for number in optimiser.numbers()]
+            base = hash((self.number, *[leaf.origin for leaf in leaves], *numbers)) & ORIGINS
+        if self.alone:
+            values = [held and held[0] if held is not None else None for held in values]
+        try:
+            if recorder.recording():
+                self._run_told(values, base)
+            else:
+                self._run(self._code, values, base)
+        finally:
+            world.about = 0
+        if self.alone:
+            values = [[value] for value in values]
+        for k, meta, number in self.gradients:
+            leaves[k].grad = (
+                None if meta is None else Tensor(world, meta, values[number], origin=_origin(base, number))
+            )
+        for parameter, meta, number in self.assigned:
+            tracked = parameter.tensor.requires_grad
+            parameter.tensor = Tensor(
+                world, meta, values[number], tracked, parameter.tensor.name, _origin(base, number)
+            )
+        made = [Tensor(world, meta, values[n], origin=_origin(base, n)) for n, meta in self._results]
+        return self._result(made)
+
+    def _run(self, code: Iterable[tuple[Any, ...]], values: list[Any], base: int) -> None:
+        world = self.world
+        for run, inputs, outputs, several, over in code:
+            if base:
+                world.about = _origin(base, outputs)
+            found = run(*[values[number] for number in inputs])
+            if several:
+                for number, value in zip(outputs, found):
+                    if number is not None:
+                        values[number] = value
+            else:
+                values[outputs] = found
+            for number in over:
+                values[number] = None
+
+    def _run_told(self, values: list[Any], base: int) -> None:
+        """The same, told to who records."""
+        code = iter(self._code)
+        scopes: list[tuple[ExitStack, recorder.operator]] = []
+        with ExitStack() as stack:
+            stack.callback(recorder.lines_again.pop)
+            recorder.lines_again.append(None)
+            for entry in self.script:
+                recorder.lines_again[-1] = entry.line
+                if isinstance(entry, Note):
+                    self._run([next(code)], values, base)
+                elif entry.ran is not None:
+                    recorder.emit_operator(entry.ran, self.world.ranks[0], scopes[-1][1].start)
+                elif entry.begins is None:
+                    scopes.pop()[0].close()
+                else:
+                    one = entry.begins
+                    scope = stack.enter_context(ExitStack())
+                    scopes.append((scope, recorder.operator(one.name, one.recipe, one.gradients)))
+                    scope.enter_context(scopes[-1][1])
+
+
+def _hurry(script: list[Note | OperatorScope]) -> None:
+    """Let optimisers update each parameter as soon as its gradient is there, and still in the cache."""
+    made: dict[int, Note] = {}
+    for entry in tuple(script):
+        if not isinstance(entry, Note):
+            continue
+        made |= {number: entry for number in entry.outputs if number is not None}
+        if optimiser_of(entry.run) is not None:
+            before = [script.index(made[number]) for number in entry.inputs if number in made]
+            script.remove(entry)
+            script.insert(max(before, default=-1) + 1, entry)
+
+
+def _origin(base: int, what: Any) -> int:
+    """The number of a tensor that a program makes: which one, and of what; 0 if nobody compares."""
+    return hash((base, what)) & ORIGINS if base else 0
+
+
+def _words(note: Note) -> str:
+    """What a note does, as all processes say it."""
+    first = note.run.args[0] if isinstance(note.run, partial) and note.run.args else None
+    if isinstance(first, Step):
+        return f"{first.collective} {first.src} {first.dst} {first.shape}"
+    return str(getattr(first, "number", ""))

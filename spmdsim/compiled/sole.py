@@ -1,0 +1,41 @@
+"""Parameters whose arrays nobody else has any more: what is computed next may take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from sys import getrefcount
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+def _holders(parameter: Any) -> tuple[int, ...]:
+    """The references to a parameter's tensor, to the list of its arrays, to the array, and to the buffer it lies in."""
+    tensor = parameter.tensor
+    held = tensor.held
+    array = held[0]
+    base = array.base
+    in_base = 0 if base is None else getrefcount(base)
+    return getrefcount(tensor), getrefcount(held), getrefcount(array), in_base
+
+
+@cache
+def _lonely() -> tuple[int, ...]:
+    """What :func:`_holders` says where nobody else refers to any of them; it depends on Python."""
+    array = np.ndarray((1,), np.uint8, np.empty(1, np.uint8))
+    kept = [array.base]  # as the pool does
+    parameter = SimpleNamespace(tensor=SimpleNamespace(held=[array]))
+    del array
+    return (*_holders(parameter), len(kept))
+
+
+def sole(parameters: Sequence[Any], asked: set[int]) -> set[int]:
+    """The parameters, among those asked for, whose arrays nobody else refers to."""
+    return {
+        id(parameter)
+        for parameter in parameters
+        if id(parameter) in asked
+        and all(found <= alone for found, alone in zip(_holders(parameter), _lonely()))
+    }

@@ -1,0 +1,303 @@
+"""Compiled functions do what the functions do: the same bits, the same events, on every mesh, in lock step and on ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim
+from spmdsim import LockStep, Mesh, MPIWorld, ShapeOnly, Tensor, nn, ops, record
+from spmdsim.cases.network import WIDTHS, Network
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.worlds.pool import SMALLEST
+
+ROWS = 16
+
+
+def network(strategies):
+    """The tutorial's network with one of its sets of strategies."""
+
+    def make(world, model=None):
+        model = Network(strategies, world.size, ROWS)
+        return model, model.input_layout, WIDTHS[0], lambda x, y: ops.cross_entropy(model(x), y)
+
+    return make
+
+
+def block(stream, zero=False, dtype=np.float32):
+    """A transformer's block over data and tensor parallel ranks, with a loss of pending parts."""
+
+    def make(world):
+        mesh = Mesh((max(1, world.size // 2), min(2, world.size)), ("dp", "tp"))
+        layout = mesh("dp", "tp" if stream == "sequence" else None, None)
+        model = nn.TransformerBlock(8, 2, 16, layout, "tp", dtype=dtype)
+
+        def loss(x, y):
+            found = ops.reshape(ops.sum(model(x), (1,)), (ROWS, 8))
+            return ops.cross_entropy(found, y)
+
+        return model, mesh("dp", None, None), (4, 8), loss
+
+    return make
+
+
+CASES = {
+    "data": (network("data"), nn.SGD, {"momentum": 0.9}),
+    "simple": (network("simple"), nn.Adam, {"weight_decay": 0.1}),
+    "advanced": (network("advanced"), nn.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    "sequence": (block("sequence"), nn.Adam, {}),
+    "zero": (block("tensor"), nn.Adam, {"state_layout": nn.sharded_over("dp")}),
+    "half": (block("tensor", dtype=np.float16), nn.SGD, {}),
+}
+
+
+def trained(world, case, compiled):
+    """Losses, parameters and events of four steps, of which the last has another rate and another batch."""
+    make, kind, options = CASES[case]
+    model, layout, width, loss_of = make(world)
+    model.materialise(world, seed=1)
+    optimiser = kind(model.parameters(), 1e-2, **options)
+
+    def step(x, y):
+        model.zero_grad()
+        loss = loss_of(x, y)
+        nn.backward(loss)
+        optimiser.step()
+        return {"loss": loss, "of": [x, "rows", ROWS]}
+
+    wanted = spmdsim.compile(step) if compiled else step
+    rng = np.random.default_rng(0)
+    shape = (ROWS, *(width if isinstance(width, tuple) else (width,)))
+    kind = model.parameters()[0].dtype
+    losses = []
+    for number in range(4):
+        x = Tensor.from_global(rng.standard_normal(shape).astype(kind), layout, world)
+        y = Tensor.from_global(rng.integers(0, 8, ROWS), layout.mesh(layout.dims[0]), world)
+        optimiser.rate = 1e-2 / (number + 1)
+        with record() as trace:
+            found = wanted(x, y)
+        assert found["of"][1:] == ["rows", ROWS]
+        losses.append(found["loss"].full().tobytes())
+    assert not compiled or str(wanted).endswith("step: 1 program>")
+    return losses, [p.value.full().tobytes() for p in model.parameters()], trace
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("case", CASES)
+def test_a_compiled_training_has_the_bits_and_the_events_of_the_function(world, case):
+    losses, parameters, trace = trained(world, case, False)
+    found, values, events = trained(world, case, True)
+    assert found == losses and values == parameters
+    assert trace.difference(events) == []
+    assert [event.source for event in events] == [event.source for event in trace]
+    assert [(s.name, s.gradients) for s in events.spans] == [(s.name, s.gradients) for s in trace.spans]
+    assert events.nbytes() == trace.nbytes() and events.sent() == trace.sent() and len(events) > 6
+    moved = [event for event in events.collectives if event.group_size > 1]
+    assert bool(moved) is (world.size > 1)
+
+
+@pytest.mark.ranks(4)
+def test_a_call_makes_the_collectives_that_ranks_compare(world):
+    mesh = Mesh((4,), ("x",))
+    compiled = spmdsim.compile(lambda x: ops.sum(ops.multiply(x, x).to(mesh(None)), 0).to(mesh()))
+    x = Tensor.from_global(np.arange(8.0), mesh("x"), world)
+
+    def noted():
+        checker = getattr(world, "_checker", None)
+        return checker._calls[0, 1, 2, 3].number if checker and (0, 1, 2, 3) in checker._calls else 0
+
+    counts = []
+    for call in (compiled.function, compiled, compiled, compiled):
+        before = noted()
+        result = call(x)
+        counts.append(noted() - before)
+        assert result.full() == 140
+    assert len(set(counts)) == 1 and bool(counts[0]) is isinstance(world, MPIWorld)
+
+
+@pytest.mark.ranks(2)
+def test_new_arguments_are_recorded_and_known_ones_are_not(world):
+    mesh = Mesh((world.size,), ("x",))
+    calls = []
+
+    @spmdsim.compile
+    def scaled(x, by=2):
+        calls.append(by)
+        return x * by, x.shape[0]
+
+    assert scaled.__name__ == "scaled"
+    for _ in range(2):
+        for layout in (mesh("x"), mesh(None)):
+            for length in (4, 6):
+                for dtype in (np.float32, np.float64):
+                    x = Tensor.from_global(np.arange(length, dtype=dtype), layout, world)
+                    y, size = scaled(x)
+                    assert (size, y.dtype, y.layout) == (length, dtype, layout)
+                    np.testing.assert_array_equal(y.full(), 2 * np.arange(length))
+    assert len(calls) == 8
+    np.testing.assert_array_equal(scaled(x, by=3)[0].full(), 3 * np.arange(6))
+    np.testing.assert_array_equal(scaled(x, by=3.0)[0].full(), 3 * np.arange(6))
+    assert calls[8:] == [3, 3.0]
+    for by in range(100):
+        scaled(x, by)
+    assert len(scaled.programs) <= 40
+    assert repr(scaled).startswith("<compiled ") and "scaled" in repr(scaled)
+
+
+@pytest.mark.ranks(1, 2)
+def test_gradients_are_kept_where_no_optimiser_takes_them(world):
+    mesh = Mesh((world.size,), ("x",))
+    layer = nn.Linear(4, 6, mesh(None, "x")).materialise(world, seed=2)
+    x = Tensor.from_global(np.ones((2, 4), np.float32), mesh(None, None), world, requires_grad=True)
+
+    def backward(x):
+        nn.backward(ops.sum(ops.tanh(layer(x))))
+
+    compiled = spmdsim.compile(backward)
+    found = []
+    for call in (backward, compiled):
+        x.grad = None
+        layer.zero_grad()
+        for _ in range(4):  # the second call adds to the gradients of the first
+            call(x)
+        found.append([t.grad.full().tobytes() for t in (x, layer.weight.value, layer.bias.value)])
+    assert found[0] == found[1] and len(next(iter(compiled.programs.values()))) == 2
+    layer.weight.value.grad = None  # some have one, others have none
+    compiled(x)
+    np.testing.assert_allclose(layer.bias.grad.full(), 5 * layer.weight.grad.full()[0], rtol=1e-5)
+
+
+@pytest.mark.ranks(1)
+def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
+    mesh = Mesh((1,), ("x",))
+    size = (256, SMALLEST // 256 // 4)
+    layer = nn.Linear(*size, mesh(None, None), bias=False).materialise(world, seed=2)
+    optimiser = nn.SGD(layer.parameters(), 0.5)
+    x = Tensor.from_global(np.ones((2, size[0]), np.float32), mesh(None, None), world)
+
+    @spmdsim.compile
+    def step(x):
+        layer.zero_grad()
+        nn.backward(ops.sum(layer(x)))
+        optimiser.step()
+
+    step(x)
+    step(x)  # what it overwrites from now on is its own
+
+    def address():
+        return layer.weight.tensor.held[0].ctypes.data
+
+    before = address()
+    step(x)
+    assert address() == before
+    holders = [
+        lambda: layer.weight.value,
+        lambda: layer.weight.value.held,
+        lambda: layer.weight.value.shards[0],
+        lambda: layer.weight.value.shards[0][3:5, ::2],
+        lambda: memoryview(layer.weight.value.local()),
+        lambda: layer.weight.value.detach(),
+        lambda: ops.transpose(layer.weight.value),
+    ]
+    for hold in holders:
+        held = hold()
+        array = (
+            held.held[0]
+            if isinstance(held, Tensor)
+            else held[0]
+            if isinstance(held, list)
+            else np.asarray(held)
+        )
+        kept = array.tobytes()
+        step(x)
+        assert array.tobytes() == kept != layer.weight.value.full().tobytes()
+        del held, array
+    step(x)
+    before = address()
+    step(x)
+    assert address() == before
+
+
+REFUSED = {
+    "item": (lambda x, m: x * x.sum().item(), "it looks at a tensor's values"),
+    "branch": (lambda x, m: x if x.sum() > 0 else -x, "it looks at a tensor's values"),
+    "full": (lambda x, m: x.full(), "it looks at a tensor's values"),
+    "dropout": (lambda x, m: ops.dropout(x, 0.5, seed=3), "dropout takes another seed in every call"),
+    "data": (lambda x, m: x + np.arange(4.0), "it makes a tensor of data or random numbers"),
+    "outside": (
+        lambda x, m: x + OUTSIDE[0],
+        "add reads a tensor that is neither an argument nor a parameter",
+    ),
+    "in place": (lambda x, m: x.__iadd__(1), "add in place changes a tensor that was there before"),
+    "rows": (
+        lambda x, m: ops.embedding(ops.cast(x, int), m.weight, x.layout.mesh("x", None, None), rows="owned"),
+        "embedding exchanges rows that the ids decide about",
+    ),
+    "onwards": (lambda x, m: m(x), "gradients could flow through the tensor that it returns"),
+}
+OUTSIDE: list[Tensor] = []
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_recorded_is_refused_in_one_line(world, what):
+    mesh = Mesh((2,), ("x",))
+    function, why = REFUSED[what]
+    layer = nn.Linear(4, 4, mesh("x" if what == "rows" else None, None), mesh(None)).materialise(world)
+    x = Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)
+    OUTSIDE[:] = [Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)]
+    if what == "onwards":
+        x = ops.cast(x, np.float32)
+    compiled = spmdsim.compile(function)
+    for _ in range(2):
+        with pytest.raises(UsageTypeError) as error:
+            compiled(x, layer)
+        text = str(error.value)
+        assert "cannot be compiled: " + why in text and "\n" not in text
+    assert not compiled.programs and ops.add(x, x).full().sum() == 16  # nobody records any more
+
+
+@pytest.mark.ranks(2)
+def test_arguments_that_no_program_can_take_are_refused(world):
+    mesh = Mesh((2,), ("x",))
+    compiled = spmdsim.compile(lambda x, *others: x)
+    x = Tensor.from_global(np.ones(4), mesh("x"), world, requires_grad=True)
+    with pytest.raises(UsageTypeError, match=r"gradients end where it begins: give it the .detach\(\) of"):
+        compiled(x * 2)
+    with pytest.raises(
+        UsageTypeError, match=r"values that can be hashed, but got a ndarray; make a tensor of it"
+    ):
+        compiled(x, np.ones(4))
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_program_has_the_errors_of_its_function(world):
+    mesh = Mesh((world.size,), ("x",))
+    logits = Tensor.from_global(np.zeros((6, 4), np.float32), mesh("x", None), world)
+    loss = spmdsim.compile(ops.cross_entropy)
+    good, bad = (Tensor.from_global(np.full(6, label), mesh("x"), world) for label in (1, 4))
+    assert loss(logits, good).item() == loss(logits, good).item() == ops.cross_entropy(logits, good).item()
+    for call in (loss, ops.cross_entropy):
+        with pytest.raises(InputError, match=r"id 4 is outside 0..3, the classes there are"):
+            call(logits, bad)
+    assert loss(logits, good).item() == ops.cross_entropy(logits, good).item()
+
+
+def test_worlds_without_data_and_other_worlds_run_the_function():
+    mesh = Mesh((2,), ("x",))
+    calls = []
+
+    @spmdsim.compile
+    def doubled(x):
+        calls.append(x.world)
+        return x + x
+
+    shapes = ShapeOnly(2)
+    for world in (shapes, shapes, LockStep(2), LockStep(2)):
+        x = Tensor.from_global(np.ones(4), mesh("x"), world)
+        assert doubled(x).shape == (4,)
+    assert len(calls) == 4
+    with world.use(all_reduce="ring"):
+        doubled(x)
+        doubled(x)
+    assert len(calls) == 5  # other algorithms, another program
