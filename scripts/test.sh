@@ -26,22 +26,10 @@ run_tests() { # command…; "no tests" is no failure when the user chose some
     [ $none -lt 2 ]
 }
 
-run_halves() { # the tests in one process: every second file in a process beside, where there is a core for it
-    local log code=0 half
-    if [ $# -gt 0 ] || [ "$(getconf _NPROCESSORS_ONLN)" -lt 2 ]; then
-        run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour "$@"
-        return
-    fi
-    log=$(mktemp)
-    "$PYTHON" -m pytest -m "not mpi" --color=$colour --part 2/2 >"$log" 2>&1 &
-    half=$!
-    trap 'kill $half 2>/dev/null; rm -f "$log"' EXIT
-    "$PYTHON" -m pytest -m "not mpi" --color=$colour --part 1/2 || code=$?
-    wait $half || code=$?
-    cat "$log"
-    rm -f "$log"
-    trap - EXIT
-    return $code
+run_here() { # the tests in one process; all of them on as many cores as there are, each core taking the next
+    local spread=()
+    [ $# -gt 0 ] || spread=(-n "$(getconf _NPROCESSORS_ONLN)" --dist worksteal)
+    run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour ${spread[@]+"${spread[@]}"} "$@"
 }
 
 failed=0
@@ -51,7 +39,7 @@ if [ $# -eq 0 ]; then
     "$PYTHON" -m pytest --doctest-modules --with-mpi --color=$colour spmdsim || failed=1
 fi
 echo "spmdsim: tests in one process"
-run_halves "$@" || failed=1
+run_here "$@" || failed=1
 echo "spmdsim: tests on 8 ranks ($MPI)"
 MPIEXEC_TIMEOUT=${MPIEXEC_TIMEOUT:-3600} run_tests "$PYTHON" -m spmdsim launch -n 8 -m pytest \
     --with-mpi -m mpi --color=$colour "$@" || failed=1

@@ -7,7 +7,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,26 +28,14 @@ SEEDS = {
 SAMPLED = {"test_ops_half.py": 4, "test_dialects_numpy_references.py": 4, "test_ops_strategies.py": 3}
 
 
-def pytest_addoption(parser, pluginmanager):
+def pytest_addoption(pluginmanager):
     """Load the package's plugin when the package itself is not installed."""
     if not pluginmanager.has_plugin("spmdsim"):
         pluginmanager.import_plugin("spmdsim.testing.plugin")
-    parser.addoption(
-        "--part", default="1/1", metavar="K/N", help="every N-th test file only, from the K-th on"
-    )
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "faults: starts a job of which one rank fails or disagrees")
-
-
-def pytest_ignore_collect(collection_path, config):
-    """Leave out the files of other parts, before they are imported."""
-    part, parts = map(int, config.getoption("--part").split("/"))
-    if parts == 1 or not collection_path.match("test_*.py"):
-        return None
-    files = sorted(path.name for path in Path(__file__).parent.glob("test_*.py"))
-    return files.index(collection_path.name) % parts != part - 1 or None
 
 
 def pytest_generate_tests(metafunc):
