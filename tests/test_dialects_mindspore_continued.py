@@ -20,7 +20,7 @@ def continued(monkeypatch):
     import operator_parallel_continued
 
     yield operator_parallel_continued
-    for name in ("operator_parallel_continued", "operator_parallel", "chained_matmul"):
+    for name in ("operator_parallel_continued", "operator_parallel", "chained_matmul", "layout_slices"):
         sys.modules.pop(name, None)
 
 
@@ -48,13 +48,24 @@ def adam(steps):
 
 
 @pytest.mark.ranks(8)
-def test_the_slices_and_an_operator_that_runs_by_them(world, continued):
+def test_the_slices_and_operators_that_run_by_them(world, continued, capsys):
+    """The document's numbers: strides 8, 4, 4, 2, 1; 8, 4, 4, 1; 4, 4, 2, 1 of the coordinates, written out."""
     with use_world(world):
-        numbers, found = continued.slices()
-        assert numbers == [0, 4, 2, 6, 1, 5, 3, 7]
-        x = np.maximum(np.arange(-4, 4).reshape(1, 2, 1, 2, 2), 0).ravel()
-        for rank, shard in zip(world.ranks, found.shards):
-            assert shard.ravel().tolist() == [x[numbers[rank]]]
+        numbers, found = continued.layout_slices.main()
+        weight, losses = continued.by_slices()
+    assert numbers == [[0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 1, 5, 2, 6, 3, 7], [0, 0, 2, 2, 1, 1, 3, 3]]
+    of_shard = ([0, 4, 2, 6, 1, 5, 3, 7], [0, 1, 2, 3, 4, 5, 6, 7], [0, 0, 1, 1, 2, 2, 3, 3])
+    for rank, pieces in zip(world.ranks, zip(*[x.shards for x in found])):
+        assert pieces[0].ravel().tolist() == [of_shard[0][rank]] and pieces[1].ravel().tolist() == [
+            of_shard[1][rank]
+        ]
+        first = 4 * (of_shard[2][rank] // 2) + of_shard[2][rank] % 2  # the dim between the two is not cut
+        assert pieces[2].ravel().tolist() == [first, first + 2]
+    assert losses == [11.5, 2.875, 0.71875, 0.1796875], "the distance to ones is halved by every step"
+    (held,) = continued.layout_slices.full
+    assert all(
+        weight.layout.bounds(weight.shape, rank) == held.bounds(weight.shape, rank) for rank in range(8)
+    )
 
 
 @pytest.mark.ranks(8)

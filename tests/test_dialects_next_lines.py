@@ -8,6 +8,7 @@ import pytest
 import spmdsim.dialects.mindspore as ms
 import spmdsim.dialects.oneflow as flow
 import spmdsim.dialects.paddle as paddle
+from spmdsim import record
 from spmdsim.dialects.mindspore import nn, ops
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import use_world
@@ -83,6 +84,8 @@ ONEFLOW = {
     "chunk": (lambda x: x.chunk(2, dim=1)[1], X[:, 3:]), "clamp": (lambda x: x.clamp(0, 1), X.clip(0, 1)), "std": (lambda x: x.std(dim=0), X.std(0, ddof=1)),
     "relu": (lambda x: flow.relu(x), np.maximum(X, 0)), "where": (lambda x: flow.where(x > 0, x, -x), abs(X)), "pow": (lambda x: x.pow(2), X**2),
     "unsqueeze": (lambda x: x.unsqueeze(0), X[None]), "squeeze": (lambda x: x.unsqueeze(0).squeeze(0), X), "cat": (lambda x: flow.cat([x, x], dim=1), np.concatenate([X, X], 1)),
+    "sort": (lambda x: x.sort(dim=0).values, np.sort(X, 0)), "largest": (lambda x: x.max(dim=1).indices, X.argmax(1)),
+    "of both": (lambda x: x.max(-x), abs(X)), "masked": (lambda x: x[x > 0], X[X > 0]), "column": (lambda x: x[..., 1], X[:, 1]), "expand_as": (lambda x: x[0].expand_as(x), np.broadcast_to(X[0], X.shape)),
     "float": (lambda x: x.float(), X.astype("f4")), "int": (lambda x: (x * 3).int(), (X * 3).astype("i4")), "detach": (lambda x: x.detach(), X),
 }  # fmt: skip
 
@@ -120,6 +123,11 @@ def test_each_ranks_own_array_is_computed_with(world):
 
 
 PADDLE = {
+    "element": (lambda x: x[0, 1], X[0, 1]), "column": (lambda x: x[..., 1], X[:, 1]), "columns": (lambda x: x[:, [0, 2]], X[:, [0, 2]]),
+    "masked": (lambda x: x[x > 0], X[X > 0]), "qr": (lambda x: paddle.matmul(*paddle.linalg.qr(x)), X), "topk": (lambda x: x.topk(2, axis=0)[0], -np.sort(-X, 0)[:2]),
+    "svd": (lambda x: paddle.matmul(paddle.linalg.svd(x)[0] * paddle.linalg.svd(x)[1], paddle.linalg.svd(x)[2]), X),
+    "eigh": (lambda x: paddle.linalg.eigh(x @ x.t())[0], np.linalg.eigvalsh(X @ X.T)), "split": (lambda x: x.split([1, -1], axis=1)[1], X[:, 1:]),
+    "unique": (lambda x: paddle.unique(paddle.floor(x), return_counts=True)[1], np.unique(np.floor(X), return_counts=True)[1]),
     "argmin": (lambda x: x.argmin(axis=1), X.argmin(1)), "argsort": (lambda x: paddle.argsort(x, descending=True), np.argsort(-X, 1)),
     "sort": (lambda x: x.sort(axis=0), np.sort(X, 0)), "clip": (lambda x: x.clip(0, 1), X.clip(0, 1)), "clone": (lambda x: x.clone(), X),
     "cumsum": (lambda x: x.cumsum(axis=1), X.cumsum(1)), "cumsum of all": (lambda x: paddle.cumsum(x), X.cumsum()),
@@ -197,3 +205,97 @@ def test_gradients_go_through_what_is_put_together(world):
         both = paddle.sum(paddle.concat([x, x * 2.0])) + paddle.sum(paddle.stack([x, x]))
         (both + paddle.sum(paddle.einsum("ij->j", x))).backward()
         np.testing.assert_allclose(x.grad.full(), np.full((4, 6), 6.0))
+
+
+@pytest.mark.ranks(2)
+def test_no_gradient_is_remembered_where_none_is_wanted(world):
+    with use_world(world):
+        x = flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0)).requires_grad_()
+        with flow.no_grad():
+            assert not (x * 2).requires_grad and not flow.is_grad_enabled()
+            with flow.enable_grad():
+                assert (x * 2).requires_grad
+        flow.set_grad_enabled(False)
+        assert not x.exp().requires_grad
+        with flow.set_grad_enabled(True):
+            assert x.exp().requires_grad
+        assert not flow.is_grad_enabled()
+        flow.set_grad_enabled(True)
+        assert flow.no_grad()(lambda: x.exp())().requires_grad is False and x.exp().requires_grad
+
+
+@pytest.mark.ranks(2)
+def test_words_beside_the_documents(world):
+    """Versions, values and pieces, in the originals' words; what there is not, in one line."""
+    import spmdsim
+
+    assert ms.__version__ == flow.__version__ == paddle.__version__ == spmdsim.__version__
+    with use_world(world):
+        p = ms.Parameter(ms.initializer("ones", [4, 6], ms.float32), name="w")
+        assert (p.value().asnumpy() == 1).all() and p.value() is p.value
+        assert (ms.initializer("zeros", [3], ms.float32).init_data().asnumpy() == np.zeros(3)).all()
+        split = paddle.distributed.shard_tensor(
+            X, paddle.ProcessMesh([0, 1], dim_names=["x"]), [paddle.Shard(0)]
+        )
+        mine = world.ranks[0]
+        assert (split._local_value().numpy() == X[2 * mine : 2 * mine + 2]).all() and split.is_dist()
+        assert split.placements == [paddle.Shard(0)] and split.process_mesh.process_ids == [0, 1]
+        with pytest.raises(
+            AttributeError, match=r"oneflow\.boxing\.nccl is not covered.*nearest: the settings of MPI"
+        ):
+            _ = flow.boxing.nccl
+        with pytest.raises(AttributeError, match="a tensor has no attribute '_local_value'"):
+            flow.tensor(X)._local_value()
+
+
+#: As the originals' documentation shows them.
+SHOWN = {
+    "Tensor(shape=[2, 2], dtype=Float32, value=\n[[ 1.00000000e+00,  2.00000000e+00],\n [ 3.00000000e+00, -4.50000000e+00]])": np.float32([[1, 2], [3, -4.5]]),
+    "Tensor(shape=[3], dtype=Int64, value= [ 1, -2, 30])": np.array([1, -2, 30]), "Tensor(shape=[], dtype=Float32, value= 2.5)": np.float32(2.5),
+    "Tensor(shape=[2], dtype=Bool, value= [ True, False])": np.array([True, False]), "Tensor(shape=[1], dtype=Float16, value= [ 1.5000e+00])": np.float16([1.5]),
+}  # fmt: skip
+SHOWN_BY_PADDLE = {
+    "Tensor(shape=[2, 2], dtype=float32, place=Place(cpu), stop_gradient=True,\n       [[ 1.        ,  2.        ],\n        [ 3.        , -4.50000000]])": np.float32([[1, 2], [3, -4.5]]),
+    "Tensor(shape=[3], dtype=int64, place=Place(cpu), stop_gradient=True,\n       [ 1, -2, 30])": np.array([1, -2, 30]),
+    "Tensor(shape=[], dtype=float32, place=Place(cpu), stop_gradient=True,\n       2.50000000)": np.float32(2.5),
+    "Tensor(shape=[2000], dtype=float32, place=Place(cpu), stop_gradient=True,\n       [0., 0., 0., ..., 0., 0., 0.])": np.zeros(2000, "f4"),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2)
+def test_results_print_as_the_originals(world):
+    with use_world(world):
+        for text, array in SHOWN.items():
+            assert repr(ms.Tensor(array)) == text and str(ms.Tensor(array)) == str(array)
+        for text, array in SHOWN_BY_PADDLE.items():
+            assert repr(paddle.to_tensor(array)) == str(paddle.to_tensor(array)) == text
+        assert repr(ops.relu(X.astype("f4"))).startswith("Tensor(shape=[4, 6], dtype=Float32, value=\n[[ ")
+        assert repr(paddle.nn.Linear(2, 2).weight).startswith(
+            "Parameter containing:\nTensor(shape=[2, 2], dtype=float32, place"
+        )
+        assert "Parameter (name=w, shape=(2,), dtype=Float32, requires" in repr(
+            ms.Parameter(ms.initializer(1, [2]), name="w")
+        )
+
+
+@pytest.mark.ranks(2, 4)
+def test_one_rank_alone_prints_the_part_that_it_has(world):
+    """Nothing is communicated: where the process has all ranks, it shows all."""
+    with use_world(world):
+        parts, mine = world.size, world.ranks[0]
+        split = paddle.distributed.shard_tensor(
+            X, paddle.ProcessMesh([*range(parts)], dim_names=["x"]), [paddle.Shard(0)]
+        )
+        relu = ops.ReLU().shard(((parts, 1),))(X)
+        with record() as trace:
+            if mine == 0:
+                told = repr(split), repr(relu), str(relu)
+        if mine == 0:
+            box = f"rank 0 has [0:{4 // parts}, 0:6]"
+            alone = len(world.ranks) < parts
+            assert (
+                all((box in text) == alone for text in told)
+                and all(("GlobalDense" in told[0], told[2] == str(np.maximum(X, 0)))) != alone
+            )
+            assert f"{X[0, 0]:.8f}" in told[0] and (f"{X[3, 5]:.8f}" in told[0]) != alone
+        assert not trace.counts()

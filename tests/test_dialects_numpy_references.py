@@ -146,7 +146,10 @@ ELEMENTS = [
     ((X[:, :3], Y[:, :3]), np.cross, "cross"), ((SQUARE,), np.linalg.inv, "inverse inv"), ((SQUARE,), np.linalg.det, "det"),
     ((SQUARE,), np.linalg.cholesky, "cholesky"), ((SQUARE,), np.linalg.slogdet, "slogdet"), ((X,), np.linalg.pinv, "pinv"),
     ((SQUARE, 3), np.linalg.matrix_power, "matrix_power"), ((WHOLE % 3,), lambda x: np.unique(x), "unique"),
-    *[((X,), getattr(np.fft, name), name) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")],
+    *[((X,), getattr(np.fft, name), name) for name in (
+        ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn", "fftshift", "ifftshift"])],
+    ((X,), np.linalg.norm, "vector_norm"), ((SQUARE,), np.linalg.cond, "cond"), ((SQUARE,), np.linalg.eigvalsh, "eigvalsh"),
+    ((SQUARE,), np.linalg.matrix_rank, "matrix_rank"), ((SQUARE, X), np.linalg.solve, "solve"),
     ((X, 3), np.full_like, "full_like"), (((2, 3), 0.5), np.full, "full"), ((3, 4), np.eye, "eye"), ((0, 1, 5), np.linspace, "linspace"),
     ((X, -0.5, 0.25), np.clip, "clip clamp clip_by_value"), (("ij,kj->ik", X, Y), np.einsum, "einsum"), ((X, 1), np.diff, "diff"), ((X,), np.copy, "clone identity Identity"),
     ((X, 2.0, 1.0), lambda x, a, b: a * x + b, "scale"), ((X,), np.median, "median"), ((X,), np.size, "numel"),
@@ -170,6 +173,7 @@ ELEMENTS = [
 ]  # fmt: skip
 #: Those whose number depends on where they stand.
 HERE = {
+    "oneflow.linalg.diagonal": ((CUBE,), lambda x: np.diagonal(x, 0, -2, -1)),
     "mindspore.ops.max": ((X, 1), lambda x, d: (x.max(d), x.argmax(d))), "mindspore.ops.min": ((X, 1), lambda x, d: (x.min(d), x.argmin(d))),
     "mindspore.ops.std": ((X,), np.std), "mindspore.ops.var": ((X,), np.var),
     "mindspore.ops.unique": ((OTHER,), lambda x: np.unique(x, return_inverse=True)),

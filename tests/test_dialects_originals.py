@@ -19,6 +19,7 @@ import spmdsim.dialects.oneflow as flow
 import spmdsim.dialects.torch as torch_words
 from spmdsim import LockStep
 from spmdsim.core import Mesh
+from spmdsim.dialects.oneflow import linalg
 from spmdsim.dialects.oneflow.nn import functional
 from spmdsim.dialects.oneflow.operators import FUNCTIONS, NETWORK_TABLE, TABLE
 from spmdsim.dialects.session import use_world
@@ -202,6 +203,21 @@ def test_functions_of_oneflow(system, name):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
+LINEAR = {"cross": (X[:, :3], Y[:, :3]), "diagonal": (X.reshape(2, 2, 6),)}
+
+
+@pytest.mark.parametrize("system", ["torch", "oneflow"])
+@pytest.mark.parametrize("name", linalg.__all__)
+def test_linear_algebra_of_oneflow(system, name):
+    original = pytest.importorskip(system, exc_type=ImportError)
+    operands = LINEAR.get(name, (X @ X.T + np.eye(4),))
+    wanted = as_array(getattr(original.linalg, name)(*with_tensors(operands, original.tensor)))
+    with use_world(LockStep(2)):
+        on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
+        found = getattr(linalg, name)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9)
+
+
 #: Those of the table's layers that the original has, with what they are made of and applied to.
 LAYERS = {
     row.layer: ({"dim": 1} if "Softmax" in row.layer else {}, CALLS.get(name, ((X,), {}))[0])
@@ -348,6 +364,8 @@ REASONS = {
     "oneflow.logical_shape_of oneflow.sbp_of",
     "random: only what it promises is tested": "oneflow.manual_seed oneflow.rand oneflow.randn oneflow.nn.Dropout",
     "a function of a table's row that is compared as such": "oneflow.nn.Softmax oneflow.nn.Flatten",
+    "what is remembered, not a number (test_dialects_next_lines)": "oneflow.enable_grad oneflow.inference_mode "
+    "oneflow.is_grad_enabled oneflow.no_grad oneflow.set_grad_enabled",
     "made by every other test": "oneflow.zeros oneflow.empty oneflow.tensor",
     "gives what numpy gives (test_dialects_oneflow_words)": "oneflow.cast oneflow.set_printoptions oneflow.is_floating_point "
     "oneflow.numel oneflow.distributed.get_rank oneflow.distributed.get_world_size oneflow.distributed.get_local_rank "
@@ -368,7 +386,9 @@ def test_every_public_name_is_compared_or_says_why_not(page):
     compared |= {f"oneflow.nn.functional.{name}" for name in functional.NAMES}
     told = " ".join([*PRINTED["words"], *(case["module"] for case in PRINTED["modules"])])
     compared |= {f"oneflow.optim.{name.split()[0]}" for name in OPTIMISERS}
-    compared |= {f"oneflow.nn.{name}" for name in LAYERS}
+    compared |= {f"oneflow.nn.{name}" for name in LAYERS} | {
+        f"oneflow.linalg.{name}" for name in linalg.__all__
+    }
     compared |= {f"torch.distributed.tensor.{name}" for name in torch_words.__all__}
     compared |= {
         f"jax.sharding.{name}" for name in ("PartitionSpec", "check_even", "layout", "parse", "spec_of")

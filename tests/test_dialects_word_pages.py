@@ -6,6 +6,7 @@ how) or ``refused`` (the note names, first in backquotes, what the error names a
 
 from __future__ import annotations
 
+import json
 import re
 from importlib import import_module
 from importlib.util import find_spec
@@ -133,6 +134,15 @@ def test_no_word_is_left_out(page):
         assert there and not there - told, f"{page}.md leaves out {sorted(there - told)}"
 
 
+def test_no_word_of_the_originals_pages_is_left_out():
+    """The lists of words stand in the originals' documentation, and so apart from our pages."""
+    pages = json.loads((Path(__file__).parent / "vectors" / "api_pages.json").read_text())
+    for page, groups in pages.items():
+        told = set(rows(page))
+        left = [word for group in groups for word in group["words"] if word not in told]
+        assert len(groups) > 1 and not left, f"{page}.md leaves out {left}"
+
+
 def test_a_page_that_says_something_else_is_seen(tmp_path, monkeypatch):
     """A word that is not there, one that is not refused, one without a nearest, and a name that is left out."""
     monkeypatch.setattr(f"{__name__}.PAGES", tmp_path)
@@ -150,3 +160,7 @@ def test_a_page_that_says_something_else_is_seen(tmp_path, monkeypatch):
         (tmp_path / "paddle.md").write_text(f"{head}{row}\n")
         with pytest.raises((AssertionError, pytest.fail.Exception), match=told):
             test("paddle")
+    for page in ("mindspore", "oneflow"):
+        (tmp_path / f"{page}.md").write_text(f"{head}| `{page}.Tensor` | runs | |\n")
+    with pytest.raises(AssertionError, match=r"leaves out .*oneflow\.cumsum"):
+        test_no_word_of_the_originals_pages_is_left_out()

@@ -11,21 +11,29 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 import chained_matmul
+import layout_slices
 import operator_parallel
 
 import spmdsim.dialects.mindspore as ms
-from spmdsim.dialects.mindspore import Layout, mint, nn, ops
+from spmdsim.dialects.mindspore import mint, nn, ops
+from spmdsim.dialects.mindspore.common.initializer import initializer
 from spmdsim.dialects.mindspore.communication import get_group_size, get_rank, init
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
 
 
-def slices():
-    """The derivation of the slices: which slice each rank holds, and an operator that runs by the layout."""
-    layout = Layout((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
-    held = layout("b", "d", "e", "c", "a")
-    relu = ops.ReLU().shard((held,))
-    x = np.arange(-4, 4, dtype=np.float32).reshape(1, 2, 1, 2, 2)
-    return [held.shard_number(rank) for rank in range(8)], relu(x)
+def by_slices(steps=4):
+    """A weight of which each rank has the slice that the derivation gives it, trained towards ones; the losses."""
+    ms.set_seed(1)
+    (held,) = layout_slices.full
+    weight = ms.Parameter(initializer(layout_slices.X, layout_slices.X.shape, ms.float32), name="weight")
+    ones, multiply, loss_fn = ops.ones(weight.shape), ops.Mul().shard((held, held)), nn.MSELoss()
+    grad_fn = ms.value_and_grad(lambda x: loss_fn(multiply(weight, x), x), None, [weight])
+    optimizer, losses = nn.SGD([weight], 2.0), []
+    for _ in range(steps):
+        loss, grads = grad_fn(ones)
+        optimizer(grads)
+        losses.append(float(loss))
+    return weight, losses
 
 
 def chain(steps=20):
@@ -77,11 +85,11 @@ def tutorial(steps=12):
 
 def main():
     init()
-    numbers, _ = slices()
+    weight, halved = by_slices()
     chained = chain()
     losses, accuracy, kept = tutorial()
     if get_rank() == 0:
-        print("slices of the ranks:", numbers)
+        print("a weight in slices: loss", *halved, "on", weight.layout.short())
         print("chained products: loss %.4f -> %.4f" % (chained[0], chained[-1]))  # noqa: UP031
         print("tutorial: loss %.4f -> %.4f, right %.2f" % (losses[0], losses[-1], accuracy))  # noqa: UP031
         print("kept in pieces:", kept)

@@ -23,12 +23,13 @@ EXPORTS = exported(
     creation="Tensor arange as_tensor empty eye from_numpy full is_floating_point is_tensor linspace manual_seed numel "
     "ones ones_like rand randint randn randperm tensor zeros zeros_like",
     operators="cast cat concat",
+    tracking="enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
     devices="device",
     printing="set_printoptions",
     dtypes="bool double dtype float float16 float32 float64 half int int8 int32 int64 long uint8",
 )
 
-SUBMODULES = ("boxing", "distributed", "env", "nn", "optim")
+SUBMODULES = ("boxing", "distributed", "env", "linalg", "nn", "optim")
 
 __all__ = list(EXPORTS)
 

@@ -29,6 +29,7 @@ from spmdsim.dialects.oneflow.symbols import Size, Symbols
 from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.session import current_world
+from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor as CoreTensor
 
@@ -97,7 +98,7 @@ class LocalTensor(Symbols):
         return LocalTensor([np.asarray(function(*row)) for row in rows], self.world, self.kind)
 
     def __getitem__(self, key: Any) -> LocalTensor:
-        return self._each(lambda x: x[key])
+        return self._apply(lambda x, at: x[at], self, key)
 
     def _each(self, function: Any) -> LocalTensor:
         return self._apply(function, self)
@@ -249,8 +250,12 @@ class GlobalTensor(Symbols):
         return lifted(getattr(core, ufunc.__name__))(*operands)
 
     def __getitem__(self, key: Any) -> GlobalTensor:
-        with same_code():
-            return GlobalTensor(self.value[key], self.placement)
+        from spmdsim.dialects.oneflow.operators import lifted
+
+        return lifted(lambda x, at: x[at])(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise UsageTypeError("tensors are values; nearest: flow.where(condition, value, x), a new one")
 
     def __iter__(self) -> Iterator[GlobalTensor]:
         return (self[k] for k in range(len(self)))

@@ -36,6 +36,12 @@ class Symbols(NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         return bool(self.item())
 
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
     def __format__(self, spec: str) -> str:
         """A tensor of one element prints as its number, as in OneFlow."""
         return format(self.item() if not self.ndim else str(self), spec)

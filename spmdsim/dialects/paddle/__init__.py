@@ -48,7 +48,7 @@ NEAREST = {
     "amp": "float32 everywhere",
     "incubate": "VocabParallelEmbedding and its neighbours",
 }
-SUBMODULES = ("distributed", "nn", "optimizer", "regularizer", "static")
+SUBMODULES = ("distributed", "fft", "linalg", "nn", "optimizer", "regularizer", "static")
 
 __all__ = list(EXPORTS)
 

@@ -30,7 +30,9 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
             given[:1] = [everywhere(x) if not isinstance(x, (list, str)) else x for x in given[:1]]
             flat = [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
         moved = iter(together(flat))
-        values = [[next(moved) for _ in x] if isinstance(x, (list, tuple)) else next(moved) for x in given]
+        values = [
+            type(x)(next(moved) for _ in x) if isinstance(x, (list, tuple)) else next(moved) for x in given
+        ]
         found = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return tuple(found) if isinstance(found, tuple) else found
 
@@ -45,7 +47,7 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
 
 def _value(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
-        return [_value(part) for part in x]
+        return type(x)(_value(part) for part in x)
     return x.value if hasattr(x, "as_operand") else x
 
 

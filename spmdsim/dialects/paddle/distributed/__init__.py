@@ -88,6 +88,7 @@ _COLLECTIVES = (
 NEAREST = {
     **dict.fromkeys(_COLLECTIVES.split(), "reshard(tensor, mesh, placements), which inserts the collectives"),
     **dict.fromkeys(("launch", "spawn", "rpc"), "spmdsim launch"),
+    **dict.fromkeys(("InMemoryDataset", "QueueDataset"), "paddle.to_tensor of each batch"),
     **dict.fromkeys(("new_group", "get_group", "destroy_process_group"), "ProcessMesh"),
     **dict.fromkeys(
         (

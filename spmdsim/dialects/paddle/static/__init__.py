@@ -29,10 +29,19 @@ NEAREST = {
     "gradients": "append_backward",
     **dict.fromkeys(("global_scope", "scope_guard"), "Program.all_parameters()"),
     **dict.fromkeys(
-        ("save", "load", "save_inference_model", "load_inference_model"), "spmdsim.tensor.checkpoint"
+        (
+            "save",
+            "load",
+            "save_inference_model",
+            "load_inference_model",
+            "load_program_state",
+            "set_program_state",
+        ),
+        "spmdsim.tensor.checkpoint",
     ),
+    **dict.fromkeys(("auc", "accuracy"), "paddle.argmax and paddle.mean"),
     "nn": "paddle.nn.Linear and paddle.nn.Embedding",
-    **dict.fromkeys(("cpu_places", "cuda_places", "device_guard"), "Executor()"),
+    **dict.fromkeys(("cpu_places", "cuda_places", "xpu_places", "device_guard"), "Executor()"),
     **dict.fromkeys(
         ("create_parameter", "create_global_var", "WeightNormParamAttr"), "paddle.create_parameter"
     ),

@@ -112,7 +112,9 @@ __all__ = [
 
 #: What to use instead of a name that resembles none here.
 NEAREST = {
-    "utils": "layouts: Shard(0) over mp along the sequence",
+    "utils": "layouts: Shard(0) over mp along the sequence; activations are kept",
+    **dict.fromkeys(("init_server", "run_server"), "init: there are workers only"),
+    **dict.fromkeys(("save_inference_model", "save_persistables"), "spmdsim.tensor.checkpoint"),
     **dict.fromkeys(
         (
             "UserDefinedRoleMaker", "PaddleCloudRoleMaker", "UtilBase", "barrier_worker", "init_worker", "stop_worker",
