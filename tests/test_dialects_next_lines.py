@@ -240,6 +240,32 @@ def test_words_beside_the_documents(world):
         mine = world.ranks[0]
         assert (split._local_value().numpy() == X[2 * mine : 2 * mine + 2]).all() and split.is_dist()
         assert split.placements == [paddle.Shard(0)] and split.process_mesh.process_ids == [0, 1]
+        from spmdsim.dialects.mindspore.train.callback import LossMonitor
+
+        assert (
+            LossMonitor is ms.train.LossMonitor and split._local_shape == [4 // world.size, 6] and len(p) == 4
+        )
+        paddle.enable_static()
+        twice = paddle.to_tensor(X) * 2
+        (found,) = paddle.static.Executor().run(fetch_list=[twice.name])
+        paddle.disable_static()
+        assert (found == 2 * X).all()
+        on = flow.placement("cpu", [0, 1]), flow.sbp.broadcast
+        layer = flow.nn.Linear(6, 2).to_global(*on)
+        assert layer.to("cuda") is layer.cuda() is layer.cpu() is layer
+        assert not layer.requires_grad_(False).weight.requires_grad
+        assert layer.requires_grad_().weight.requires_grad
+        row = flow.tensor(X, *on)[0]
+        assert (float(row[1]), int(row[1] * 10)) == (X[0, 1], int(X[0, 1] * 10))
+        for wrong, nearest in (
+            (lambda: layer.half(), "Parameter"), (lambda: layer.register_buffer("b", X), "an attribute"), (lambda: flow.cuda, "device"),
+            (lambda: ms.vmap, "value_and_grad"), (lambda: ops.Size, "ndim"), (lambda: p.update, "set_data"), (lambda: paddle.base, "the same word"),
+            (lambda: ms.Tensor(X).grad, "value_and_grad"), (lambda: paddle.to_tensor(X).contiguous(), "nothing is needed"),
+        ):  # fmt: skip
+            with pytest.raises(AttributeError, match=f"is not covered by this dialect; nearest: .*{nearest}"):
+                wrong()
+        with pytest.raises(TypeError, match=r"tensors are values; nearest: flow\.where"):
+            row[0] = 1.0
         with pytest.raises(
             AttributeError, match=r"oneflow\.boxing\.nccl is not covered.*nearest: the settings of MPI"
         ):

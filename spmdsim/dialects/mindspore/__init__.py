@@ -76,6 +76,11 @@ NEAREST = {
     "boost": "nn.SGD",
     "experimental": "parallel",
     "scipy": "ops",
+    **dict.fromkeys(("jvp", "vjp", "jacfwd", "jacrev", "vmap", "jet", "derivative"), "value_and_grad"),
+    **dict.fromkeys(
+        ("LossMonitor", "TimeMonitor", "CheckpointConfig", "ModelCheckpoint"), "mindspore.train has it"
+    ),
+    "manual_seed": "set_seed",
     "recompute": "nothing is needed: a run keeps its activations",
 }
 

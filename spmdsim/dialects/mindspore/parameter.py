@@ -165,6 +165,8 @@ def _values(given: Any, shape: tuple[int, ...]) -> Any:
 NEAREST = {
     "set_dtype": "Parameter(initializer(init, shape, dtype))",
     "set_param_ps": "parallel_optimizer",
+    "update": "set_data",
+    "add_pipeline_stage": "none: a network runs as one stage",
     **dict.fromkeys(("param_info", "comm_fusion", "sliced", "unique", "cache_enable"), "parallel_optimizer"),
 }
 
@@ -275,6 +277,9 @@ class Parameter(CoreParameter):
             else initializer(init, self.shape, self.dtype)
         )
         return Parameter(values, self.name, self.requires_grad)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
 
     def __getitem__(self, key: Any) -> Tensor:
         return self.everywhere()[key]

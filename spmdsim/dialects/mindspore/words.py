@@ -66,7 +66,8 @@ _NO_METHODS = {
 NEAREST = {
     **dict.fromkeys(("assign_value", "set_data", "fill", "copy_", "index_fill", "fill_"), "Parameter.set_data: tensors are values"),
     **dict.fromkeys(("add_", "sub_", "mul_", "div_", "zero_"), "the same word without _, which gives a new tensor"),
-    **dict.fromkeys(("asnumpy_of_slice_persistent_data", "register_hook", "requires_grad_", "backward"), "mindspore.value_and_grad"),
+    **dict.fromkeys(("asnumpy_of_slice_persistent_data", "register_hook", "requires_grad_", "requires_grad", "grad", "backward"), "mindspore.value_and_grad"),
+    **dict.fromkeys(("data_ptr", "storage", "flush_from_cache", "offload"), "asnumpy()"),
     **dict.fromkeys(("cuda", "cpu", "npu", "move_to", "to_"), "asnumpy(): every rank computes on its CPU"),
 }  # fmt: skip
 

@@ -41,6 +41,14 @@ TOP = {
         file="save load",
     ),
     "autograd": "no_grad",
+    "cuda": "device",
+    "one_embedding": "nn.Embedding",
+    "profiler": "spmdsim.record",
+    **dict.fromkeys(("compile", "jit"), "calling the module: programs run eagerly"),
+    "vmap": "a loop in Python",
+    **dict.fromkeys(("mv", "baddbmm"), "matmul"),
+    **dict.fromkeys(("bincount", "hypot", "histc", "kron", "logaddexp"), "spmdsim.ops"),
+    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "dtype= of each call"),
     "equal": "eq, and all",
     "is_nonzero": "x.item()",
     "broadcast_like": "expand_as",
@@ -55,7 +63,17 @@ TENSOR = {
         new="add_ clamp_ clip_ copy_ div_ erfinv_ fill_ mul_ normal_ sub_ uniform_ zeros_",
         where="is_cuda get_device to_consistent",
         apart="grad_fn is_leaf is_lazy is_contiguous register_hook retain_grad data",
+        array="pin_memory share_memory_ scatter_",
     ),
+    "H": "T",
+}
+#: Of modules.
+MODULE = {
+    **dict.fromkeys(("half", "float", "double", "type"), "Parameter(x.to(dtype))"),
+    **dict.fromkeys(("register_buffer", "register_parameter", "buffers", "named_buffers"), "an attribute"),
+    **dict.fromkeys(("register_forward_hook", "register_forward_pre_hook"), "a module around it"),
+    "get_parameter": "dict(named_parameters())",
+    "to_consistent": "to_global",
 }
 #: Of ``nn``.
 NN = {
@@ -70,6 +88,8 @@ NN = {
         list="ModuleDict ParameterList ParameterDict",
         split="parallel",
     ),
+    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), "spmdsim.nn.TransformerBlock"),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), "a loop over matmul and tanh"),
     "Graph": "calling the module: programs run eagerly",
     "MultiheadAttention": "spmdsim.nn.Attention",
     "init": "Parameter(global_tensor)",
@@ -79,9 +99,9 @@ NN = {
 FUNCTIONAL = _instead(
     patches="conv1d conv2d conv3d avg_pool2d max_pool2d interpolate",
     ours="prelu group_norm dropout",
-)
+) | {"scaled_dot_product_attention": "spmdsim.nn.Attention"}
 #: Of ``optim``.
 OPTIM = {
     **_instead(rate="lr_scheduler"),
-    **dict.fromkeys(("Adagrad", "LAMB", "RMSprop", "Optimizer"), "Adam or SGD"),
+    **dict.fromkeys(("Adagrad", "LAMB", "RMSprop", "LBFGS", "Optimizer"), "Adam or SGD"),
 }

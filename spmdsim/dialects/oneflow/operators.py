@@ -134,6 +134,7 @@ METHODS: dict[str, Callable[..., Any]] = {
         for name in names.split()
     },
     "clone": lifted(core.identity),
+    "contiguous": lambda x: x,
     "cpu": lambda x: x.to("cpu"),
     "cuda": lambda x: x.to("cuda"),
     "detach": lifted(lambda x: x.detach()),

@@ -45,6 +45,7 @@ NEAREST = {
     "shape": "Tensor.shape",
     "rank": "Tensor.ndim",
     **dict.fromkeys(("allclose", "equal_all"), "numpy(), and numpy's"),
+    **dict.fromkeys(("base", "fluid", "framework", "tensor"), "the same word of paddle"),
     "amp": "float32 everywhere",
     "incubate": "VocabParallelEmbedding and its neighbours",
 }

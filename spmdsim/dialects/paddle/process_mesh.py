@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.dialects.even import first_uneven
 from spmdsim.errors import LayoutError
@@ -62,6 +64,11 @@ class ProcessMesh:
     ndim = property(lambda self: len(self._mesh.shape), doc="Number of dims.")
     dim_names = property(lambda self: list(self._mesh.axes), doc="Name of each dim.")
     process_ids = property(lambda self: list(self._mesh.rank_list), doc="The ids in row-major order.")
+
+    @property
+    def mesh(self) -> np.ndarray:
+        """The ids as an array."""
+        return np.array(self.process_ids).reshape(self.shape)
 
     def get_dim_size(self, dim_name: str) -> int:
         """Size of a named dim."""

@@ -29,6 +29,10 @@ NEAREST = {
     **dict.fromkeys(
         ("set_value", "copy_", "fill_"), "paddle.assign: tensors are values, parameters have set_value"
     ),
+    **dict.fromkeys(
+        ("persistable", "contiguous", "is_contiguous", "inplace_version"),
+        "nothing is needed: tensors are values",
+    ),
     **dict.fromkeys(("add_", "subtract_", "scale_", "zero_"), "add: tensors are values"),
 }
 
@@ -126,6 +130,11 @@ class Tensor(ours.Tensor):
     def placements(self) -> list[Placement]:
         """One entry per dim of the mesh."""
         return list(self.layout.placements)
+
+    @property
+    def _local_shape(self) -> list[int]:
+        """The shape of this process's first rank's piece."""
+        return list(self.shards[0].shape)
 
     def is_dist(self) -> bool:
         """Whether it is laid out on a mesh: all tensors are."""

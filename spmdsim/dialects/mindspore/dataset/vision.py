@@ -52,4 +52,11 @@ class HWC2CHW:
 
 
 __all__ = ["HWC2CHW", "Normalize", "Rescale"]
-__getattr__ = refusal(__name__, __all__, {"Resize": "any function of one row"})
+__getattr__ = refusal(
+    __name__,
+    __all__,
+    dict.fromkeys(
+        ("Resize", "RandomCrop", "RandomHorizontalFlip", "c_transforms", "py_transforms"),
+        "any function of one row",
+    ),
+)

@@ -22,7 +22,14 @@ from spmdsim.dialects.mindspore.nn.optim import SGD, Adam, Momentum, Optimizer
 #: What to use instead of a name that resembles none here.
 NEAREST = {
     **dict.fromkeys(
-        ("exponential_decay_lr", "cosine_decay_lr", "PolynomialDecayLR"),
+        (
+            "exponential_decay_lr",
+            "cosine_decay_lr",
+            "PolynomialDecayLR",
+            "piecewise_constant_lr",
+            "CosineDecayLR",
+            "WarmUpLR",
+        ),
         "learning_rate=, a function of the step",
     ),
     **dict.fromkeys(("Accuracy", "Metric", "Loss"), "mindspore.train.Model.predict"),
@@ -34,6 +41,16 @@ NEAREST = {
     "MultiheadAttention": "spmdsim.nn.Attention",
     "TransformerEncoderLayer": "spmdsim.nn.TransformerBlock",
     "Conv2dTranspose": "Dense over reshaped patches",
+    **dict.fromkeys(
+        ("Hardswish", "Softplus", "SELU", "Mish", "HSwish", "LeakyReLU"),
+        "the function of mindspore.ops in a Cell of one's own",
+    ),
+    **dict.fromkeys(
+        ("Transformer", "TransformerEncoder", "TransformerDecoder"), "spmdsim.nn.TransformerBlock"
+    ),
+    "ParameterUpdate": "Parameter.set_data",
+    "DistributedGradReducer": "AutoParallel, which adds gradients up",
+    **dict.fromkeys(("MicroBatchInterleaved", "GradAccumulationCell"), "none: a network runs as one stage"),
     "PipelineCell": "none: a network runs as one stage",
     "ForwardValueAndGrad": "mindspore.value_and_grad",
 }

@@ -18,6 +18,7 @@ NEAREST = {
     **dict.fromkeys(("register_forward_hook", "register_forward_pre_hook", "register_backward_hook"), "a cell around it"),
     **dict.fromkeys(("recompute", "pipeline_stage", "set_comm_fusion", "offload"), "AutoParallel.hsdp"),
     **dict.fromkeys(("insert_child_to_cell", "insert_param_to_cell", "apply", "register_buffer"), "an attribute"),
+    **dict.fromkeys(("init_parameters_data", "place", "phase", "bprop_debug"), "nothing is needed: programs run as they are"),
     **dict.fromkeys(("parameters_layout_dict", "param_prefix", "parameter_layout_dict"), "parameters_dict"),
     **dict.fromkeys(("extend_repr", "state_dict", "load_state_dict"), "parameters_dict"),
 }  # fmt: skip

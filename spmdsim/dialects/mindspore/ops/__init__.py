@@ -23,6 +23,22 @@ NEAREST = {
     "HyperMap": "a loop over the gradients",
     "Depend": "nothing is needed: operators run in program order",
     "Assign": "Parameter.set_data",
+    **dict.fromkeys(("vmap", "scan", "custom", "Custom"), "a loop in Python"),
+    **dict.fromkeys(
+        ("composite", "constexpr", "MultitypeFuncGraph", "_selected_ops"),
+        "a plain function: programs run as they are",
+    ),
+    **dict.fromkeys(("Size", "Rank"), "the tensor's size and ndim"),
+    **dict.fromkeys(("ScalarSummary", "TensorSummary", "HistogramSummary"), "print"),
+    **dict.fromkeys(
+        ("UnsortedSegmentSum", "ScatterUpdate", "ScatterNdUpdate", "ScatterAdd"), "one_hot and matmul"
+    ),
+    "EmbeddingLookup": "Gather",
+    **dict.fromkeys(("BCEWithLogitsLoss", "BinaryCrossEntropy"), "binary_cross_entropy_with_logits"),
+    **dict.fromkeys(
+        ("flash_attention_score", "prompt_flash_attention", "rotary_position_embedding"),
+        "spmdsim.nn.Attention",
+    ),
 }
 
 

@@ -10,4 +10,9 @@ _COLLECTIVES = (
     "all_reduce all_gather all_gather_into_tensor all_to_all broadcast barrier gather reduce reduce_scatter "
     "reduce_scatter_tensor recv scatter send"
 )
-__getattr__ = refusal(__name__, [*__all__, "launch"], dict.fromkeys(_COLLECTIVES.split(), _BOXING))
+__getattr__ = refusal(
+    __name__,
+    [*__all__, "launch"],
+    dict.fromkeys(_COLLECTIVES.split(), _BOXING)
+    | {"init_process_group": "get_world_size: the world is there already"},
+)

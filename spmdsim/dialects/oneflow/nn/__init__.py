@@ -13,4 +13,5 @@ __all__ = [
     *LAYERS,
 ]  # fmt: skip
 
-__getattr__ = refusal(__name__, __all__, NN)
+NEAREST = NN
+__getattr__ = refusal(__name__, __all__, NEAREST)

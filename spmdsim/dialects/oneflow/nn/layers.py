@@ -45,16 +45,18 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
 class Embedding(Module):
     """Rows of a table by number."""
 
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
         self.weight = Parameter((num_embeddings, embedding_dim), Normal(1.0))
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
 
     def extra_repr(self) -> str:
         """Rows and columns."""
-        return ", ".join(map(str, self.weight.shape))
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return ", ".join(map(str, self.weight.shape)) + padding
 
     def forward(self, ids: GlobalTensor) -> GlobalTensor:
         """``[...] -> [..., embedding_dim]``; pending where the rows are split."""
-        return lifted(core.embedding)(ids, self.weight)
+        return lifted(core.embedding)(ids, self.weight, padding=self.padding_idx)
 
 
 class LayerNorm(Module):

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.oneflow.devices import device
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
+from spmdsim.dialects.oneflow.nearest import MODULE
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
@@ -205,6 +208,32 @@ class Module(CoreModule):
             child.apply(function)
         function(self)
         return self
+
+    def to(self, where: Any = None) -> Module:
+        """The module itself: every rank computes on its CPU.
+
+        Raises:
+            OneFlowError: no device.
+        """
+        device(where)
+        return self
+
+    def cuda(self) -> Module:
+        """The module itself."""
+        return self
+
+    cpu = cuda
+
+    def requires_grad_(self, requires_grad: bool = True) -> Module:
+        """Ask for gradients of all parameters, or for none."""
+        for parameter in self.parameters():
+            parameter.value.requires_grad = requires_grad
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in MODULE:
+            raise not_covered("spmdsim.dialects.oneflow.nn.Module", name, (), MODULE)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def add_module(self, name: str, module: Module) -> None:
         """One more module inside."""

@@ -31,7 +31,7 @@ class ParallelEnv:
         """Number of ranks."""
         return current_world().size
 
-    dev_id = rank
+    dev_id = device_id = local_rank = rank
     nranks = world_size
 
 
@@ -89,7 +89,9 @@ NEAREST = {
     **dict.fromkeys(_COLLECTIVES.split(), "reshard(tensor, mesh, placements), which inserts the collectives"),
     **dict.fromkeys(("launch", "spawn", "rpc"), "spmdsim launch"),
     **dict.fromkeys(("InMemoryDataset", "QueueDataset"), "paddle.to_tensor of each batch"),
-    **dict.fromkeys(("new_group", "get_group", "destroy_process_group"), "ProcessMesh"),
+    **dict.fromkeys(
+        ("new_group", "get_group", "destroy_process_group", "set_mesh", "get_mesh"), "ProcessMesh"
+    ),
     **dict.fromkeys(
         (
             "shard_layer",

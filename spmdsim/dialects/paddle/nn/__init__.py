@@ -24,6 +24,9 @@ __all__ = [
 NEAREST = {
     "LayerNorm": "spmdsim.nn.LayerNorm",
     "Dropout": "spmdsim.ops.dropout",
+    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), "spmdsim.nn.TransformerBlock"),
+    **dict.fromkeys(("LSTM", "GRU", "SimpleRNN"), "a loop over matmul and tanh"),
+    "utils": "ClipGradByGlobalNorm",
     "MultiHeadAttention": "spmdsim.nn.Attention",
     **dict.fromkeys(("Conv2D", "MaxPool2D", "BatchNorm2D"), "ColumnParallelLinear over reshaped patches"),
 }

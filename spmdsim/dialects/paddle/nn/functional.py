@@ -7,4 +7,8 @@ from spmdsim.dialects.paddle.functions import NETWORK_TABLE, TABLE, lifted
 __all__ = sorted({*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)})
 globals().update({name: lifted({**TABLE, **NETWORK_TABLE}[name].call, name) for name in __all__})
 
-__getattr__ = refusal(__name__, __all__)
+__getattr__ = refusal(
+    __name__,
+    __all__,
+    {"dropout": "spmdsim.ops.dropout", "scaled_dot_product_attention": "spmdsim.nn.Attention"},
+)

@@ -151,14 +151,14 @@ class Program:
             return x
         made = dressed(x)
         outputs.append(key := next(_keys))
-        if not symbolic:
-            made.key = key
-            return made
         owner = getattr(function, "__self__", None)
         kind = (function.__name__ if owner is None else type(owner).__name__.lower()).strip("_")
         name = f"{scope().unique(kind)}.tmp_0"
+        if not symbolic:
+            made.key, made.name = key, name
+            made, known = shape_only(made, scope().shapes), made
         self.variables[name] = variable = Variable(self, key, made, name)
-        return variable
+        return variable if symbolic else known
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
         """All values of a run, by key."""

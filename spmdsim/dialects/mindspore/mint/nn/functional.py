@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
         return getattr(ops, name)
     if name in NETWORK:
         return composed.lifted(NETWORK[name].call, name)
-    raise not_covered(__name__, name, __all__)
+    raise not_covered(__name__, name, __all__, {"scaled_dot_product_attention": "spmdsim.nn.Attention"})
 
 
 def __dir__() -> list[str]:

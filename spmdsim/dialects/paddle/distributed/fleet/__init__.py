@@ -114,7 +114,7 @@ __all__ = [
 NEAREST = {
     "utils": "layouts: Shard(0) over mp along the sequence; activations are kept",
     **dict.fromkeys(("init_server", "run_server"), "init: there are workers only"),
-    **dict.fromkeys(("save_inference_model", "save_persistables"), "spmdsim.tensor.checkpoint"),
+    **dict.fromkeys(("save_inference_model", "save_persistables", "save"), "spmdsim.tensor.checkpoint"),
     **dict.fromkeys(
         (
             "UserDefinedRoleMaker", "PaddleCloudRoleMaker", "UtilBase", "barrier_worker", "init_worker", "stop_worker",
