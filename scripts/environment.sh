@@ -90,9 +90,9 @@ prepare_environment() { # extra
     PYTHON="$venv/bin/python"
     stamp="$venv/.installed-$extra"
     text=$(stamp_text)
-    # What is installed for development serves for all else, and what is for tests serves for running.
+    # What is installed for development serves for all but another's test suite, and what is for tests serves for running.
     for richer in $extra test dev; do
-        [ "$extra/$richer" != docs/test ] || continue
+        case $extra/$richer in docs/test | conformance/test | conformance/dev) continue ;; esac
         [ "$extra" = dev ] && richer=dev
         if [ -x "$PYTHON" ] && [ "$(cat "$venv/.installed-$richer" 2>/dev/null)" = "$text" ]; then
             return

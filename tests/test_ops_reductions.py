@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor, nn, ops
+from spmdsim import Mesh, Tensor, nn, ops, record
+from spmdsim.errors import RuleError
 
 
 def slopes(x, dims):
@@ -33,3 +34,29 @@ def test_the_slope_of_a_product(world, dims, zeros):
         np.testing.assert_allclose(y.full(), x.prod(axis=where), rtol=1e-12)
         nn.backward(ops.sum(y))
         np.testing.assert_allclose(given.grad.full(), slopes(x, where), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.filterwarnings("error")
+def test_places_of_extremes_by_two_small_reductions(world):
+    """Of equal ones the first, nan before all, pieces without elements, and nothing is gathered."""
+    mesh = Mesh((2, world.size // 2) if world.size > 1 else (1, 1), ("a", "b"))
+    rng = np.random.default_rng(3)
+    whole = rng.integers(0, 3, (5, 3, 4))
+    arrays = [whole, whole.astype("f4"), whole > 1, np.where(whole == 2, np.nan, whole), -whole[:2, :, :1]]
+    for x in arrays:
+        for layout in (mesh("a", "b", None), mesh(("a", "b"), None, None), mesh(None, "b", "a")):
+            t = Tensor.from_global(x, layout, world)
+            for function, expected in ((ops.argmax, np.argmax), (ops.argmin, np.argmin)):
+                for dim in (None, 0, -1):
+                    found = function(t, dim)
+                    assert found.dtype == np.int64
+                    np.testing.assert_array_equal(found.full(), expected(x, dim))
+                np.testing.assert_array_equal(function(t, 1, True).full(), expected(x, 1, keepdims=True))
+    t = Tensor.from_global(rng.normal(size=(64, 6)), mesh(("a", "b"), None), world)
+    with record() as trace:
+        ops.argmax(t, 0)
+    # A value and a place for each column, reduced: each rank receives those of its block and of what is not in it.
+    assert trace.counts() == ({"all_reduce": 2} if world.size > 1 else {})
+    with pytest.raises(RuleError, match="argmax is not defined for complex128"):
+        ops.argmax(t * 1j)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from processes import run_python
 
+from spmdsim import LockStep, Mesh, Tensor, ops
 from spmdsim.worlds.pool import HUGE_PAGE, LIMIT, OFFSET, PAGE, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
@@ -115,3 +116,11 @@ def test_the_limit_is_read_when_it_is_needed(monkeypatch):
     here.empty((SMALLEST,), np.uint8)
     here.empty((2 * SMALLEST,), np.uint8)
     assert (here.limit, here.nbytes) == (SMALLEST, SMALLEST)
+
+
+def test_large_results_of_functions_of_elements_are_buffers_of_the_pool():
+    x = Tensor.from_global(np.ones(SMALLEST // 8), Mesh((1,), ("x",))("x"), LockStep(1))
+    for function in (lambda: x + x, lambda: ops.exp(x)):
+        before = address(function().held[0])
+        assert address(function().held[0]) == before
+    assert (x + x).full()[0] == 2

@@ -18,6 +18,7 @@ from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
+from spmdsim.worlds.pool import SMALLEST, empty
 
 Vjp = Callable[..., Sequence[Any]]
 
@@ -74,6 +75,24 @@ def conj(array: Any) -> Any:
     return array.conj() if array.dtype.kind == "c" else array
 
 
+def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of elements of numpy's, which puts large results into buffers that nobody uses any more.
+
+    Fresh memory costs page faults, which take longer than an addition does.
+    """
+    if not isinstance(function, np.ufunc):
+        return function
+
+    def local(*arrays: np.ndarray) -> Any:
+        size = max([array.size for array in arrays])
+        if size * arrays[0].itemsize < SMALLEST:
+            return function(*arrays)
+        dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
+        return function(*arrays, out=empty(np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
+
+    return local
+
+
 def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
     """The result type of a function of elements, by trying it on one.
 
@@ -112,7 +131,7 @@ def binary(
     """
     declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
     gradient = None if vjp is None else _summed(vjp)
-    op = Op(name, declared, function, gradient, dtype=derived(name, function), moves=moves)
+    op = Op(name, declared, pooled(function), gradient, dtype=derived(name, function), moves=moves)
 
     def call(a: Operand, b: Operand, /) -> Tensor:
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
@@ -174,7 +193,7 @@ def unary(
     declared = Rule.parse("... -> ...", linear=linear, **rule)
     dtype = derived(name, local, real)
     gradient = times if derivative else vjp
-    op = Op(name, declared, local, gradient, dtype=dtype, saves_result=derivative is not None)
+    op = Op(name, declared, pooled(local), gradient, dtype=dtype, saves_result=derivative is not None)
 
     def call(x: Tensor, /) -> Tensor:
         return op(x)

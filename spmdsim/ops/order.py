@@ -1,57 +1,109 @@
-"""Where the largest and smallest entries are, along a dim that must be whole."""
+"""Where the largest and smallest entries are, along a dim or among all: each rank's own, and two small reductions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 
-from spmdsim.core import Rule
+from spmdsim.core import BoundRule, Rule, Strategy
+from spmdsim.core.reductions import identity
+from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.operators import operator
+from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import reshape
-from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.element_types import ordered
+
+#: The place of a rank that does not have the extreme.
+_NOWHERE = np.iinfo(np.int64).max
 
 
-def _rule(shape: tuple[int, ...], dim: int) -> Rule:
-    if not 0 <= dim < len(shape):
-        raise RuleError(f"dim {dim} is out of range for a tensor of {len(shape)} dims")
-    names = ["w" if d == dim else f"d{d}" for d in range(len(shape))]
-    return Rule.parse(f"{' '.join(names)} -> {' '.join(n for n in names if n != 'w')}", whole="w")
+def _rule(shape: tuple[int, ...], dims: tuple[int, ...]) -> Rule:
+    """Of the ranks that have the extreme, the first place counts."""
+    names = [f"d{d}" for d in range(len(shape))]
+    kept = " ".join(name for d, name in enumerate(names) if d not in dims)
+    return Rule.parse(f"{' '.join(names)} -> {kept}", reduce="min")
 
 
-def _extreme(name: str, function: Callable[..., np.ndarray]) -> Op:
+def _steps(
+    op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dims: tuple[int, ...]
+) -> Sequence[Any]:
+    """The extreme of all ranks, and the first place where it is, if a dim that is gone along is split."""
+    (layout,), (x,) = bound.output_layouts(strategy), inputs
+    axes = [axis for axis, _ in layout.partial if layout.mesh.axis_size(axis) > 1]
+    if not axes:
+        return ()
+    shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
+    one, first = [
+        Step("all_reduce", tuple(axes), layout, layout.reduced, shape, kind) for kind in (op, "min")
+    ]
+    return (one, accumulator("sum", x.dtype)), (first, np.dtype(np.int64))
+
+
+def _forward(
+    op: str, context: Context, x: np.ndarray, dims: tuple[int, ...]
+) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+    kept = [n for d, n in enumerate(x.shape) if d not in dims]
+    rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(*kept, math.prod(x.shape[d] for d in dims))
+    if rows.shape[-1]:
+        own = (np.argmax if op == "max" else np.argmin)(rows, axis=-1)
+        found = np.take_along_axis(rows, np.expand_dims(own, -1), -1)[..., 0]
+        own = _place(context, own, [x.shape[d] for d in dims], dims)
+    else:
+        own, found = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
+    if all(context.strategy.parts(f"d{d}") == 1 for d in dims):
+        return np.asarray(own, np.int64)
+    extreme = yield found
+    has = (found == extreme) | (found != found)  # a nan is the extreme
+    first: np.ndarray = yield np.where(has, own, _NOWHERE)
+    return first
+
+
+def _place(context: Context, own: np.ndarray, sizes: Sequence[int], dims: tuple[int, ...]) -> np.ndarray:
+    """A place in a rank's piece as one in the whole, both counted in row-major order."""
+    whole: np.ndarray = np.zeros_like(own)
+    for d, at in zip(dims, np.unravel_index(own, sizes)):
+        whole = whole * context.size(f"d{d}") + context.bounds(f"d{d}")[0] + at
+    return whole
+
+
+def _extreme(name: str, op: str) -> Op:
     return Op(
         name,
         _rule,
-        lambda x, dim: np.asarray(function(x, axis=dim), np.int64),
-        dtype=lambda _x, dim: np.dtype(np.int64),
+        lambda context, x, dims: _forward(op, context, x, dims),
+        dtype=lambda x, dims: np.dtype(np.int64 if ordered(x, name) else x),
+        steps=lambda bound, strategy, inputs, dims: _steps(op, bound, strategy, inputs, dims),
+        contextual=True,
     )
 
 
-_argmax_op, _argmin_op = _extreme("argmax", np.argmax), _extreme("argmin", np.argmin)
+_argmax_op, _argmin_op = _extreme("argmax", "max"), _extreme("argmin", "min")
 
 
-def _place(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
-    x = x.detach()
-    kept = tuple(1 if dim is None or d == dim % x.ndim else n for d, n in enumerate(x.shape))
-    if dim is None:
-        x, dim = reshape(x, -1), 0
-    if not -x.ndim <= dim < x.ndim:
-        raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
-    if not x.shape[dim]:
-        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dim {dim}")
-    found = op(x, dim=dim % x.ndim)
-    return reshape(found, kept) if keepdims else found
+def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
+    dims = normal_dims(dim, x.ndim)
+    if 0 in [x.shape[d] for d in dims]:
+        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
+    found = op(x.detach(), dims=dims)
+    return reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else found
 
 
 @operator(_argmax_op)
 def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
-    """Where the largest element is along a dim (None: its place among all elements), the first one of equals."""
-    return _place(_argmax_op, x, dim, keepdims)
+    """Where the largest element is along a dim (None: its place among all elements), the first one of equals.
+
+    Where a dim is split, each rank finds its own; the ranks agree on the largest, and on its first place.
+    """
+    return _place_of(_argmax_op, x, dim, keepdims)
 
 
 @operator(_argmin_op)
 def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
     """Where the smallest element is along a dim (None: its place among all elements), the first one of equals."""
-    return _place(_argmin_op, x, dim, keepdims)
+    return _place_of(_argmin_op, x, dim, keepdims)

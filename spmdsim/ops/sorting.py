@@ -17,7 +17,7 @@ from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
 from spmdsim.ops.selection import Sampling, between, comparable, cuts, sampling
-from spmdsim.redistribution.parts import Parts, parts_step
+from spmdsim.redistribution.parts import Parts, one_array, parts_step
 from spmdsim.tensor import Context, Op, Tensor
 
 #: What a sort may give: the values in order, and where they were.
@@ -148,6 +148,9 @@ def _exchange(
             parts = [between(what, a, b) for a, b in zip(starts, ends)]
             landed = yield Parts(parts[turn], counts.sum(-1)[turn].tolist())
             found.append(_joined(landed[turn], counts).reshape(rows.shape))
+    if len(found) == 1 and comparable(found[0]) is found[0]:
+        found[0].sort(axis=-1, kind="stable")  # what came from each rank is in order: runs are merged
+        return found[0], None
     rows, again = _sorted(found[0], order is not None)
     return rows, None if again is None or len(found) == 1 else np.take_along_axis(found[1], again, -1)
 
@@ -155,7 +158,7 @@ def _exchange(
 def _joined(landed: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
     """Rows put together of what came from each rank, one after the other: of each row, all ranks' parts."""
     if counts.shape[1] == 1:
-        return np.concatenate(landed)
+        return one_array(landed)
     ends = np.cumsum(counts, axis=1)
     pieces = [
         part[end - count : end]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -82,3 +83,31 @@ def parts_step(layout: Layout, axes: tuple[str, ...], shape: Sequence[int], time
 @lru_cache(maxsize=4096)
 def _volume(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
     return math.prod(layout.local_shape(shape, rank))
+
+
+def one_array(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of one dim, one after the other: without a copy where they lie in memory like that.
+
+    >>> x = np.arange(5)
+    >>> one_array([x[:2], x[2:2], x[2:5]]).base is x, one_array([x[3:], x[:3]]).tolist()
+    (True, [3, 4, 0, 1, 2])
+    """
+    filled = [part for part in parts if len(part)] or list(parts[:1])
+    base, begin = filled[0].base, _address(filled[0])
+    places = accumulate([part.nbytes for part in filled], initial=begin)
+    if (
+        isinstance(base, np.ndarray)
+        and base.dtype == filled[0].dtype
+        and base.flags.c_contiguous
+        and all(
+            part.base is base and part.flags.c_contiguous and _address(part) == place
+            for part, place in zip(filled, places)
+        )
+    ):
+        first = (begin - _address(base)) // base.itemsize
+        return base.reshape(-1)[first : first + sum(map(len, filled))]
+    return np.concatenate(parts)
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])

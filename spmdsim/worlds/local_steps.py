@@ -17,6 +17,7 @@ from spmdsim.core.reductions import check_reduce, identity
 from spmdsim.core.step import Index, Step, within
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.halo import HaloPiece, HaloStep
+from spmdsim.worlds.pool import empty
 
 
 def in_order(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
@@ -33,7 +34,13 @@ def assembled(
 ) -> np.ndarray:
     """A rank's windows from blocks, or on the way back its block from contributions, added up in the group's order."""
     if not step.back:
-        windows = np.empty(shape, dtype) if windows is None else windows
+        parts = list(parts)
+        if windows is None and len(parts) == 1 and len(parts[0][1]) == 1:
+            array, (piece,) = parts[0]
+            part = array[piece.source]
+            if part.shape == shape and 2 * part.size >= array.size:
+                return part
+        windows = empty(shape, dtype) if windows is None else windows
         for array, pieces in parts:
             for piece in pieces:
                 windows[piece.target] = array[piece.source]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from spmdsim.core.reductions import check_reduce, fold, identity
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.exclusive_scan import ScanStep
-from spmdsim.redistribution.parts import Parts
+from spmdsim.redistribution.parts import Parts, one_array
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.worlds.local_lookup import Peers
 from spmdsim.worlds.mpi import datatypes
@@ -19,6 +20,18 @@ from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
 from spmdsim.worlds.mpi.reduce import Group
 
 Run = Callable[[np.ndarray], np.ndarray]
+
+
+class Stretches(NamedTuple):
+    """How many elements of an array belong to each rank, and where they begin, as MPI takes it."""
+
+    counts: list[int]
+    starts: list[int]
+
+
+def starts(lengths: Iterable[int]) -> list[int]:
+    """Where stretches begin that lie one after the other."""
+    return [0, *accumulate(lengths)][:-1]
 
 
 def scan(step: ScanStep, group: Group, dtype: np.dtype, way: Way) -> Run:
@@ -59,27 +72,23 @@ def scan(step: ScanStep, group: Group, dtype: np.dtype, way: Way) -> Run:
 def send_parts(
     comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, given: Parts
 ) -> tuple[list[list[np.ndarray]], list[Peers]]:
-    """A part to each member in one Alltoallv; what a rank gives itself stays where it is.
+    """A part to each member in one Alltoallv; what a rank gives itself is copied.
 
     Raises:
         WorldError: more elements than MPI can count.
     """
     places, me = [order.index(member) for member in sorted(order)], order.index(rank)
-    sent = [0 if k == me else len(given.arrays[k]) for k in places]
-    counts = [0 if k == me else int(given.counts[k]) for k in places]
-    if max(sum(sent), sum(counts)) > datatypes.MAX_COUNT:
+    parts, counts = [given.arrays[k] for k in places], [int(given.counts[k]) for k in places]
+    if max(sum(map(len, parts)), sum(counts)) > datatypes.MAX_COUNT:
         raise WorldError(f"rank {rank} would exchange more elements than MPI can count in one call")
-    others = [np.ascontiguousarray(given.arrays[k]) for k in places if k != me]
-    packed = np.concatenate(others) if others else np.empty(0, dtype)
-    landed, kind = np.empty(sum(counts), dtype), element(dtype.itemsize)
-    starts = [0, *accumulate(counts)]
+    packed, landed, kind = one_array(parts), np.empty(sum(counts), dtype), element(dtype.itemsize)
+    sent = Stretches([0 if k == me else len(part) for k, part in zip(places, parts)], starts(map(len, parts)))
+    taken = Stretches([0 if k == me else count for k, count in zip(places, counts)], starts(counts))
     if len(order) > 1:
-        comm.Alltoallv(
-            [packed, (sent, [0, *accumulate(sent)][:-1]), kind], [landed, (counts, starts[:-1]), kind]
-        )
+        comm.Alltoallv([packed, sent, kind], [landed, taken, kind])
     found = [given.arrays[me]] * len(order)
-    for k, start, count in zip(places, starts, counts):
-        if k != me:
-            found[k] = landed[start : start + count]
-    peers = tuple((order[k], count) for k, count in sorted(zip(places, counts)) if count)
+    for k, start, count in zip(places, taken.starts, counts):
+        found[k] = landed[start : start + count]
+    found[me][...] = given.arrays[me]  # so that all that came lies in one stretch
+    peers = tuple((order[k], count) for k, count in sorted(zip(places, taken.counts)) if count)
     return [found], [peers]
