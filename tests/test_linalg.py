@@ -162,6 +162,65 @@ def test_whole_matrices_batches_and_right_sides(world, dtype):
         np.testing.assert_allclose(one.full(), np.linalg.solve(x[0], b[0, :, 0]), **close)
 
 
+@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.filterwarnings("error::spmdsim.redistribution.guard.GatheringWarning")
+@pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
+def test_systems_are_solved_where_the_rows_are(world, dtype):
+    """With pivots from other ranks' rows, pieces without rows, any right sides; no rank gets the whole matrix."""
+    close = {"rtol": 1e-3, "atol": 1e-3} if dtype == "f4" else {"rtol": 1e-9, "atol": 1e-10}
+    for n in (3, 9):
+        x, b = normal(n, n, dtype=dtype), normal(n, 6, seed=1, dtype=dtype)
+        x[0, 0] = 0
+        for layout in layouts(world.size):
+            t, u = given(x, layout, world), given(b, layout, world)
+            np.testing.assert_allclose(linalg.solve(t, u).full(), np.linalg.solve(x, b), **close)
+            np.testing.assert_allclose(linalg.solve(t, b[:, 0]).full(), np.linalg.solve(x, b[:, 0]), **close)
+            np.testing.assert_allclose(linalg.inv(t).full(), np.linalg.inv(x), **close)
+    if world.size == 8 and dtype == "f8":
+        mesh = Mesh((8,), ("x",))
+        t, u = (
+            given(normal(32, 32), mesh("x", None), world),
+            given(normal(32, 1, seed=1), mesh("x", None), world),
+        )
+        with record() as trace:
+            y = linalg.solve(t, u)
+        assert trace.counts() == {"all_gather": 8, "all_reduce": 24} and y.layout == mesh("x", None)
+        singular = given(np.ones((8, 8)), mesh("x", None), world)
+        with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+            linalg.solve(singular, np.ones(8))
+        with pytest.raises(RuleError, match=r"right sides of shape \(4, 1\) do not fit a matrix of shape"):
+            linalg.solve(singular, np.ones(4))
+
+
+@pytest.mark.ranks(4)
+def test_least_squares_and_eigenvalues(world):
+    mesh = Mesh((4,), ("x",))
+    x, b = normal(11, 3), normal(11, 2, seed=1)
+    for matrix, side in ((x, b), (x, b[:, 0]), (x[:, :1] * np.ones(3), b), (x.T, b[:3])):
+        found = linalg.lstsq(given(matrix, mesh("x", None), world), side)
+        for got, wanted in zip(found, np.linalg.lstsq(matrix, side)):
+            assert np.shape(got) == np.shape(wanted)
+            np.testing.assert_allclose(
+                np.asarray(getattr(got, "full", lambda got=got: got)()), wanted, atol=1e-10
+            )
+    square = normal(5, 5)
+    values, vectors = linalg.eig(given(square, mesh("x", None), world))
+    v = vectors.full()
+    np.testing.assert_allclose(square @ v, v * values.full(), atol=1e-10)
+    found = linalg.eigvals(given(square, mesh("x", None), world)).full()
+    np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(square)), atol=1e-10)
+    q, r = linalg.qr(given(x, mesh("x", None), world), "complete")
+    np.testing.assert_allclose(q.full().T @ q.full(), np.eye(11), atol=1e-12)
+    np.testing.assert_allclose(q.full() @ r.full(), x, atol=1e-12)
+    assert (q.shape, r.shape) == ((11, 11), (11, 3))
+    with pytest.raises(RuleError, match="qr in the mode 'complete' has no gradient"):
+        linalg.qr(Tensor.from_global(x, mesh("x", None), world, requires_grad=True), "complete")
+    tolerances = np.array([0.1, 0.9])
+    stack = given(normal(2, 4, 3), mesh("x", None, None), world)
+    wanted = np.linalg.pinv(normal(2, 4, 3), rtol=tolerances)
+    np.testing.assert_allclose(linalg.pinv(stack, rtol=tolerances).full(), wanted, atol=1e-10)
+
+
 @pytest.mark.ranks(4)
 def test_columns_of_right_sides_stay_split(world):
     mesh = Mesh((4,), ("x",))
@@ -227,6 +286,9 @@ def test_norms(world):
 CASES = {
     "qr": (linalg.qr, (normal(9, 4),), q_and_r),
     "qr_complex": (linalg.qr, (normal(9, 3, dtype="c16"),), q_and_r),
+    "qr_wide": (linalg.qr, (normal(3, 5),), q_and_r),
+    "lstsq": (lambda a, b: linalg.lstsq(a, b)[0], (normal(9, 3), normal(9, 2)), lambda a, b: np.linalg.lstsq(a, b)[0]),
+    "solve_complex": (linalg.solve, (normal(5, 5, dtype="c16"), normal(5, 3)), np.linalg.solve),
     "svdvals": (linalg.svdvals, (normal(9, 4),), lambda x: np.linalg.svd(x)[1]),
     "svd": (lambda x: (lambda u, s, v: ops.matmul(u * u * s, v * v))(*linalg.svd(x)), (normal(9, 4),), lambda x: (lambda u, s, v: (u * u * s) @ (v * v))(*np.linalg.svd(x, full_matrices=False))),
     "pinv": (linalg.pinv, (normal(9, 4),), np.linalg.pinv),
@@ -306,8 +368,8 @@ def test_what_is_no_linear_algebra(world):
             function(x)
     with pytest.raises(RuleError, match="the order of a norm of matrices"):
         linalg.norm(x, "max")
-    with pytest.raises(RuleError, match="qr has the mode 'reduced', but got 'complete'"):
-        linalg.qr(x, "complete")
+    with pytest.raises(RuleError, match="qr has the modes 'reduced' and 'complete', but got 'raw'"):
+        linalg.qr(x, "raw")
     with pytest.raises(RuleError, match="outer takes two vectors"):
         linalg.outer(x, x)
     with pytest.raises(RuleError, match="cross takes dims of size 3"):

@@ -12,6 +12,17 @@ from spmdsim import LockStep, Mesh, SpmdError, Tensor, fft, linalg, ops, record
 A = np.random.default_rng(1).uniform(0.5, 4, (6, 4))
 B = np.random.default_rng(2).uniform(0.5, 4, (4, 6))
 
+NAN = [
+    np.nansum, np.nanprod, np.nanmax, np.nanmin, np.nanmean, np.nanstd, np.nancumsum, np.nancumprod, np.nanargmax, np.nanargmin,
+    np.nanmedian, lambda x, axis=None: np.nanquantile(x, 0.3, axis=axis),
+]  # fmt: skip
+
+
+def holes(x, row=-1):
+    """With nan here and there, or in a whole row."""
+    return np.where(((A * 100).astype(int) % 3 == 0) | (np.arange(6)[:, None] == row), np.nan, x)
+
+
 FUNCTIONS = [
     np.exp, np.sqrt, np.sum, np.ravel, np.transpose, np.count_nonzero, np.shape, np.ndim, np.zeros_like, np.abs,
     lambda x: np.sum(x, axis=0), lambda x: np.sum(x, 1, keepdims=True), lambda x: np.sum(a=x, dtype="f4"),
@@ -28,7 +39,12 @@ FUNCTIONS = [
     lambda x: np.array_equal(x, x), lambda x: np.tensordot(x, B, 1), lambda x: np.split(x, 2)[1], lambda x: np.expand_dims(x, 0),
     lambda x: np.linalg.norm(x, axis=1), lambda x: np.linalg.inv(x[:4]), lambda x: np.fft.fft(x, axis=0), lambda x: np.fft.rfft2(x),
     lambda x: np.outer(x[0], x[1]), lambda x: np.trace(x[1:5]), lambda x: np.einsum("ij,kj", x, A), lambda x: np.cross(x[:, :3], A[:, 1:]),
-    lambda x: np.ptp(x, axis=0), lambda x: np.inner(x, A), lambda x: np.vdot(x, A), lambda x: np.average(x, 0, A), np.unique,
+    *[lambda x, f=f: f(holes(x), axis=0) for f in NAN], *[lambda x, f=f: f(holes(x)) for f in NAN], lambda x: np.nanvar(x, 1, ddof=1),
+    lambda x: np.nanmean(holes(x, 4), axis=1, keepdims=True), lambda x: np.nanmax(holes(x, 4), axis=1), lambda x: np.nanmin(x > 2, 0),
+    lambda x: np.nanpercentile(holes(x), [10, 50, 99], axis=1), lambda x: np.nan_to_num(np.log(x - x) - np.where(x > 2, np.inf, 0), neginf=-3),
+    lambda x: np.diag(x), lambda x: np.diag(x, -2), lambda x: np.diag(x[:, 1], 2), lambda x: np.diag(x[0], -1), lambda x: np.diagflat(x),
+    lambda x: np.array_split(x, 4)[1], lambda x: np.array_split(x, [1, 5], axis=0)[1], lambda x: np.hsplit(x, 2)[0], lambda x: np.kron(x, B[0]),
+    lambda x: np.kron(B, x), lambda x: np.ptp(x, axis=0), lambda x: np.inner(x, A), lambda x: np.vdot(x, A), lambda x: np.average(x, 0, A), np.unique,
 ]  # fmt: skip
 
 
@@ -61,9 +77,10 @@ def test_what_needs_no_other_piece_moves_nothing(world):
         (lambda x: np.add(A, x, out=(A,)), r"^np.add of tensors puts its result into tensors, but out= is ndarray"),
         (lambda x: np.exp(x, where=A > 1), r"^np.exp of tensors takes no where=; see spmdsim.ops.exp$"),
         (lambda x: np.interp(x, [1], [2]), r"^np.interp takes no tensors; of an array that every rank has, use x.full\(\)$"),
-        (lambda x: np.nanmax(x), r"^np.nanmax takes no tensors"),
+        (lambda x: np.nanargmax(x * np.nan), r"^np.nanargmax: there are rows of nothing but nan along axis None"),
+        (lambda x: np.split(x, 4), r"dim 0 of size 6 does not split into 4 equal parts: np.array_split does"),
         (lambda x: np.subtract.reduce(x), r"^np.subtract.reduce takes no tensors; np.subtract does"),
-        (lambda x: np.nancumsum(x), r"^np.nancumsum takes no tensors"),
+        (lambda x: np.unwrap(x), r"^np.unwrap takes no tensors"),
         (lambda x: np.asarray(x), r"use .full\(\) on all ranks"),
     ],
 )  # fmt: skip

@@ -19,36 +19,33 @@ def _rule(shape: tuple[int, ...]) -> Rule:
     return Rule.parse("... m n -> ... m n", whole="n" if len(shape) == 2 else "m n", work="passes")
 
 
-def _panels(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """The axes that split the rows, and the rows of every rank, which are the columns of the panels."""
+def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
+    """The axes that split the rows, and the rows of every rank that has any, which are the columns of the panels."""
     axes = tuple(a for a in strategy.axes_of("m") if strategy.mesh.axis_size(a) > 1)
     mesh = strategy.mesh
     members = mesh.group(mesh.rank_at(0), *axes)
-    return axes, [Layout(mesh, [axes]).bounds((size,), member)[0] for member in members]
+    bounds = [Layout(mesh, [axes]).bounds((size,), member)[0] for member in members]
+    return axes, [(start, stop) for start, stop in bounds if stop > start]
 
 
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     size, mesh = bound.sizes["n"], strategy.mesh
-    axes, panels = _panels(strategy, size)
+    axes, panels = panels_of(strategy, size)
     if not axes:
         return ()
     src, dst = mesh(axes, None), mesh(None, None)
     return tuple(
-        (Step("all_gather", axes, src, dst, (size, stop - start)), inputs[0].dtype)
-        for start, stop in panels
-        if stop > start
+        (Step("all_gather", axes, src, dst, (size, stop - start)), inputs[0].dtype) for start, stop in panels
     )
 
 
 def _forward(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
-    axes, panels = _panels(context.strategy, context.size("n"))
+    axes, panels = panels_of(context.strategy, context.size("n"))
     if not axes:
         return np.linalg.cholesky(x)
     first, last = context.bounds("m")
     left, found = np.array(x), np.zeros_like(x)
     for start, stop in panels:
-        if start == stop:
-            continue
         panel = yield left[:, start:stop]
         corner = np.linalg.cholesky(panel[start:stop])
         factor = np.zeros_like(panel)

@@ -7,7 +7,8 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
-from spmdsim.linalg.whole import inv, square
+from spmdsim.linalg.lu import inv
+from spmdsim.linalg.whole import square
 from spmdsim.ops.along import take_along_axis
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike

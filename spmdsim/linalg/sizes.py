@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from spmdsim.linalg.tall import adjoint, svd, svdvals
 from spmdsim.linalg.whole import in_fractions
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import absolute, divide, greater, multiply, power, sqrt, where
+from spmdsim.ops.elementwise import absolute, divide, greater, multiply, power, sqrt, subtract, where
 from spmdsim.ops.functions import not_equal
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.reduce import max as max_
@@ -107,28 +108,76 @@ def norm(
     return reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else found
 
 
-def _cutoff(values: Tensor, shape: Sequence[int], rtol: float | None) -> Tensor:
+def _cutoff(values: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> Tensor:
     """Below which singular values count as 0."""
+    if rtol is not None and not isinstance(rtol, float | int):
+        found = as_operand(rtol, values)
+        return multiply(max_(values, -1, True), reshape(found, (*found.shape, 1)))
     epsilon = np.finfo(values.dtype).eps * max(shape[-2:]) if rtol is None else rtol
     return multiply(max_(values, -1, True), as_operand(epsilon, values))
 
 
+def _inverted(s: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> tuple[Tensor, Tensor]:
+    """Which singular values count, and one over them; 0 for the others."""
+    kept = greater(s, _cutoff(s, shape, rtol).detach())
+    one, none = as_operand(1, s), as_operand(0, s)
+    return kept, where(kept, divide(one, where(kept, s, one)), none)
+
+
 @of_tensors
-def matrix_rank(x: Tensor, *, rtol: float | None = None) -> Tensor:
-    """How many singular values are larger than ``rtol`` times the largest one."""
+def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
+    """How many singular values are larger than ``rtol`` (one number, or one per matrix) times the largest one."""
     values = svdvals(x.detach())
     return sum_(cast(greater(values, _cutoff(values, x.shape, rtol)), np.int64), -1)
 
 
 @of_tensors
-def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
-    """Pseudo-inverses, from singular values larger than ``rtol`` times the largest one."""
+def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
+    """Pseudo-inverses, from singular values larger than ``rtol`` (one number, or one per matrix) times the largest one."""
     u, s, vh = svd(x)
-    kept = greater(s, _cutoff(s, x.shape, rtol).detach())
-    one, none = as_operand(1, s), as_operand(0, s)
-    inverse = where(kept, divide(one, where(kept, s, one)), none)
+    inverse = _inverted(s, x.shape, rtol)[1]
     scaled = multiply(adjoint(vh), reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
     return matmul(scaled, adjoint(u))
+
+
+class LeastSquares(NamedTuple):
+    """What :func:`lstsq` gives."""
+
+    x: Tensor
+    residuals: Tensor
+    rank: int
+    s: Tensor
+
+
+@of_tensors
+def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
+    """The least ``x`` for which ``a x`` is nearest to ``b``, by singular values; tall matrices stay split by rows.
+
+    Args:
+        a: ``[m, n]``.
+        b: ``[m]`` or ``[m, k]``.
+        rcond: singular values below this part of the largest one count as 0; as ``numpy.linalg.lstsq`` if left out.
+
+    Returns:
+        ``x``, the squared distances ``[k]`` (none where the rank is less than ``n`` or ``m`` is not more), the rank, which
+        all ranks look up, and the singular values.
+
+    Raises:
+        RuleError: shapes that do not fit.
+    """
+    b = as_operand(b, a)
+    if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
+        raise RuleError(f"lstsq takes [m, n] and [m] or [m, k], but the shapes are {a.shape} and {b.shape}")
+    (m, n), sides = a.shape, reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
+    u, s, vh = svd(a)
+    kept, inverse = _inverted(s, a.shape, rcond)
+    turned = multiply(reshape(inverse, (-1, 1)), matmul(adjoint(u), sides))
+    x, rank = matmul(adjoint(vh), turned), int(sum_(cast(kept, np.int64)).full())
+    far = absolute(subtract(matmul(a, x), sides))
+    residuals = sum_(multiply(far, far), 0)
+    if rank < n or m <= n:
+        residuals = Tensor.zeros((0,), dtype=residuals.dtype, layout=residuals.layout.reduced, world=a.world)
+    return LeastSquares(reshape(x, x.shape[: b.ndim]) if b.ndim == 1 else x, residuals, rank, s)
 
 
 @of_tensors

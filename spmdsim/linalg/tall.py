@@ -16,6 +16,7 @@ from spmdsim.ops.elementwise import add
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import conjugated
 from spmdsim.ops.shape import transpose
+from spmdsim.ops.slicing import concat, slice_
 from spmdsim.tensor import Context, Op, Tensor
 
 
@@ -91,20 +92,26 @@ _back_op = Op(
 def _adjoint(
     dys: Sequence[Tensor | None], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
-    """The gradient of a tall matrix of full rank: products of its shape, and functions of the small triangle.
-
-    Raises:
-        RuleError: a wide matrix.
-    """
+    """The gradient of a tall matrix of full rank: products of its shape, and functions of the small triangle."""
     (dq, dr), (q, r) = dys, results
-    if q.shape[-1] != r.shape[-1]:
-        raise RuleError(f"qr of wide matrices has no gradient here; the shape is {operands[0].shape}")
     zeros = r * 0
     product = zeros if dq is None else matmul(adjoint(dq), q)
     middle = matmul(q, _middle_op(r, zeros if dr is None else dr, product.to(r.layout)))
     return (_back_op(middle if dq is None else add(dq, middle), r),)
 
 
+def _complete(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    q, r = np.linalg.qr(x, "complete")
+    n = x.shape[-1]
+    first, top = _positive(q[..., :n], r[..., :n, :])
+    return np.concatenate([first, q[..., n:]], -1), np.concatenate([top, r[..., n:, :]], -2)
+
+
+def _complete_rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
+    return Rule.parse("... m n -> ... m p, ... p n", whole="m n p", work="passes"), {"p": shape[-2]}
+
+
+_complete_op = Op("qr", _complete_rule, _complete)
 qr_op = Op("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True)
 
 
@@ -140,10 +147,10 @@ def qr(x: Tensor, mode: str = "reduced") -> Triangular:
 
     Args:
         x: ``[..., m, n]``.
-        mode: ``"reduced"``, the only one.
+        mode: ``"reduced"``, or ``"complete"``: ``q`` square, for which tall matrices are made whole; that has no gradient.
 
     Raises:
-        RuleError: another mode, or fewer than two dims.
+        RuleError: another mode, or fewer than two dims; a gradient of a complete ``q``.
 
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.arange(12.0).reshape(6, 2), Mesh((2,), ("x",))("x", None), LockStep(2))
@@ -151,10 +158,23 @@ def qr(x: Tensor, mode: str = "reduced") -> Triangular:
     >>> q.layout == x.layout, bool(np.allclose(q.full() @ r.full(), x.full()))
     (True, True)
     """
-    if mode != "reduced":
-        raise RuleError(f"qr has the mode 'reduced', but got {mode!r}")
+    if mode not in ("reduced", "complete"):
+        raise RuleError(f"qr has the modes 'reduced' and 'complete', but got {mode!r}")
     if x.ndim < 2:
         raise RuleError(f"qr takes matrices [..., m, n], but the shape is {x.shape}")
+    high, wide = x.shape[-2:]
+    if mode == "complete" and high > wide:
+        if x.requires_grad:
+            raise RuleError(
+                "qr in the mode 'complete' has no gradient, since the columns beyond those of 'reduced' are any; use "
+                "mode='reduced', or x.detach()"
+            )
+        return Triangular(*_complete_op.results(in_fractions(x)))
+    if x.requires_grad and high < wide:  # the first columns decide about q, the others follow
+        zeros, ones = [0] * x.ndim, [1] * x.ndim
+        q, r = qr(slice_(x, zeros, [*x.shape[:-1], high], ones))
+        rest = matmul(adjoint(q), slice_(x, [*zeros[:-1], high], x.shape, ones))
+        return Triangular(q, concat([r, rest], x.ndim - 1))
     return Triangular(*qr_op.results(_by_rows(in_fractions(x))))
 
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.ops.declare import alike, cast
+from spmdsim.ops.declare import cast
 from spmdsim.ops.operators import of_tensors
-from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import fractional
 
@@ -45,6 +44,10 @@ def _op(name: str, text: str, forward: Callable[..., Any], vjp: Any, **more: Any
 
 def _real(x: np.dtype) -> np.dtype:
     return np.dtype(f"f{x.itemsize // 2}") if x.kind == "c" else x
+
+
+def _complex(x: np.dtype) -> np.dtype:
+    return np.result_type(x, np.complex64)
 
 
 def _diagonals(values: np.ndarray) -> np.ndarray:
@@ -146,6 +149,20 @@ eigh_op = _op(
     _eigh_vjp,
     dtype=lambda x: (_real(x), x),
 )
+_eig_op = _op(
+    "eig",
+    "... m n -> ... n, ... m n",
+    lambda x: tuple(part.astype(_complex(x.dtype)) for part in np.linalg.eig(x)),
+    None,
+    dtype=lambda x: (_complex(x), _complex(x)),
+)
+_eigvals_op = _op(
+    "eigvals",
+    "... m n -> ... n",
+    lambda x: np.linalg.eigvals(x).astype(_complex(x.dtype)),
+    None,
+    dtype=lambda x: _complex(x),
+)
 eigvalsh_op = _op("eigvalsh", "... m n -> ... n", np.linalg.eigvalsh, _eigvalsh_vjp, dtype=_real)
 
 
@@ -165,16 +182,6 @@ def det(x: Tensor) -> Tensor:
         RuleError: matrices that are not square.
     """
     return det_op(square("det", x))
-
-
-@of_tensors
-def inv(x: Tensor) -> Tensor:
-    """Inverses of matrices ``[..., n, n]``.
-
-    Raises:
-        RuleError: matrices that are not square.
-    """
-    return inv_op(square("inv", x))
 
 
 class SignAndLogarithm(NamedTuple):
@@ -202,24 +209,6 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
 
 
 @of_tensors
-def solve(a: Tensor, b: Tensor) -> Tensor:
-    """``x`` of ``a x = b``; the columns of ``b`` may be split, each rank then solves for its own.
-
-    Args:
-        a: ``[..., n, n]``.
-        b: ``[n]``, or ``[..., n, k]``.
-
-    Raises:
-        RuleError: matrices that are not square, or shapes that do not fit.
-    """
-    a, b = alike("solve", square("solve", a), in_fractions(b))
-    if b.ndim == 1:
-        found = solve_op(a, reshape(b, (b.shape[0], 1)))
-        return reshape(found, found.shape[:-1])
-    return solve_op(a, b)
-
-
-@of_tensors
 def eigh(x: Tensor) -> Eigen:
     """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns; the lower triangle is read.
 
@@ -237,3 +226,23 @@ def eigvalsh(x: Tensor) -> Tensor:
         RuleError: matrices that are not square.
     """
     return eigvalsh_op(square("eigvalsh", x))
+
+
+@of_tensors
+def eig(x: Tensor) -> Eigen:
+    """Eigenvalues of square matrices and their vectors as columns, in no order; complex numbers in any case, without gradients.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    return Eigen(*_eig_op.results(square("eig", x).detach()))
+
+
+@of_tensors
+def eigvals(x: Tensor) -> Tensor:
+    """The eigenvalues of :func:`eig` alone.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    return _eigvals_op(square("eigvals", x).detach())

@@ -23,21 +23,23 @@ from spmdsim.tensor.element_types import ordered
 _NOWHERE = np.iinfo(np.int64).max
 
 
-def _rule(shape: tuple[int, ...], dims: tuple[int, ...]) -> Rule:
+def _rule(shape: tuple[int, ...], dim: int | None) -> Rule:
     """Of the ranks that have the extreme, the first place counts."""
+    dims = normal_dims(dim, len(shape))
     names = [f"d{d}" for d in range(len(shape))]
     kept = " ".join(name for d, name in enumerate(names) if d not in dims)
     return Rule.parse(f"{' '.join(names)} -> {kept}", reduce="min")
 
 
 def _steps(
-    op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dims: tuple[int, ...]
+    op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int | None
 ) -> Sequence[Any]:
     """The extreme of all ranks, and the first place where it is, if a dim that is gone along is split."""
     (layout,), (x,) = bound.output_layouts(strategy), inputs
     axes = [axis for axis, _ in layout.partial if layout.mesh.axis_size(axis) > 1]
     if not axes:
         return ()
+    dims = normal_dims(dim, len(x.shape))
     shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
     one, first = [
         Step("all_reduce", tuple(axes), layout, layout.reduced, shape, kind) for kind in (op, "min")
@@ -46,8 +48,9 @@ def _steps(
 
 
 def _forward(
-    op: str, context: Context, x: np.ndarray, dims: tuple[int, ...]
+    op: str, context: Context, x: np.ndarray, dim: int | None
 ) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+    dims = normal_dims(dim, x.ndim)
     kept = [n for d, n in enumerate(x.shape) if d not in dims]
     rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(*kept, math.prod(x.shape[d] for d in dims))
     if rows.shape[-1]:
@@ -76,9 +79,9 @@ def _extreme(name: str, op: str) -> Op:
     return Op(
         name,
         _rule,
-        lambda context, x, dims: _forward(op, context, x, dims),
-        dtype=lambda x, dims: np.dtype(np.int64 if ordered(x, name) else x),
-        steps=lambda bound, strategy, inputs, dims: _steps(op, bound, strategy, inputs, dims),
+        lambda context, x, dim: _forward(op, context, x, dim),
+        dtype=lambda x, dim: np.dtype(np.int64) if ordered(x, name) else x,
+        steps=lambda bound, strategy, inputs, dim: _steps(op, bound, strategy, inputs, dim),
         contextual=True,
     )
 
@@ -90,7 +93,7 @@ def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
     dims = normal_dims(dim, x.ndim)
     if 0 in [x.shape[d] for d in dims]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
-    found = op(x.detach(), dims=dims)
+    found = op(x.detach(), dim=None if dim is None else dims[0])
     return reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else found
 
 

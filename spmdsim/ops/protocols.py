@@ -17,6 +17,7 @@ import numpy as np
 
 from spmdsim import ops
 from spmdsim.errors import UsageTypeError
+from spmdsim.ops.numpy_functions import FUNCTIONS
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import empty_like, full_like, ones_like, zeros_like
 from spmdsim.tensor.operands import operands
@@ -48,6 +49,7 @@ REDUCED = {
 }
 #: What takes other arguments here, or is made of several functions.
 _OWN: dict[str, Callable[..., Any]] = {
+    **FUNCTIONS,
     "allclose": lambda a, b, **given: bool(ops.all(_close(a, b, **given))),
     "average": lambda a, axis=None, weights=None: _average(a, axis, weights),
     "array_equal": lambda a, b: np.shape(a) == np.shape(b) and bool(ops.all(ops.equal(a, b))),

@@ -142,10 +142,25 @@ def full_like(
     layout: Layout | None = None,
     device: Any = None,
 ) -> Tensor:
-    """A tensor of one number with the shape, the type and the layout of another."""
+    """A tensor of one number with the shape, the type and the layout of another.
+
+    Raises:
+        UsageTypeError: the other is no tensor.
+    """
+    return _like("full_like", x, fill_value, dtype, layout, device)
+
+
+def _like(
+    name: str, x: Tensor, value: complex, dtype: DTypeLike | None, layout: Layout | None, device: Any
+) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise UsageTypeError(
+            f"{name} takes a tensor, but got {type(x).__name__}; make one with Tensor.from_global(array, layout), or "
+            f"give the shape: {name.removesuffix('_like')}(shape, layout=...)"
+        )
     return full(
         x.shape,
-        fill_value,
+        value,
         dtype=x.dtype if dtype is None else dtype,
         layout=x.layout.reduced if layout is None else layout,
         world=x.world,
@@ -157,21 +172,21 @@ def zeros_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
     """Zeros with the shape, the type and the layout of another tensor."""
-    return full_like(x, 0, dtype=dtype, layout=layout, device=device)
+    return _like("zeros_like", x, 0, dtype, layout, device)
 
 
 def ones_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
     """Ones with the shape, the type and the layout of another tensor."""
-    return full_like(x, 1, dtype=dtype, layout=layout, device=device)
+    return _like("ones_like", x, 1, dtype, layout, device)
 
 
 def empty_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
     """A tensor like another, whose values do not matter: zeros."""
-    return zeros_like(x, dtype=dtype, layout=layout, device=device)
+    return _like("empty_like", x, 0, dtype, layout, device)
 
 
 def arange(

@@ -1,0 +1,180 @@
+"""Systems of equations whose matrix is split by rows: LU factors with partial pivoting, panel by panel.
+
+A panel of columns is on every rank at a time, as in :mod:`spmdsim.linalg.cholesky`. Rows stay where they are: which of them
+have been pivots is known to all, and those of a panel are added up from the rank that has them. No rank has more than its
+rows, a panel and the solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.core.step import Step
+from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import accumulator, promoted
+from spmdsim.linalg.cholesky import panels_of
+from spmdsim.linalg.tall import adjoint
+from spmdsim.linalg.whole import in_fractions, inv_op, solve_op, square
+from spmdsim.ops.contract import matmul
+from spmdsim.ops.declare import alike
+from spmdsim.ops.operators import of_tensors
+from spmdsim.ops.shape import reshape
+from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.operands import as_operand
+
+
+def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
+    n, k, mesh = bound.sizes["n"], bound.sizes["k"], strategy.mesh
+    axes, panels = panels_of(strategy, n)
+    if not axes:
+        return ()
+    dtype = accumulator("sum", promoted(*[meta.dtype for meta in inputs]))
+    pending, columns = [(axis, "sum") for axis in axes], strategy.axes_of("k")
+
+    def added(height: int, width: int, split: tuple[str, ...]) -> Any:
+        src = Layout(mesh, [(), split], pending)
+        return Step("all_reduce", axes, src, src.reduced, (height, width), "sum"), dtype
+
+    steps = []
+    for start, stop in panels:
+        gathered = Step("all_gather", axes, mesh(axes, None), mesh(None, None), (n, stop - start))
+        steps += [(gathered, dtype), added(stop - start, n - stop, ()), added(stop - start, k, columns)]
+    return (*steps, *[added(stop - start, k, columns) for start, stop in panels[::-1]])
+
+
+def _factored(panel: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Multipliers and upper triangle of a panel in one array, and its pivots, of the rows that are free.
+
+    Raises:
+        LinAlgError: a column without anything but zeros.
+    """
+    work, free, pivots = np.array(panel), free.copy(), []
+    for c in range(panel.shape[1]):
+        pivot = int(np.argmax(np.where(free, np.abs(work[:, c]), -1)))
+        if work[pivot, c] == 0:
+            raise np.linalg.LinAlgError("Singular matrix")
+        free[pivot] = False
+        pivots.append(pivot)
+        work[free, c] /= work[pivot, c]
+        work[free, c + 1 :] -= np.outer(work[free, c], work[pivot, c + 1 :])
+    return work, np.array(pivots)
+
+
+def _forward(context: Context, a: np.ndarray, b: np.ndarray) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+    n = context.size("n")
+    axes, panels = panels_of(context.strategy, n)
+    if not axes:
+        return np.linalg.solve(a, b)
+    first, last = context.bounds("m")
+    dtype = np.result_type(a, b)
+    left, right, free = a.astype(dtype), b.astype(dtype), np.ones(n, bool)
+    mine: tuple[np.ndarray, ...] = ()
+    for start, stop in panels:
+        factors, pivots = _factored((yield left[:, start:stop]), free)
+        free[pivots] = False
+        here = (first <= pivots) & (pivots < last)
+        rows = pivots[here] - first
+        rest = yield _rows(here, left[rows, stop:])
+        side = yield _rows(here, right[rows])
+        lower, upper = np.tril(factors[pivots], -1) + np.eye(stop - start), np.triu(factors[pivots])
+        rest, side = np.linalg.solve(lower, rest), np.linalg.solve(lower, side)
+        below = free[first:last]
+        multipliers = factors[first:last][below]
+        left[below, stop:] -= multipliers @ rest
+        right[below] -= multipliers @ side
+        if (start, stop) == (first, last):
+            mine = upper, rest, side
+    found = np.zeros((n, right.shape[1]), dtype)
+    for start, stop in panels[::-1]:
+        part = np.zeros((stop - start, right.shape[1]), dtype)
+        if (start, stop) == (first, last):
+            upper, rest, side = mine
+            part = np.linalg.solve(upper, side - rest @ found[stop:])
+        found[start:stop] = yield part
+    return found[first:last]
+
+
+def _rows(here: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Some of a panel's pivot rows, zeros for the others."""
+    found = np.zeros((len(here), rows.shape[1]), rows.dtype)
+    found[here] = rows
+    return found
+
+
+def _adjoint(
+    dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Of the right sides the solution for the adjoint matrix, of the matrix its product with the solution."""
+    turned = adjoint(operands[0])
+    side = lu_solve(turned, dys[0])
+    return -1 * matmul(side, adjoint(results[0])), side
+
+
+_solve_op = Op(
+    "lu_solve",
+    Rule.parse("m n, m k -> m k", whole="n", work="passes"),
+    _forward,
+    steps=_steps,
+    adjoint=_adjoint,
+    contextual=True,
+    saves_result=True,
+)
+
+
+def _split(a: Tensor) -> bool:
+    return a.ndim == 2 and bool(a.layout.reduced.canonical.split_axes)
+
+
+def lu_solve(a: Tensor, b: Tensor) -> Tensor:
+    """``x`` of ``a x = b`` for a matrix that is split, whose rows are then, and right sides ``[n, k]``."""
+    dims = a.layout.reduced.canonical.dims
+    return _solve_op(a.to(a.layout.mesh((*dims[0], *dims[1]), None)) if dims[1] else a, b)
+
+
+@of_tensors
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    """``x`` of ``a x = b``; nothing is gathered.
+
+    Where a single matrix is split, its rows are, and as many panels of columns as there are pieces are gathered and
+    factored one after the other, with partial pivoting; ``x`` is split like the rows. Else each rank solves for the
+    matrices, and the columns of ``b``, that it has.
+
+    Args:
+        a: ``[..., n, n]``.
+        b: ``[n]``, or ``[..., n, k]``.
+
+    Raises:
+        RuleError: matrices that are not square, or shapes that do not fit.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> a = Tensor.from_global(np.array([[0.0, 2.0], [1.0, 1.0]]), Mesh((2,), ("x",))("x", None), LockStep(2))
+    >>> solve(a, [2.0, 4.0]).full()
+    array([3., 1.])
+    """
+    a, b = alike("solve", square("solve", a), in_fractions(as_operand(b, a)))
+    if b.ndim == 1:
+        found = solve(a, reshape(b, (b.shape[0], 1)))
+        return reshape(found, found.shape[:-1])
+    if b.ndim == 2 and _split(a):
+        if a.shape[0] != b.shape[0]:
+            raise RuleError(f"solve: right sides of shape {b.shape} do not fit a matrix of shape {a.shape}")
+        return lu_solve(a, b)
+    return solve_op(a, b)
+
+
+@of_tensors
+def inv(x: Tensor) -> Tensor:
+    """Inverses of matrices ``[..., n, n]``; of a single one that is split by :func:`solve`, so that its rows are split.
+
+    Raises:
+        RuleError: matrices that are not square.
+    """
+    x = square("inv", x)
+    if not _split(x):
+        return inv_op(x)
+    layout = x.layout.mesh(x.layout.reduced.canonical.split_axes, None)
+    return lu_solve(x, Tensor.eye(len(x), dtype=x.dtype, layout=layout, world=x.world))
