@@ -2,7 +2,8 @@
 
 A dim that is whole is transformed where it is. One that is split is brought together first, by one all_to_all that splits
 another dim in its place (of several dims one that is transformed already, so that nothing moves twice); where there is no
-other dim to be split it is gathered. Results stay where they were computed; ``layout=`` takes them elsewhere, such as back.
+other dim to be split it is transformed as a matrix, in three exchanges, if its size has two factors for that, and gathered if
+not. Results stay where they were computed; ``layout=`` takes them elsewhere, such as back.
 All have gradients.
 """
 
@@ -17,9 +18,10 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Layout, Mesh, Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import cast
+from spmdsim.ops.four_steps import factors, four_steps
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import ALONG, along_dim, conjugated
-from spmdsim.ops.slicing import roll
+from spmdsim.ops.slicing import roll, slice_
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.creation import check_device
 from spmdsim.worlds.base import World
@@ -119,7 +121,11 @@ def _transform(
         raise RuleError(f"{kind} of {n} points along dim {at}; it takes one at least")
     if kind == "rfft" and x.dtype.kind == "c":
         raise RuleError("rfft takes real numbers, but got complex ones: use fft")
-    return _op(_together(x, at, done), kind=kind, n=int(n), dim=at, norm=norm or "backward")
+    x = _together(x, at, done)
+    parts = x.layout.canonical.parts[at]
+    if parts > 1 and n == x.shape[at] and kind != "irfft" and factors(n, parts):
+        return _long(kind, x, int(n), at, norm)
+    return _op(x, kind=kind, n=int(n), dim=at, norm=norm or "backward")
 
 
 def _together(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
@@ -135,6 +141,15 @@ def _together(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
     room = max(rooms, key=lambda d: (d in done, pieces[d] % parts == 0, pieces[d]))
     dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
     return x.to(Layout(layout.mesh, dims))
+
+
+def _long(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
+    """A split dim without another that has room."""
+    one = "ifft" if kind == "ifft" else "fft"
+    y = four_steps(lambda y, at: _transform(one, y, None, at, norm), x, dim, one == "ifft")
+    if kind != "rfft":
+        return y
+    return slice_(y, [0] * y.ndim, [n // 2 + 1 if d == dim else m for d, m in enumerate(y.shape)])
 
 
 def _laid(x: Tensor, layout: Layout | None) -> Tensor:

@@ -129,3 +129,26 @@ def test_what_cannot_be_transformed(world):
     with pytest.raises(RuleError, match="dim 2 is out of range"):
         fft.fftn(x, axes=(0, 2))
     assert ops.sum(fft.fft(x)).shape == ()
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.filterwarnings("error::spmdsim.redistribution.guard.GatheringWarning")
+def test_a_vector_that_is_split_is_transformed_as_a_matrix(world):
+    """Three exchanges of a piece each, where the size has factors for it; the result is split as the operand."""
+    layout = Mesh((world.size,), ("x",))("x")
+    for n in (64, 192, 1024):
+        for kind in ("fft", "ifft", "rfft", "ihfft"):
+            x = numbers((n,), kind)
+            y = getattr(fft, kind)(given(x, layout, world), norm="ortho")
+            expected = getattr(np.fft, kind)(x, norm="ortho")
+            assert y.dtype == expected.dtype and y.layout == layout
+            np.testing.assert_allclose(y.full(), expected, atol=1e-12)
+    x, along, dy = (numbers((64,), "fft", seed) for seed in range(3))
+    t = Tensor.from_global(x, layout, world, requires_grad=True)
+    with record() as trace:
+        y = fft.fft(t)
+    assert trace.counts() == {"all_to_all": 3}
+    assert trace.nbytes(0) == 3 * 16 * 64 * (world.size - 1) // world.size**2
+    y.backward(given(dy, layout, world))
+    wanted = (dy.conj() * np.fft.fft(along)).real.sum()
+    assert (t.grad.full().conj() * along).real.sum() == pytest.approx(wanted, rel=1e-9)
