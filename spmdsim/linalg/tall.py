@@ -111,7 +111,7 @@ def _complete_rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
     return Rule.parse("... m n -> ... m p, ... p n", whole="m n p", work="passes"), {"p": shape[-2]}
 
 
-_complete_op = Op("qr", _complete_rule, _complete)
+_complete_op = Op("qr_complete", _complete_rule, _complete)
 qr_op = Op("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True)
 
 
