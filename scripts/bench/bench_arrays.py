@@ -218,8 +218,9 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true")
     args = parser.parse_args()
     here = MPIWorld()
+    there = "with Heat" if in_heat.heat() else in_heat.ABSENT  # all ranks import it together
     if here.rank == 0:
-        print(f"{here.size} ranks; " + ("with Heat" if in_heat.heat() else in_heat.ABSENT))
+        print(f"{here.size} ranks; {there}")
     for name in args.only:
         title, make = ROWS[name]
         ways = make(here, args.shrink)
