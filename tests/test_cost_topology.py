@@ -12,7 +12,7 @@ from spmdsim.cost.networks.dragonfly import Dragonfly
 from spmdsim.cost.networks.fat_tree import FatTree
 from spmdsim.cost.networks.hotspots import hotspots
 from spmdsim.cost.networks.spec import parse_topology
-from spmdsim.cost.networks.topology import Flat, Nodes, Routes, Topology
+from spmdsim.cost.networks.topology import Flat, Nodes, Place, Routes, Topology
 from spmdsim.cost.networks.torus import Torus
 from spmdsim.cost.pricing import price
 from spmdsim.errors import InputError
@@ -65,6 +65,21 @@ def test_link_names_are_distinct(topology: Topology) -> None:
     used = np.unique(topology.routes(sources, targets).links)
     names = [topology.link_name(link) for link in used]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("topology", NETWORKS, ids=ids)
+def test_links_of_a_message_are_a_way_from_its_sender_to_its_receiver(topology: Topology) -> None:
+    sources, targets, _ = messages(topology, 60)
+    routes = topology.routes(sources, targets)
+    for message, (source, target) in enumerate(zip(sources.tolist(), targets.tolist())):
+        ways = [topology.ends(link) for link in routes.links[routes.messages == message].tolist()]
+        at = Place(0, source)
+        while ways:
+            way = next((one for one in ways if one[0] == at), None)
+            assert way is not None, (source, target, at, ways)
+            ways.remove(way)
+            at = way[1]
+        assert at == (0, target)
 
 
 @pytest.mark.parametrize("dims", [(7,), (2,), (4, 6), (3, 4, 5)])

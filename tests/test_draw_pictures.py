@@ -18,8 +18,11 @@ from pictured_values import MESH, values
 from spmdsim import LockStep, Mesh, Tensor, plan, show
 from spmdsim.cli.main import main
 from spmdsim.core.pictured import Pictured
+from spmdsim.cost import Machine, parse_topology
 from spmdsim.draw.canvas import FILLS, INKS, MOST_BYTES, STYLE
 from spmdsim.draw.figures import DRAWN, Figure, figure_of, html_of, svg_of
+from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.draw.topology_figures import positions
 from spmdsim.errors import InputError, UsageTypeError
 
 PUBLIC = (
@@ -207,6 +210,62 @@ def test_a_tensor_says_who_holds_which_box(layout, shape):
     for rank, box in told.items():
         picked = whole[tuple(slice(*map(int, part.split(":"))) for part in box.strip("[]").split(", "))]
         assert np.array_equal(picked, whole[layout.slices(shape, int(rank))])
+
+
+def test_three_dims_are_a_block_with_every_piece():
+    layout, shape = Mesh((2, 2, 3), ("a", "b", "c"))("c", ("a", "b"), None), (6, 8, 5)
+    told = titles(svg_of(layout, shape=shape))
+    for rank in range(12):
+        box = ", ".join(f"{s.start}:{s.stop}" for s in layout.slices(shape, rank))
+        # Its front, its upper and its right side; and once more in the slice that no other piece hides.
+        assert told.count(f"piece {layout.shard_number(rank)}, [{box}]: rank {rank}") == 4
+
+
+NETWORKS = {
+    "ring": 8, "torus:3x4": 12, "torus:2x3x3": 18, "fat_tree:leaf=4,over=2": 16, "fat_tree:down=2x3x4,up=1x2x3": 24,
+    "dragonfly:groups=9,routers=4,hosts=2": 72, "dragonfly:groups=1": 8, "flat": 5, "nodes:4": 12,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NETWORKS)
+def test_a_network_is_drawn_with_every_link_and_nothing_hides_a_rank(text):
+    network = parse_topology(text, NETWORKS[text], Machine.laptop())
+    places = positions(network)
+    for (_, (x1, y1)), (_, (x2, y2)) in itertools.combinations(places.items(), 2):
+        assert abs(x1 - x2) >= 22 or abs(y1 - y2) >= 18
+    told = {*titles(svg_of(network))}
+    assert {f"rank {rank}" for rank in range(network.ranks)} <= told
+    every = np.divmod(np.arange(network.ranks**2), network.ranks)
+    pairs = {
+        (min(a, b), max(a, b)) for a, b in map(network.ends, np.unique(network.routes(*every).links).tolist())
+    }
+    drawn = {line.partition(":")[0] for line in told if " - " in line}
+    assert {f"{a} - {b}" for a, b in pairs} <= drawn
+
+
+def test_larger_networks_say_why_no_link_is_drawn():
+    for text, ranks in (("torus:16x16", 256), ("torus:2x2x2x2", 16)):
+        image = svg_of(parse_topology(text, ranks, Machine.laptop()))
+        assert (
+            "at most 80 ranks in at most three dims are drawn" in image and "links between two ranks" in image
+        )
+
+
+def test_names_of_points_hide_neither_each_other_nor_points():
+    points = [(100, 1), (101, 1.01), (102, 1.02), (1000, 1), (1001, 5), (100, 5)]
+    lines = tuple(Line(f"the layout number {k}", (point,)) for k, point in enumerate(points))
+    canvas = plot_canvas(Plot("t", "x", "y", lines), height=300)
+    words = re.findall(r'<text x="([\d.]+)" y="([\d.]+)">the layout', "".join(canvas.parts))
+    inside = [(float(x), float(y)) for x, y in words if float(x) < canvas.width - 300]
+    assert len(inside) >= 5  # where there is no room, the legend alone says it
+    for (x1, y1), (x2, y2) in itertools.combinations(inside, 2):
+        assert abs(x1 - x2) >= 19 * 7 or abs(y1 - y2) >= 14
+    for x, y in inside:
+        for at in re.findall(
+            r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3.5"[^>]*><title', "".join(canvas.parts)
+        ):
+            cx, cy = map(float, at)
+            assert not (x < cx < x + 19 * 7 and y - 10 < cy < y), (x, y, at)
 
 
 def test_a_step_says_what_goes_from_whom_to_whom():

@@ -163,13 +163,36 @@ class Canvas:
         )
 
     def line(
-        self, x1: float, y1: float, x2: float, y2: float, kind: str = "line", extra: str = "", title: str = ""
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        kind: str = "line",
+        extra: str = "",
+        title: str = "",
+        bend: float = 0.0,
     ) -> None:
-        """A straight line; ``extra`` are attributes such as a colour or dashes."""
+        """A line; ``extra`` are attributes such as a colour or dashes, ``bend`` is how far its middle is off."""
         self.reach(max(x1, x2), max(y1, y2))
         told = f"<title>{escape(title)}</title>" if title else ""
-        path = f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"
+        way = "L"
+        if bend:
+            far = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
+            x, y = (x1 + x2) / 2 - 2 * bend * (y2 - y1) / far, (y1 + y2) / 2 + 2 * bend * (x2 - x1) / far
+            way = f"Q{number(x)} {number(y)} "
+        path = f"M{number(x1)} {number(y1)}{way}{number(x2)} {number(y2)}"
         self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{told}</path>')
+
+    def face(self, corners: Sequence[tuple[float, float]], index: int, shade: float, title: str = "") -> None:
+        """One side of a box: its corners, its fill, and how much darker it is, from 0 to 1."""
+        self.reach(max(x for x, _ in corners), max(y for _, y in corners))
+        points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
+        told = f"<title>{escape(title)}</title>" if title else ""
+        self.parts.append(
+            f'<g stroke="var(--ground)">{told}<polygon points="{points}" fill="{fill_of(index)[0]}"/>'
+            f'<polygon points="{points}" fill="#000" fill-opacity="{shade:g}"/></g>'
+        )
 
     def arrow(
         self,

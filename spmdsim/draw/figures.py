@@ -171,7 +171,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.core.world.World": "fact_figures.world_figure",
     "spmdsim.tensor.verdict.Verdict": "fact_figures.verdict_figure",
     "spmdsim.cost.machine.Machine": "machine_figures.machine_figure",
-    "spmdsim.cost.networks.topology.Topology": "machine_figures.topology_figure",
+    "spmdsim.cost.networks.topology.Topology": "topology_figures.topology_figure",
     "spmdsim.cost.prediction.Prediction": "machine_figures.prediction_figure",
     "spmdsim.collectives.schedule.Schedule": "schedule_svg.schedule_figure",
     "spmdsim.collectives.history.History": "schedule_svg.history_figure",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.draw.canvas import Canvas, width_of
+from spmdsim.draw.canvas import Canvas, fill_of, width_of
 from spmdsim.draw.figures import FactTable, Figure, side_by_side
 from spmdsim.draw.layout_picture import (
     GAP,
@@ -143,7 +143,9 @@ def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
     """The tensor with its pieces, cut where they end; of more than two split dims a panel per piece of the others."""
     row, column, others = drawn_dims(layout, shape)
     counts = [layout.parts[dim] for dim in others]
-    drawings = []
+    drawings: list[tuple[str, Canvas]] = []
+    if len(shape) == 3 and max(layout.parts) <= MOST_PIECES:
+        drawings.append(("dim 0 goes back, dim 1 down, dim 2 to the right", _block(layout, shape)))
     for number in shown(math.prod(counts), MOST_PANELS):
         if number is None:
             gap = Canvas()
@@ -156,6 +158,35 @@ def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
         )
         drawings.append((where, _boxes(layout, shape, row, column, chosen)))
     return side_by_side(drawings)
+
+
+def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
+    """A tensor of three dims, seen from in front, above and the right, a little pulled apart where it is cut."""
+    out = Canvas()
+    deep, high, wide = layout.parts
+    cells = {
+        (a, b, c): holders_text(layout, {0: a, 1: b, 2: c})
+        for a, b, c in itertools.product(range(deep), range(high), range(wide))
+    }
+    width = max(width_of(text) for texts, _ in cells.values() for text in texts) + 12
+    height, back, up, gap = 40.0, 30.0, 20.0, 5.0
+    for a, b, c in sorted(cells, key=lambda at: (-at[0], -at[1], at[2])):  # what hides another comes later
+        texts, shard = cells[a, b, c]
+        told = f"piece {shard}, {_box_text(layout, shape, holder(layout, {0: a, 1: b, 2: c}))}: {texts[1]}"
+        x, y = c * (width + gap) + a * (back + gap), 8 + b * (height + gap) + (deep - a) * (up + gap)
+        letters = fill_of(shard)[1]
+        over = [(x, y), (x + back, y - up), (x + back + width, y - up), (x + width, y)]
+        beside = [over[3], over[2], (x + width + back, y + height - up), (x + width, y + height)]
+        out.face(over, shard, 0.06, told)
+        out.face(beside, shard, 0.14, told)
+        out.cell(x, y, width, height, texts if a == 0 else [], shard, told)
+        if b == 0 and a:
+            out.text(x + (width + back) / 2, y - up / 2 + 4, texts[0], anchor="middle", colour=letters)
+        if c == wide - 1 and a and b:
+            out.text(
+                x + width + back / 2, y + (height - up) / 2 + 4, texts[0], anchor="middle", colour=letters
+            )
+    return out
 
 
 def _boxes(

@@ -1,24 +1,19 @@
-"""Figures of machines, topologies and predictions."""
+"""Figures of machines and predictions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from spmdsim.draw.canvas import Canvas
-from spmdsim.draw.figures import FactTable, Figure, facts_of, short
+from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.draw.prediction_text import microseconds, prediction_plot, size_words
 from spmdsim.redistribution.plan_table import bytes_text
 
 if TYPE_CHECKING:
     from spmdsim.cost.machine import Machine
-    from spmdsim.cost.networks.topology import Topology
     from spmdsim.cost.prediction import Prediction
 
 SIZES = tuple(4.0**k for k in range(2, 13))
-MOST_HOSTS = 64
 
 
 def machine_figure(machine: Machine) -> Figure:
@@ -54,48 +49,6 @@ def machine_figure(machine: Machine) -> Figure:
         (plot_canvas(plot), FactTable(("number", "value"), tuple(rows))),
         (machine.certainty,),
     )
-
-
-def topology_figure(topology: Topology) -> Figure:
-    """How many links are between any two of the first ranks, and which links there are."""
-    count = min(topology.ranks, 24)
-    ranks = np.arange(count)
-    sources, targets = (np.repeat(ranks, count), np.tile(ranks, count))
-    hops = np.zeros(count * count, dtype=int)
-    apart = sources != targets
-    hops[apart] = topology.hops(sources[apart], targets[apart])
-    out = Canvas()
-    out.text(
-        0,
-        12,
-        "links between two ranks" + (f" (of the first {count})" if count < topology.ranks else ""),
-        "faint",
-    )
-    for a in range(count):
-        out.text(30 + a * 22 + 11, 30, str(a), "faint", "middle")
-        out.text(24, 36 + a * 20 + 14, str(a), "faint", "end")
-        for b in range(count):
-            far = int(hops[a * count + b])
-            out.cell(
-                30 + b * 22,
-                36 + a * 20,
-                22,
-                20,
-                [str(far) if far else "·"],
-                far - 1 if far else None,
-                f"rank {a} to rank {b}: {far} links",
-            )
-    rows = [
-        ("ranks", f"{topology.ranks:,}"),
-        ("links", f"{len(topology.capacity):,}"),
-        ("most links between two ranks", str(int(hops.max(initial=0)))),
-    ]
-    rows += [
-        (key, short(value))
-        for key, value in facts_of(topology).items()
-        if key not in ("ranks", "name", "capacity")
-    ]
-    return Figure(f"topology {topology.name}", (out, FactTable(("fact", "value"), tuple(rows))))
 
 
 def prediction_figure(prediction: Prediction) -> Figure:

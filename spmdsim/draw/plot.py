@@ -7,9 +7,13 @@ from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
 from pathlib import Path
+from typing import TypeAlias
 
 from spmdsim.draw.canvas import Canvas, ink_of, svg, width_of
 from spmdsim.errors import InputError
+
+Box: TypeAlias = "tuple[float, float, float, float]"
+"""Left, upper, right and lower end."""
 
 #: One letter or sign per line in terminals.
 MARKS = "ox+*#@%&=abcdefghijklmn"
@@ -164,8 +168,19 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
         f'<text transform="translate(10 {top + inner_h / 2:.0f}) rotate(-90)" text-anchor="middle">'
         f"{escape(plot.y_label)}</text>"
     )
+    taken: list[Box] = []
     for index, line in enumerate(plot.lines):
-        _draw_line(out, line, index, [(px(x), py(y), x, y) for x, y in sorted(line.points)])
+        points = [(px(x), py(y), x, y) for x, y in sorted(line.points)]
+        taken += [(x - 5, y - 5, x + 5, y + 5) for x, y, _, _ in points]
+        _draw_line(out, line, index, points)
+    for line in plot.lines:
+        if len(line.points) == 1:  # no line: its name stands beside it, where there is room
+            (x, y), wide = (px(line.points[0][0]), py(line.points[0][1])), width_of(line.name)
+            box = _free(x, y, wide, taken, (left, top, left + inner_w, top + inner_h))
+            if box is not None:
+                taken.append(box)
+                out.text(box[0], box[3] - 4, line.name)
+    for index, line in enumerate(plot.lines):
         y = top + 8 + 18 * index
         _sample(out, index, left + inner_w + 14, y)
         out.text(left + inner_w + 42, y + 4, line.name)
@@ -175,14 +190,31 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
 def _draw_line(out: Canvas, line: Line, index: int, points: list[tuple[float, float, float, float]]) -> None:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in points)
     out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
-    if len(points) == 1:  # no line: its name stands beside it
-        out.text(points[0][0] + 8, points[0][1] - 6, line.name)
     for at_x, at_y, x, y in points:
         told = escape(f"{line.name}: {short(x)}, {short(y)}")
         out.parts.append(
             f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5" fill="{ink_of(index)}" stroke="var(--ground)">'
             f"<title>{told}</title></circle>"
         )
+
+
+def _free(x: float, y: float, wide: float, taken: list[Box], frame: Box) -> Box | None:
+    """Room for words beside a point that hide nothing and stay in the frame; None where there is none.
+
+    >>> _free(50, 50, 40, [(45, 45, 55, 55)], (0, 0, 200, 100))
+    (58, 36, 98, 50)
+    >>> _free(50, 50, 40, [(45, 45, 55, 55), (60, 40, 90, 49)], (0, 0, 200, 100))
+    (2, 36, 42, 50)
+    """
+    for down in (-14, 2, -30, 18):
+        for start in (x + 8, x - 8 - wide):
+            box = (start, y + down, start + wide, y + down + 14)
+            inside = frame[0] <= box[0] and frame[1] <= box[1] and box[2] <= frame[2] and box[3] <= frame[3]
+            if inside and not any(
+                box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken
+            ):
+                return box
+    return None
 
 
 def _sample(out: Canvas, index: int, x: float, y: float) -> None:

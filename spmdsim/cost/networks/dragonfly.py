@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spmdsim.cost.networks.topology import Ints, Routes, Topology
+from spmdsim.cost.networks.topology import Ints, Place, Routes, Topology
 from spmdsim.errors import InputError
 
 
@@ -78,3 +78,18 @@ class Dragonfly(Topology):
             return f"group {group}: router {pair // self.routers} to {pair % self.routers}"
         pair = link - self.globe
         return f"group {pair // self.groups} to group {pair % self.groups}"
+
+    def ends(self, link: int) -> tuple[Place, Place]:
+        """A rank and its router, two routers of a group, or the routers that connect two groups."""
+        link = int(link)
+        if link < self.local:
+            rank = Place(0, link % self.ranks)
+            router = Place(1, rank.number // self.hosts)
+            return (rank, router) if link < self.ranks else (router, rank)
+        if link < self.globe:
+            group, pair = divmod(link - self.local, self.routers * self.routers)
+            first = group * self.routers
+            return Place(1, first + pair // self.routers), Place(1, first + pair % self.routers)
+        a, b = np.divmod(np.array([link - self.globe]), self.groups)
+        leave, enter = a * self.routers + self._gateway(a, b), b * self.routers + self._gateway(b, a)
+        return Place(1, int(leave[0])), Place(1, int(enter[0]))

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.cost.networks.topology import Ints, Routes, Topology
+from spmdsim.cost.networks.topology import Ints, Place, Routes, Topology
 from spmdsim.errors import InputError
 
 
@@ -84,11 +84,23 @@ class FatTree(Topology):
             copy = copy * self.up[level] + port
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
-    def link_name(self, link: int) -> str:
-        """Words for one link: direction, level, subtree and port."""
+    def _link(self, link: int) -> tuple[int, int, int, int, int]:
+        """Direction, level, subtree, its copy, and port of one link."""
         side, rest = divmod(int(link), self.first[-1])
         level = max(i for i in range(len(self.down)) if self.first[i] <= rest)
         switch, port = divmod(rest - self.first[level], self.up[level])
-        subtree, copy = divmod(switch, self.copies[level])
+        return side, level, *divmod(switch, self.copies[level]), port
+
+    def ends(self, link: int) -> tuple[Place, Place]:
+        """A switch and one of its parents."""
+        side, level, subtree, copy, port = self._link(link)
+        child = Place(level, subtree * self.copies[level] + copy)
+        above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
+        parent = Place(level + 1, above)
+        return (parent, child) if side else (child, parent)
+
+    def link_name(self, link: int) -> str:
+        """Words for one link: direction, level, subtree and port."""
+        side, level, subtree, copy, port = self._link(link)
         where = f"subtree {subtree}" + (f" copy {copy}" if self.copies[level] > 1 else "")
         return f"{'down' if side else 'up'} level {level + 1}, {where}, port {port}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,21 @@ class Routes:
         return np.bincount(self.messages, minlength=self.count)
 
 
+class Place(NamedTuple):
+    """Where links begin and end: a rank (tier 0), or a switch or router above it.
+
+    Attributes:
+        tier: 0 for ranks; what is further from them has a higher one.
+        number: its number in the tier.
+    """
+
+    tier: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"switch {self.number} of tier {self.tier}" if self.tier else f"rank {self.number}"
+
+
 class Topology(Pictured, ABC):
     """A network of ``ranks`` ranks.
 
@@ -72,6 +87,10 @@ class Topology(Pictured, ABC):
     @abstractmethod
     def link_name(self, link: int) -> str:
         """Words for one link."""
+
+    @abstractmethod
+    def ends(self, link: int) -> tuple[Place, Place]:
+        """Where a link begins and ends: each message's links are a way from its sender to its receiver."""
 
     def hops(self, sources: Ints, targets: Ints) -> Ints:
         """Links crossed by each message."""
@@ -106,6 +125,15 @@ class Flat(Topology):
     def link_name(self, link: int) -> str:
         """Words for one link."""
         return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
+
+    def ends(self, link: int) -> tuple[Place, Place]:
+        """A rank and the network, in the link's direction."""
+        return _up_or_down(link, self.ranks, Place(1, 0))
+
+
+def _up_or_down(link: int, ranks: int, above: Place) -> tuple[Place, Place]:
+    """The ends of a rank's own link: the first ones go up, the others down."""
+    return (Place(0, link), above) if link < ranks else (above, Place(0, link - ranks))
 
 
 class Nodes(Topology):
@@ -149,6 +177,14 @@ class Nodes(Topology):
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
         node = link - 2 * self.ranks
         return f"node {node} out" if node < self.nodes else f"node {node - self.nodes} in"
+
+    def ends(self, link: int) -> tuple[Place, Place]:
+        """A rank and its node, or a node and the network, in the link's direction."""
+        if link < 2 * self.ranks:
+            return _up_or_down(link, self.ranks, Place(1, link % self.ranks // self.per_node))
+        node, network = (link - 2 * self.ranks) % self.nodes, Place(2, 0)
+        out = link < 2 * self.ranks + self.nodes
+        return (Place(1, node), network) if out else (network, Place(1, node))
 
 
 def torus(dims: tuple[int, ...], bandwidth: float, alpha: float = 0.0, hop_seconds: float = 0.0) -> Torus:

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.cost.networks.topology import Floats, Ints, Routes, Topology
+from spmdsim.cost.networks.topology import Floats, Ints, Place, Routes, Topology
 
 
 class Torus(Topology):
@@ -102,3 +102,11 @@ class Torus(Topology):
         """Words for one link: the rank it leaves, its direction, its dim."""
         which, rank = divmod(int(link), self.ranks)
         return f"{rank} {'-' if which % 2 else '+'} dim {which // 2}"
+
+    def ends(self, link: int) -> tuple[Place, Place]:
+        """A rank and its neighbour."""
+        which, rank = divmod(int(link), self.ranks)
+        size, stride = self.dims[which // 2], self.strides[which // 2]
+        at = rank // stride % size
+        beside = (at + (-1 if which % 2 else 1)) % size
+        return Place(0, rank), Place(0, rank + (beside - at) * stride)
