@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 from processes import run_python
+from trace_events import slices_of
 
 from spmdsim.cli.collective.detect import labels, wide_range
 from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
@@ -103,6 +104,7 @@ def test_bench_writes_a_timeline_of_a_measured_run(tmp_path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(path.read_text())
+    assert slices_of(found)
     assert found["otherData"] | {"bytes": 0} == {
         "collective": "all_gather", "algorithm": "bruck", "ranks": 3, "bytes": 0, "measured": True
     }  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_events import slices_of
 
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
@@ -43,7 +44,7 @@ def test_every_message_is_an_arrow_and_the_last_slice_ends_with_the_prediction(
         for moves in schedule.rounds(rank):
             sent.update((rank, move.peer) for move in moves if move.kind == "send")
     assert arrows == sent and sum(sent.values()) == count(schedule, 1000).total_messages
-    slices = of_kind(found, "X")
+    slices = slices_of(found)
     if events is None:
         wanted = price(schedule, MACHINE, 1000, rounds=True).seconds
     else:

@@ -94,12 +94,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPMDSIM_RANKS", raising=False)
 
 
-def home(path: Path) -> Path:
-    """Where the commands of a document are typed."""
-    elsewhere = path.parent.name == "collective_exercise"
-    return path.parent if elsewhere else ROOT
-
-
 @pytest.mark.parametrize(("path", "block", "command", "wanted"), COMMANDS, ids=label)
 def test_a_command_prints_what_stands_there(path: Path, block: Block, command: str, wanted: str) -> None:
     """Where it starts ranks, in lock step."""
@@ -111,11 +105,11 @@ def test_a_command_prints_what_stands_there(path: Path, block: Block, command: s
     if starts_ranks(words):
         words, wanted = in_lock_step(words), wanted.replace("MPIWorld", "LockStep")
     if words[1] in ("launch", "simulate"):
-        told = run_apart([sys.executable, "-m", *words], home(path))
+        told = run_apart([sys.executable, "-m", *words], ROOT)
     elif words[0] == "spmdsim":
-        told = run_here(words[1:], home(path))
+        told = run_here(words[1:], ROOT)
     else:
-        told = run_apart([sys.executable, *words[1:]], home(path))
+        told = run_apart([sys.executable, *words[1:]], ROOT)
     differ = difference(wanted, told)
     assert not differ, f"{name(path)}, line {block.line}: $ {command}\n{differ}"
     assert "error: " not in told or "error: " in wanted, (
@@ -140,7 +134,7 @@ def test_a_command_prints_the_same_on_real_ranks(
 ) -> None:
     """A file of measurements is replaced by a machine that is there."""
     words = ["laptop" if word == "machine.json" else word for word in shlex.split(command)]
-    differ = difference(wanted, run_apart([sys.executable, "-m", *words], home(path)))
+    differ = difference(wanted, run_apart([sys.executable, "-m", *words], ROOT))
     assert not differ, f"{name(path)}, line {block.line}: $ {command}\n{differ}"
 
 

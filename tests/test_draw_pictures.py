@@ -24,6 +24,7 @@ from spmdsim.draw.figures import DRAWN, Figure, figure_of, html_of, svg_of
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.draw.topology_figures import positions
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.trace.last_calls import LastCall, document, write
 
 PUBLIC = (
     "spmdsim", "spmdsim.core", "spmdsim.layout", "spmdsim.collectives", "spmdsim.cost", "spmdsim.redistribution",
@@ -363,6 +364,10 @@ COMMANDS = {
     "run": ("run", "--world", "lockstep", "-n", "2", "--only", "matmul", "--shape", "4,4,4"),
     "train": ("train", "--world", "lockstep", "-n", "2", "--steps", "1", "--batch", "8"),
     "simulate": ("simulate", "-n", "2"),
+    "list": ("collective", "list", "scan"),
+    "check": ("collective", "check", "ring", "-n", "2..4"),
+    "doctor": ("doctor", "--no-trial"),
+    "calls": ("calls",),
 }
 
 
@@ -374,6 +379,10 @@ def test_commands_write_files_that_need_nothing_else(name, tmp_path, capfd):
         program = tmp_path / "program.py"
         program.write_text("from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
         files += (str(program),)
+    if name == "calls":
+        calls = [LastCall(rank, (0, 1), "w", 0, "a", "barrier", "x.py:3", 5, 9) for rank in (0, 1)]
+        write(tmp_path / "calls.json", document(calls, (0, 1), "stopped", 9))
+        files += (str(tmp_path / "calls.json"),)
     assert main([*words, *files]) == 0, capfd.readouterr()
     ET.fromstring(image.read_text())
     text = page.read_text()

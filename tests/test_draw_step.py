@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from trace_events import slices_of
 
 from spmdsim import LockStep, Machine, Mesh, Tensor, matmul, nn, record
 from spmdsim.cli.main import main
@@ -53,7 +54,7 @@ def test_gradients_are_predicted_for_every_operand_that_has_one():
 def test_both_sides_stand_in_one_file():
     trace = step()
     document = json.loads(json.dumps(step_timeline([trace], COUNTING, "LockStep(2)")))
-    slices = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    slices = slices_of(document)
     measured = {pid: [e["name"] for e in slices if e["pid"] == pid] for pid in (0, 1, 2)}
     assert sorted(measured[0]) == sorted(measured[1])
     # What was predicted is what ran: operators, gradients and collectives.
@@ -87,7 +88,7 @@ def test_train_writes_its_last_step(tmp_path, capsys):
         == 0
     )
     document = json.loads(path.read_text())
-    names = [event["name"] for event in document["traceEvents"] if event["ph"] == "X"]
+    names = [event["name"] for event in slices_of(document)]
     assert (
         names.count("matmul") == names.count("matmul.backward") == 3 * 3
     )  # three layers; two ranks and the prediction

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from processes import run_python, waited_for
+from trace_events import slices_of
 
 from spmdsim.errors import InputError
 from spmdsim.trace.last_calls import LastCall, document, read, table
@@ -63,7 +64,7 @@ def command(case: str, name: str = "calls.json") -> list[object]:
 
 def last(found: dict) -> dict[int, int]:
     """The number of each rank's last call, as a reader of the timeline sees it."""
-    calls = [event["args"] for event in found["traceEvents"] if event["ph"] == "X"]
+    calls = [event["args"] for event in slices_of(found)]
     assert all(len(call["group"]) == 3 for call in calls)
     return {rank: max(call["number"] for call in calls if call["rank"] == rank) for rank in range(3)}
 

@@ -24,11 +24,20 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers, "calls", run, "Show what every rank called last, side by side.", epilog=EXAMPLES
     )
     add("files", nargs="+", metavar="FILE", help="what launch --record FILE.json wrote")
+    add.pictures()
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    from spmdsim.trace.last_calls import read, table
+    from spmdsim.cli.output import write_pictures
+    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.trace.last_calls import groups, read, table, title
 
-    say(table([read(path) for path in args.files]))
+    documents = [read(path) for path in args.files]
+    parts, notes = [], []
+    for one in groups(documents):
+        parts.append(FactTable(one.rows[0], one.rows[1:], one.name))
+        notes += [line.replace("first difference", "wrong: first difference") for line in one.notes]
+    if not write_pictures(args, Figure(title(documents), tuple(parts), tuple(notes))):
+        say(table(documents))
     return 0

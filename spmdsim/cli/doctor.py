@@ -27,11 +27,13 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add("--json")
     add("--no-trial", action="store_true", help="do not start ranks to try MPI")
+    add.pictures()
 
 
 def run(args: argparse.Namespace) -> int:
     """Examine, and print what was found."""
-    from spmdsim.cli.output import console, emit_json, table
+    from spmdsim.cli.output import console, emit_json, table, write_pictures
+    from spmdsim.draw.figures import FactTable, Figure
     from spmdsim.launch.diagnosis import examine
 
     findings = examine(trial=not args.no_trial)
@@ -39,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})
         return int(broken)
-    rows = [(f.state, f.about, f.found, f.advice) for f in findings]
-    console().print(table(["", "about", "found", "advice"], rows))
+    rows = tuple((f.state, f.about, f.found, f.advice) for f in findings)
+    found = FactTable(("", "about", "found", "advice"), rows)
+    if not write_pictures(args, Figure("this machine for runs on many ranks", (found,))):
+        console().print(table(found.columns, rows))
     return int(broken)

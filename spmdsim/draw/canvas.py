@@ -51,7 +51,7 @@ div.spmdsim{{padding:4px 8px}}
 body.spmdsim{{margin:0 auto;padding:8px 12px;max-width:1200px}}
 .spmdsim h1,.spmdsim h2,.spmdsim h4{{font:600 15px system-ui,sans-serif;color:var(--ink);margin:.9em 0 .3em;overflow-wrap:anywhere}}
 .spmdsim h1{{font-size:22px}}
-.spmdsim p{{color:var(--faint);margin:.2em 0;max-width:90ch;overflow-wrap:anywhere}}
+.spmdsim p{{color:var(--faint);margin:.2em 0;max-width:120ch;overflow-wrap:anywhere}}
 .spmdsim .scroll{{overflow-x:auto;margin:.5em 0}}
 .spmdsim svg{{display:block}}
 .spmdsim table{{border-collapse:collapse;font-size:{FONT}px;margin:0}}

@@ -149,12 +149,14 @@ def _limited(text: str, title: str) -> str:
 
 def page(title: str, figures: Sequence[Figure]) -> str:
     """A whole HTML page that needs no other file."""
-    body = "".join(figure.html("h2") for figure in figures)
+    alone = len(figures) == 1 and figures[0].title == title
+    body = "".join(figure.html("h1" if alone else "h2") for figure in figures)
+    heading = "" if alone else f"<h1>{escape(title)}</h1>"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{STYLE}'
         "</style></head>"
-        f'<body class="spmdsim"><main><h1>{escape(title)}</h1>{body}</main></body></html>\n'
+        f'<body class="spmdsim"><main>{heading}{body}</main></body></html>\n'
     )
 
 

@@ -150,19 +150,47 @@ def table(documents: Sequence[dict[str, Any]]) -> str:
       a  call 0, at x.py:3
       b  call 1, at x.py:3
     """
-    ranks = sorted({rank for one in documents for rank in one["otherData"]["ranks"]})
-    reasons = dict.fromkeys(one["otherData"]["reason"] for one in documents)
-    groups: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
-    calls = [call for one in documents for call in _calls(one)]
-    for call in sorted(calls, key=lambda call: call.begin):
-        groups.setdefault((call.group, call.world), []).append(call)
-    first = min((call.begin for call in calls), default=0)
-    parts = [f"last calls of {name_ranks(ranks)}: {'; '.join(reasons)}"]
-    parts += [_group(group, theirs, ranks, first) for (group, _), theirs in groups.items()]
+    parts = [title(documents)]
+    parts += ["\n".join((one.name, columns(one.rows), *one.notes)) for one in groups(documents)]
     return "\n\n".join(parts)
 
 
-def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> str:
+def title(documents: Sequence[dict[str, Any]]) -> str:
+    """Whose calls documents hold, and why they were written."""
+    reasons = dict.fromkeys(one["otherData"]["reason"] for one in documents)
+    return f"last calls of {name_ranks(_ranks(documents))}: {'; '.join(reasons)}"
+
+
+def _ranks(documents: Sequence[dict[str, Any]]) -> list[int]:
+    return sorted({rank for one in documents for rank in one["otherData"]["ranks"]})
+
+
+@dataclass(frozen=True)
+class GroupCalls:
+    """The calls of one group side by side.
+
+    Attributes:
+        name: whose they are.
+        rows: the headings, then a row per call and a column per rank.
+        notes: the first call that differs, who did not come, and what the letters stand for.
+    """
+
+    name: str
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
+    """The groups whose calls documents hold, the first to call first."""
+    found: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
+    calls = [call for one in documents for call in _calls(one)]
+    for call in sorted(calls, key=lambda call: call.begin):
+        found.setdefault((call.group, call.world), []).append(call)
+    first = min((call.begin for call in calls), default=0)
+    return [_group(group, theirs, _ranks(documents), first) for (group, _), theirs in found.items()]
+
+
+def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> GroupCalls:
     members = [rank for rank in group if rank in ranks]
     rows: dict[int, dict[int, LastCall]] = {}
     for call in calls:
@@ -179,16 +207,17 @@ def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[in
         cells = [_cell(rows[n].get(rank), n > last[rank], labels) for rank in members]
         begin = (min(call.begin for call in rows[n].values()) - first) / 1e6
         lines.append((">" if n == marked else "", str(n), *cells, f"{begin:.3f}"))
-    text = [f"group of {name_ranks(group)}", columns(lines)]
+    notes = []
     if different is not None:
-        text.append(f"first difference: call {different}")
+        notes.append(f"first difference: call {different}")
     if absent is not None:
-        text.append(
+        notes.append(
             f"call {absent}: {name_ranks([rank for rank in members if last[rank] < absent])} did not come"
         )
     if parted is not None and parted != different:
-        text.append(f"equal calls are from other lines since call {parted}")
-    return "\n".join([*text, *(f"  {label}  {what}, at {line}" for (_, what, line), label in labels.items())])
+        notes.append(f"equal calls are from other lines since call {parted}")
+    notes += [f"  {label}  {what}, at {line}" for (_, what, line), label in labels.items()]
+    return GroupCalls(f"group of {name_ranks(group)}", tuple(lines), tuple(notes))
 
 
 def _first(numbers: Sequence[int], holds: Callable[[int], bool]) -> int | None:

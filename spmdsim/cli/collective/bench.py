@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.bench_table import BenchRow, footer, printer, write_csv
+from spmdsim.cli.collective.bench_table import BenchRow, bench_figure, footer, printer, write_csv
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--machine", default="", help="machine file for predictions (see calibrate)")
     add("--osu", action="store_true", help="columns of the OSU benchmarks: size and latency")
     add("--json")
+    add.pictures()
     add("--csv", metavar="FILE", help="write the rows as CSV")
     add(
         "--trace",
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note
-    from spmdsim.cli.output import emit_json, remark, say
+    from spmdsim.cli.output import emit_json, remark, say, write_pictures
     from spmdsim.collectives import collective
 
     comm = communicator()
@@ -98,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         footer(say, rows, wrong, args)
     if args.csv:
         write_csv(args.csv, rows)
+    if not args.svg is args.html is None:
+        write_pictures(args, bench_figure(f"{name} on {comm.Get_size()} ranks", rows))
     if args.trace:
         _write_timeline(args, name, calls, sizes[-1], comm)
     if note:

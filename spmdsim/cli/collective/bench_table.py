@@ -6,7 +6,10 @@ import argparse
 import csv
 import io
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spmdsim.draw.figures import Figure
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,26 @@ def footer(say: Any, rows: list[BenchRow], wrong: int, args: argparse.Namespace)
     if judged:
         outside = sum(bool(row.outside) for row in judged)
         say(f"# {outside} of {len(judged)} times lie outside of their prediction's interval")
+
+
+def bench_figure(title: str, rows: list[BenchRow]) -> Figure:
+    """Times over sizes, measured and predicted, and as a table."""
+    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.plot import Line, Plot, plot_canvas
+
+    lines = []
+    for name in dict.fromkeys(row.algorithm for row in rows):
+        mine = [row for row in rows if row.algorithm == name and row.nbytes > 0 and row.seconds > 0]
+        lines.append(Line(name, tuple((row.nbytes, row.seconds) for row in mine)))
+        told = tuple((row.nbytes, row.predicted) for row in mine if row.predicted)
+        lines += [Line(f"{name}, predicted", told)] if told else []
+    cells = tuple(
+        (row.algorithm, f"{row.nbytes:,}", f"{row.seconds * 1e6:.2f}", f"{row.busbw:.3f}", str(row.wrong))
+        for row in rows
+    )
+    table = FactTable(("algorithm", "bytes", "us", "busbw GB/s", "#wrong"), cells, "", (1, 2, 3, 4))
+    plot = Plot("measured times", "bytes", "seconds", tuple(line for line in lines if line.points))
+    return Figure(title, (*([plot_canvas(plot)] if plot.lines else []), table))
 
 
 def write_csv(path: str, rows: list[BenchRow]) -> None:

@@ -41,6 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("-e", "--end", default="64M", help="largest message (64M)")
     add("--no-native", action="store_true", help="do not measure the library's collectives")
     add("--json")
+    add.pictures()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if not launched():
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note
-    from spmdsim.cli.output import emit_json, remark, say
+    from spmdsim.cli.output import emit_json, remark, say, write_pictures
     from spmdsim.cost.machine_file import machine_to_json, save_machine
 
     comm = communicator()
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.output and comm.Get_rank() == 0:
         save_machine(calibration.machine, args.output, notes)
+    write_pictures(args, calibration.machine)
     if args.json:
         emit_json(json.loads(machine_to_json(calibration.machine, notes)))
     else:

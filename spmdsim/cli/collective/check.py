@@ -10,6 +10,7 @@ from spmdsim.cli.collective.schedule_arguments import JUDGES, find_algorithm, ra
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
+    from spmdsim.draw.figures import Figure
 
 EXAMPLES = """\
 Your algorithm is one generator function; each round it yields is a list of moves:
@@ -57,12 +58,13 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--in-order", action="store_true", help="demand operands in rank order")
     add("--all", action="store_true", help="all findings, not only the first of each rank count")
     add("--json")
+    add.pictures()
     add.limits(JUDGES)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check; 0 when everything is right."""
-    from spmdsim.cli.output import emit_json, say
+    from spmdsim.cli.output import emit_json, say, write_pictures
 
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
     sizes = rank_counts(args.ranks)
@@ -71,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     ok = bool(results) and all(r["ok"] for r in results)
     score = sum(r["score"] for r in results) / len(results) if ok else 0.0
     passed = ok and score >= args.min_score
+    if not args.svg is args.html is None and results:
+        write_pictures(args, _figure(chosen, results, args))
     if args.json:
         emit_json(
             {
@@ -122,6 +126,28 @@ def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, 
             first = {**facts_of(schedule, verdict).to_dict(), "ok": True}
     assert first is not None  # roots is never empty
     return first
+
+
+def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
+    """What was found at every rank count, and the messages of the first that is wrong, or of the smallest."""
+    from spmdsim.collectives import make_schedule
+    from spmdsim.draw.figures import FactTable, Figure, figure_of, stacked
+    from spmdsim.errors import ScheduleError
+
+    rows = tuple(
+        (str(r["ranks"]), "correct", str(r["rounds"]), f"{r['beta']:.4g} m", f"{r['score']:.1f}")
+        if r["ok"]
+        else (str(r["ranks"]), f"wrong: {r['findings'][0]}", "", "", "0")
+        for r in results
+    )
+    table = FactTable(("ranks", "verdict", "rounds", "critical bytes", "score"), rows, "", (0, 2, 3, 4))
+    whole = Figure(f"{args.algorithm} as {chosen.collective.name}", (table,))
+    shown = next((r for r in results if not r["ok"]), results[0])
+    try:
+        drawn = figure_of(make_schedule(chosen, shown["ranks"], shown.get("root", args.root or 0)))
+    except ScheduleError:  # no schedule: the table says why
+        return whole
+    return stacked(whole.title, [Figure("verdicts", whole.parts), drawn])
 
 
 def _lines(result: dict[str, Any], all_of_them: bool) -> list[str]:

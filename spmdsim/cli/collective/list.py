@@ -29,22 +29,28 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add("collective", nargs="?", help="such as all_reduce; all if left out")
     add("--json")
+    add.pictures()
 
 
 def run(args: argparse.Namespace) -> int:
     """List."""
-    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.cli.output import console, emit_json, say, table, write_pictures
     from spmdsim.collectives import algorithms
+    from spmdsim.draw.figures import FactTable, Figure
 
     chosen = algorithms(args.collective)
+    columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for one in chosen:
+        rows.setdefault(one.collective.name, []).append(_row(one))
+    tables = tuple(FactTable(columns, tuple(some), name) for name, some in rows.items())
+    drawn = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
     if args.json:
         emit_json([_as_dict(a) for a in chosen])
-        return 0
-    columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
-    for name in dict.fromkeys(a.collective.name for a in chosen):
-        rows = [_row(a) for a in chosen if a.collective.name == name]
-        console().print(table(columns, rows, title=name))
-    say(*LEGEND)
+    elif not drawn:
+        for name, some in rows.items():
+            console().print(table(columns, some, title=name))
+        say(*LEGEND)
     return 0
 
 

@@ -1,0 +1,48 @@
+"""What ui.perfetto.dev and chrome://tracing demand of a JSON file, by Google's "Trace Event Format"."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from typing import Any
+
+#: Phase -> the fields that an event of it has besides ``ph``, ``pid`` and ``name``.
+NEEDS = {"X": {"ts", "dur", "tid"}, "M": {"args"}, "s": {"ts", "tid", "id"}, "f": {"ts", "tid", "id"},
+         "C": {"ts", "args"}, "i": {"ts", "tid"}}  # fmt: skip
+METADATA = {"process_name": str, "thread_name": str, "process_sort_index": int, "thread_sort_index": int}
+
+
+def slices_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The slices of a file that keeps to the format; AssertionError says what does not."""
+    document = json.loads(json.dumps(document, allow_nan=False))
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    lanes: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    flows: dict[Any, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for event in document["traceEvents"]:
+        kind = event["ph"]
+        assert kind in NEEDS and NEEDS[kind] | {"pid", "name"} <= {*event}, event
+        assert isinstance(event["pid"], int) and isinstance(event.get("tid", 0), int), event
+        for key in ("ts", "dur"):
+            assert math.isfinite(event.get(key, 0)) and event.get(key, 0) >= 0, event
+        if kind == "X":
+            lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        elif kind == "M":
+            of = METADATA[event["name"]]
+            assert isinstance(event["args"]["name" if of is str else "sort_index"], of), event
+        elif kind in "sf":
+            assert kind not in flows[event["id"]], event
+            flows[event["id"]][kind] = event
+    for lane, spans in lanes.items():  # slices of one lane lie beside or inside of one another
+        open_until: list[float] = []
+        for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_until and open_until[-1] <= begin + 1e-6:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1] + 1e-6, (lane, begin, end, open_until)
+            open_until.append(end)
+    for flow in flows.values():
+        assert {*flow} == {"s", "f"} and flow["f"]["ts"] >= flow["s"]["ts"] - 1e-6, flow
+        for event in flow.values():  # an arrow hangs on the slice around it
+            spans = lanes[event["pid"], event["tid"]]
+            assert any(begin - 1e-3 <= event["ts"] <= end + 1e-3 for begin, end in spans), event
+    return [event for event in document["traceEvents"] if event["ph"] == "X"]
