@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from inspect import cleandoc
 
 import numpy as np
 import pytest
@@ -68,3 +69,22 @@ def test_a_table_with_padding_rows(parts, world):
             expected[number + number // 3] += row
         np.testing.assert_allclose(table.grad.full(), expected, rtol=1e-12, atol=1e-12)
         assert (table.grad.full()[3::4] == 0).all()
+
+
+def test_every_function_of_elements_says_what_it_does_and_its_example_runs() -> None:
+    """These texts are made of the declarations, so no collector of docstrings finds them."""
+    import doctest
+
+    seen = 0
+    for name in ops.__all__:
+        text = cleandoc(getattr(ops, name).__doc__ or "")
+        if "element by element.\n\nOperands are tensors of" not in text:
+            continue
+        assert "Raises:\n    RuleError" in text and "gradient." in text
+        test = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+        told: list[str] = []
+        runner = doctest.DocTestRunner()
+        runner.run(test, out=told.append)
+        assert len(test.examples) == 3 and not runner.failures, "".join(told)
+        seen += 1
+    assert seen > 70

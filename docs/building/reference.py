@@ -38,7 +38,7 @@ def names(module: str) -> list[str]:
     """The public names of a module."""
     there = import_module(module)
     told = getattr(there, "__all__", None)
-    return sorted(_own(there) if told is None else (name for name in told if hasattr(there, name)))
+    return sorted(_own(there) if told is None else told)
 
 
 def _own(module: ModuleType) -> list[str]:

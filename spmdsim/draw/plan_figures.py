@@ -44,7 +44,7 @@ def plan_figure(plan: Plan) -> Figure:
         parts += [boxes] if boxes is not None else []
     ranks = max(plan.src.mesh.size, plan.dst.mesh.size)
     if ranks <= MOST_PEERS:
-        moving = [step for step in plan.steps if any(_sent(step, rank) for rank in step.dst.mesh.rank_list)]
+        moving = [step for step in plan.steps if any(pairs(step, rank) for rank in step.dst.mesh.rank_list)]
         tables = [
             (f"{number}. {s.collective}: bytes from row to column", _matrix(s, plan.itemsize))
             for number, s in enumerate(moving, 1)
@@ -156,10 +156,6 @@ def _transfers(plan: Plan) -> Canvas | None:
     return out
 
 
-def _sent(step: Step, rank: int) -> list[tuple[int, int]]:
-    return [(peer, count) for peer, count in pairs(step, rank) if peer != rank and count]
-
-
 def _matrix(step: Step, itemsize: int) -> Canvas:
     """Bytes from rank to rank, rows send and columns receive; of many ranks a sample of receivers in words."""
     out = Canvas()
@@ -167,7 +163,7 @@ def _matrix(step: Step, itemsize: int) -> Canvas:
     every = max(step.src.mesh.size, step.dst.mesh.size)
     if every > MOST_PEERS:
         for line, rank in enumerate(step.dst.mesh.rank_list[:8]):
-            got = _sent(step, rank)
+            got = pairs(step, rank)
             total = bytes_text(sum(count for _, count in got) * itemsize)
             peers = ranks_text([peer for peer, _ in got]) if got else "nobody"
             out.text(0, 12 + 16 * line, f"rank {rank} receives {total} from {peers}"[:120])
@@ -176,7 +172,7 @@ def _matrix(step: Step, itemsize: int) -> Canvas:
     counts = {
         (peer, rank): count * itemsize
         for rank in step.dst.mesh.rank_list
-        for peer, count in _sent(step, rank)
+        for peer, count in pairs(step, rank)
     }
     most = max(counts.values(), default=1)
     wide = max(width_of(f"{most:,}") + 8, 26)

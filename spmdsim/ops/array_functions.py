@@ -27,8 +27,10 @@ trunc = unary("trunc", np.trunc, None)
 positive = unary("positive", np.positive, lambda x, y: np.ones((), x.dtype), linear="each")
 bitwise_invert = unary("bitwise_invert", np.invert, None)
 conjugate = unary("conjugate", np.conjugate, vjp=lambda dy, xs, y: (conj(dy),), linear="each")
-real = unary("real", lambda x: np.array(x.real), lambda x, y: np.ones((), x.dtype), linear="each")
-imag = unary("imag", lambda x: np.array(x.imag), lambda x, y: np.asarray(-1j), linear="each")
+real = unary(
+    "real", lambda x: np.array(x.real), lambda x, y: np.ones((), x.dtype), linear="each", says="x.real"
+)
+imag = unary("imag", lambda x: np.array(x.imag), lambda x, y: np.asarray(-1j), linear="each", says="x.imag")
 
 _LN2, _LN10 = np.log(2.0), np.log(10.0)
 log2 = unary("log2", np.log2, lambda x, y: 1 / (x * y.dtype.type(_LN2)), work=FUNCTIONS)

@@ -122,12 +122,14 @@ def binary(
     vjp: Vjp | None,
     linear: Any = "none",
     moves: bool = False,
+    says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Operand, Operand], Tensor]:
     """A function of two elements; ``vjp(dy, operands, result)`` gives both gradients, not yet summed to their shapes.
 
     A gradient may be a function without arguments, which is called if that gradient is wanted. The result's type
-    follows from the function. With ``moves`` floats of 16 bits are given to it as they are.
+    follows from the function. With ``moves`` floats of 16 bits are given to it as they are. ``says`` is its formula, where
+    the function is not numpy's own.
     """
     declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
     gradient = None if vjp is None else _summed(vjp)
@@ -143,7 +145,7 @@ def binary(
             )
         return op(a, b) if a.meta.dtype is b.meta.dtype else op(*alike(name, a, b))
 
-    return _named(call, op, name)
+    return _named(call, op, name, function, says, linear)
 
 
 def _summed(vjp: Vjp) -> Vjp:
@@ -170,6 +172,7 @@ def unary(
     vjp: Vjp | None = None,
     fractions: bool = False,
     real: bool = False,
+    says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Tensor], Tensor]:
     """A function of one element, whose result type follows from the function.
@@ -183,6 +186,7 @@ def unary(
         fractions: whole numbers become fractions before the function sees them. numpy's own functions do that by
             themselves.
         real: not for complex numbers.
+        says: its formula, where the function is not numpy's own.
         **rule: more of :meth:`Rule.parse`.
     """
 
@@ -198,13 +202,64 @@ def unary(
     def call(x: Tensor, /) -> Tensor:
         return op(x)
 
-    return _named(call, op, name)
+    return _named(call, op, name, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
 
 
-def _named(call: Callable[P, Tensor], op: Op, name: str) -> OperatorFunction[P, Tensor]:
+def _named(
+    call: Callable[P, Tensor], op: Op, name: str, function: Callable[..., Any], says: str, linear: Any
+) -> OperatorFunction[P, Tensor]:
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"``{name}``, element by element."
+    call.__doc__ = _described(op, name, function, says, linear)
     return OperatorFunction(call, op)
+
+
+def _described(op: Op, name: str, function: Callable[..., Any], says: str, linear: Any) -> str:
+    """What the declaration of a function of elements says, in words, with an example."""
+    two = op.rule.text.count(",") == 1
+    names = "a, b" if two else "x"
+    says = says or f"numpy.{getattr(function, '__name__', name)}({names})"
+    shapes = (
+        "whatever shapes broadcast, in the layout that fits them" if two else "any shape, in the same layout"
+    )
+    pending = (
+        "What is pending is reduced before."
+        if linear == "none"
+        else "It goes through pending sums as far as it is linear."
+    )
+    slope = "It has a gradient." if op.vjp is not None else "It has no gradient."
+    broadcast = ", and shapes that do not broadcast" if two else ""
+    return f"""``{says}``, element by element.
+
+    Operands are tensors of {shapes}; the element type is numpy's. {pending} {slope}
+
+    Raises:
+        RuleError: element types that it is not defined for{broadcast}.
+{_example(name, function, two)}    """
+
+
+#: Of an example the first that the function takes and for which it gives finite numbers.
+_SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]))
+
+
+def _example(name: str, function: Callable[..., Any], two: bool) -> str:
+    for given in _SAMPLES:
+        arrays = [np.array(values) for values in given[: 1 + two]]
+        try:
+            with np.errstate(all="ignore"):
+                result = np.asarray(function(*arrays))
+        except TypeError:
+            continue
+        if np.isfinite(result).all():
+            tensors = ", ".join(f"Tensor.from_global({values}, layout)" for values in given[: 1 + two])
+            short = ".round(4)" if result.dtype.kind in "fc" else ""
+            told = (result.round(4) if short else result).tolist()
+            return f"""
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> layout = Mesh((2,), ("dp",))("dp")
+    >>> ops.{name}({tensors}).full(){short}.tolist()
+    {told}
+"""
+    return ""
 
 
 def boolean(*_: Any, **__: Any) -> np.dtype:

@@ -75,7 +75,7 @@ def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         ) from None
 
 
-power = binary("power", _power, _power_vjp, work=PASSES)
+power = binary("power", _power, _power_vjp, work=PASSES, says="a ** b")
 maximum = binary("maximum", np.maximum, _chosen(np.greater))
 minimum = binary("minimum", np.minimum, _chosen(np.less))
 equal = binary("equal", np.equal, None)
@@ -114,8 +114,10 @@ def stable_sigmoid(x: np.ndarray) -> np.ndarray:
     return array
 
 
-relu = unary("relu", _relu, lambda x, y: x > 0, real=True)
-sigmoid = unary("sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True, work=PASSES)
+relu = unary("relu", _relu, lambda x, y: x > 0, real=True, says="max(x, 0)")
+sigmoid = unary(
+    "sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True, work=PASSES, says="1 / (1 + exp(-x))"
+)
 
 
 def _where_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:

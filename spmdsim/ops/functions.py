@@ -35,6 +35,7 @@ squared_difference = binary(
     "squared_difference",
     lambda a, b: (a - b) * (a - b),
     lambda dy, ab, y: (2 * dy * conj(ab[0] - ab[1]), 2 * dy * conj(ab[1] - ab[0])),
+    says="(a - b) ** 2",
 )
 arctan2 = binary(
     "arctan2",
@@ -46,14 +47,16 @@ arctan2 = binary(
 )
 
 logical_not = unary("logical_not", np.logical_not, None)
-identity = unary("identity", lambda x: x, lambda x, y: _one(x), linear="each")
+identity = unary("identity", lambda x: x, lambda x, y: _one(x), linear="each", says="x")
 sign = unary("sign", np.sign, None)
 floor = unary("floor", np.floor, None)
 ceil = unary("ceil", np.ceil, None)
 rint = unary("rint", np.rint, None)
 square = unary("square", np.square, lambda x, y: 2 * x)
-reciprocal = unary("reciprocal", lambda x: _one(x) / x, lambda x, y: -y * y, fractions=True)
-rsqrt = unary("rsqrt", lambda x: _one(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, fractions=True)
+reciprocal = unary("reciprocal", lambda x: _one(x) / x, lambda x, y: -y * y, fractions=True, says="1 / x")
+rsqrt = unary(
+    "rsqrt", lambda x: _one(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, fractions=True, says="1 / sqrt(x)"
+)
 sin = unary("sin", np.sin, lambda x, y: np.cos(x))
 cos = unary("cos", np.cos, lambda x, y: -np.sin(x))
 log1p = unary("log1p", np.log1p, lambda x, y: 1 / (1 + x))
@@ -63,20 +66,29 @@ softplus = unary(
     lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
     lambda x, y: stable_sigmoid(x),
     fractions=True,
+    says="log(1 + exp(x))",
 )
 silu = unary(
     "silu",
     lambda x: x * stable_sigmoid(x),
     lambda x, y: stable_sigmoid(x) + y * (1 - stable_sigmoid(x)),
     fractions=True,
+    says="x / (1 + exp(-x))",
 )
-relu6 = unary("relu6", lambda x: np.clip(x, 0, 6).astype(x.dtype), lambda x, y: (x > 0) & (x < 6), real=True)
+relu6 = unary(
+    "relu6",
+    lambda x: np.clip(x, 0, 6).astype(x.dtype),
+    lambda x, y: (x > 0) & (x < 6),
+    real=True,
+    says="min(max(x, 0), 6)",
+)
 elu = unary(
     "elu",
     lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     lambda x, y: np.where(x > 0, _one(y), y + 1),
     fractions=True,
     real=True,
+    says="x if x > 0 else exp(x) - 1",
 )
 
 

@@ -58,7 +58,15 @@ def _bell(x: np.ndarray) -> np.ndarray:
     return array
 
 
-erf = unary("erf", _erf, lambda x, _y: _bell(x), fractions=True, real=True, work=PASSES)
+erf = unary(
+    "erf",
+    _erf,
+    lambda x, _y: _bell(x),
+    fractions=True,
+    real=True,
+    work=PASSES,
+    says="2 / sqrt(pi) * integral of exp(-t**2) from 0 to x",
+)
 
 _SCALE = math.sqrt(2 / math.pi)
 
