@@ -145,7 +145,7 @@ def binary(
             )
         return op(a, b) if a.meta.dtype is b.meta.dtype else op(*alike(name, a, b))
 
-    return _named(call, op, name, function, says, linear)
+    return _named(call, op, function, says or f"numpy.{getattr(function, '__name__', name)}(a, b)", linear)
 
 
 def _summed(vjp: Vjp) -> Vjp:
@@ -202,22 +202,19 @@ def unary(
     def call(x: Tensor, /) -> Tensor:
         return op(x)
 
-    return _named(call, op, name, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
+    return _named(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
 
 
 def _named(
-    call: Callable[P, Tensor], op: Op, name: str, function: Callable[..., Any], says: str, linear: Any
+    call: Callable[P, Tensor], op: Op, function: Callable[..., Any], says: str, linear: Any
 ) -> OperatorFunction[P, Tensor]:
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = _described(op, name, function, says, linear)
+    call.__name__ = call.__qualname__ = op.name
+    call.__doc__ = _described(op, call.__code__.co_argcount == 2, function, says, linear)
     return OperatorFunction(call, op)
 
 
-def _described(op: Op, name: str, function: Callable[..., Any], says: str, linear: Any) -> str:
+def _described(op: Op, two: bool, function: Callable[..., Any], says: str, linear: Any) -> str:
     """What the declaration of a function of elements says, in words, with an example."""
-    two = op.rule.text.count(",") == 1
-    names = "a, b" if two else "x"
-    says = says or f"numpy.{getattr(function, '__name__', name)}({names})"
     shapes = (
         "whatever shapes broadcast, in the layout that fits them" if two else "any shape, in the same layout"
     )
@@ -234,7 +231,7 @@ def _described(op: Op, name: str, function: Callable[..., Any], says: str, linea
 
     Raises:
         RuleError: element types that it is not defined for{broadcast}.
-{_example(name, function, two)}    """
+{_example(op.name, function, two)}    """
 
 
 #: Of an example the first that the function takes and for which it gives finite numbers.
