@@ -4,26 +4,11 @@ from spmdsim import fft as ours
 from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.paddle.functions import lifted
 
-__all__ = sorted(
-    [
-        "fft",
-        "ifft",
-        "rfft",
-        "irfft",
-        "hfft",
-        "ihfft",
-        "fft2",
-        "ifft2",
-        "rfft2",
-        "irfft2",
-        "fftn",
-        "ifftn",
-        "rfftn",
-        "irfftn",
-        "fftshift",
-        "ifftshift",
-    ]
-)
+_KINDS = [
+    f"{inverse}{real}fft{dims}" for inverse in ("", "i") for real in ("", "r") for dims in ("", "2", "n")
+]
+
+__all__ = sorted([*_KINDS, "hfft", "ihfft", "fftshift", "ifftshift"])
 globals().update({name: lifted(getattr(ours, name), name) for name in __all__})
 
 __getattr__ = refusal(__name__, __all__)

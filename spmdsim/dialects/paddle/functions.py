@@ -51,13 +51,6 @@ def _value(x: Any) -> Any:
     return x.value if hasattr(x, "as_operand") else x
 
 
-def _spread(function: Callable[..., Any]) -> Row:
-    def call(x: Any, axis: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
-        return function(x, axis, keepdims=keepdim, correction=int(unbiased))
-
-    return Row(call)
-
-
 def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
     """So many equal parts, or parts of these lengths, one of which may be -1."""
     size, given = x.shape[axis], num_or_sections
@@ -123,8 +116,8 @@ TABLE: dict[str, Row] = {
         TORCH,
         "acos acosh all amax amin any argmax argmin argsort asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
         "bitwise_xor broadcast_to chunk clip concat cosh cumprod diag dot einsum expand floor_divide floor_mod=remainder "
-        "logical_xor logsumexp masked_fill masked_select mod=remainder moveaxis=movedim nonzero outer remainder round "
-        "sinh squeeze stack t tile tril triu unbind unsqueeze",
+        "logical_xor logsumexp masked_fill masked_select mean mod=remainder moveaxis=movedim nonzero norm outer prod remainder "
+        "round sinh softmax squeeze stack std t tile tril triu unbind unstack=unbind unsqueeze var",
         **_NAMES, offset="diagonal", y="other",
     ),
     **with_names(TORCH, "flip roll tensordot", x="input", axis="dims", axes="dims", y="b"),
@@ -146,31 +139,24 @@ TABLE: dict[str, Row] = {
     "index_select": Row(lambda x, index, axis=0: core.take(x, index, axis)),
     "matmul": Row(_matmul),
     "max": Row(lambda x, axis=None, keepdim=False: core.max(x, axis, keepdims=keepdim)),
-    "mean": Row(lambda x, axis=None, keepdim=False: core.mean(x, axis, keepdims=keepdim)),
     "median": Row(lambda x, axis=None, keepdim=False: core.median(x, axis, keepdim)),
     "meshgrid": Row(lambda *args: core.meshgrid(*numbers(args), indexing="ij")),
     "min": Row(lambda x, axis=None, keepdim=False: core.min(x, axis, keepdims=keepdim)),
-    "norm": Row(lambda x, p=2.0, axis=None, keepdim=False: TORCH["norm"].call(x, p, axis, keepdim)),
     "numel": Row(lambda x: everywhere(np.asarray(x.size))),
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
-    "prod": Row(lambda x, axis=None, keepdim=False: core.prod(x, axis, keepdims=keepdim)),
     "repeat_interleave": Row(lambda x, repeats, axis=None: core.repeat(x, repeats, axis)),
     "reshape": Row(lambda x, shape: core.reshape(x, shape)),
     "scale": Row(lambda x, scale=1.0, bias=0.0: core.add(core.multiply(x, scale), bias)),
     "searchsorted": Row(lambda sorted_sequence, values, out_int32=False, right=False: core.searchsorted(
         sorted_sequence, values, "right" if right else "left")),
-    "softmax": Row(lambda x, axis=-1: core.softmax(x, axis), "Softmax"),
     "sort": Row(lambda x, axis=-1, descending=False: core.sort(x, axis, descending)),
     "split": Row(_split),
-    "std": _spread(core.std),
     "sum": Row(lambda x, axis=None, dtype=None, keepdim=False: core.sum(x, axis, keepdims=keepdim, dtype=dtype)),
     "take_along_axis": Row(lambda arr, indices, axis: core.take_along_axis(arr, indices, axis)),
     "topk": Row(lambda x, k, axis=None, largest=True, sorted=True: core.topk(x, int(k), -1 if axis is None else axis, largest)),
     "trace": Row(lambda x, offset=0: linalg.trace(x, offset=offset)),
     "transpose": Row(lambda x, perm: core.transpose(x, perm)),
     "unique": Row(_unique),
-    "unstack": Row(lambda x, axis=0: list(core.unstack(x, axis))),
-    "var": _spread(core.var),
     "zeros_like": Row(lambda x: core.multiply(x.detach(), 0)),
 }  # fmt: skip
 #: Those that networks use only.

@@ -31,18 +31,7 @@ NEAREST = {
 }  # fmt: skip
 
 
-def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Where the largest element along a dim stands, or among all elements."""
-    found = ops.argmax(input, dim)
-    return ops.expand_dims(found, dim) if keepdim and dim is not None else found
-
-
-def stack(tensors: Any, dim: int = 0) -> Any:
-    """Tensors one after the other along a new dim."""
-    return ops.stack(tensors, dim)
-
-
-__all__ = sorted({"argmax", "nn", "stack", *SAME.split(), *_FORMS, *TORCH})
+__all__ = sorted({"nn", *SAME.split(), *_FORMS, *TORCH})
 
 
 def __getattr__(name: str) -> Any:

@@ -73,17 +73,13 @@ def _fourier(name: str) -> Row:
     return Row(lambda input, n=None, dim=-1, norm=None: getattr(fft, name)(input, n, dim, norm))
 
 
-def _of_all(name: str) -> Row:
-    return Row(lambda input, axis=None, keep_dims=False: TORCH[name].call(input, axis, keep_dims))
-
-
 _NAMES = {"axis": "dim", "x": "input", "keepdims": "keepdim", "keep_dims": "keepdim"}
 
 #: By MindSpore's names.
 ROWS: dict[str, Row] = {
     **with_names(
         TORCH,
-        "acos acosh addcmul addmm argmin argsort argwhere asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
+        "acos acosh addcmul addmm all any argmin argsort argwhere asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
         "bitwise_xor chunk clamp clip clip_by_value=clamp cosh cumprod cumsum diag diagonal dot erfc expand flip floor_divide "
         "fmod gather_d=gather gather_elements=gather hsplit index_select inner=dot isfinite isinf isnan log10 log2 logical_xor "
         "logsumexp masked_fill masked_select median mm movedim narrow nonzero outer permute remainder roll round searchsorted "
@@ -100,8 +96,6 @@ ROWS: dict[str, Row] = {
     ),
     **same(linalg, "cholesky cross inverse=inv det matrix_power pinv qr slogdet svd trace"),
     **same(core, "count_nonzero einsum hypot"),
-    "all": _of_all("all"),
-    "any": _of_all("any"),
     "full_like": Row(lambda input, fill_value: core.add(core.multiply(input.detach(), 0), fill_value)),
     "leaky_relu": Row(lambda input, alpha=0.2: NETWORK["leaky_relu"].call(input, alpha)),
     "max": _extreme("max"),
