@@ -41,7 +41,7 @@ class Replay(Pictured):
         self.notes = [note for note in self.script if isinstance(note, Note)]
         self.variant, self.machine = self.world.variant, self.world.machine
         self.given = len(recorded.given)
-        self.leaves = [(leaf.meta, leaf.requires_grad, leaf._gradient_layout) for leaf in recorded.leaves]
+        self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
         self.optimisers = list(recorded.optimisers.values())
         self.constants, self.count = recorded.constants, recorded.values
         self._effects(recorded)
@@ -159,7 +159,7 @@ class Replay(Pictured):
                 or leaf.world is not world
             ):
                 return False
-            if leaf._gradient_layout is not wanted and leaf._gradient_layout != wanted:
+            if leaf.gradient_layout is not wanted and leaf.gradient_layout != wanted:
                 return False
         gradients = [(leaves[k].grad, meta) for k, _, meta in self.earlier]
         return all(meta is (None if gradient is None else gradient.meta) for gradient, meta in gradients)

@@ -13,7 +13,7 @@ This is the last file: the way from mesh to gradients ends here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial, reduce
 from itertools import count
@@ -232,13 +232,18 @@ def keep(leaf: Tensor, gradient: Tensor) -> None:
 def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
     for leaf, pending in pull_back(result, gradient, retain_graph):
-        keep(leaf, settle(pending, leaf.gradient_layout))
+        keep(leaf, settle(pending, leaf.gradient_layout or leaf.layout.dual()))
 
 
 def pull_back(
-    result: Tensor, gradient: Tensor | None = None, retain_graph: bool = False
+    result: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool = False,
+    complete: Callable[[Any, Pending], None] | None = None,
 ) -> list[tuple[Any, Pending]]:
     """The leaves ``result`` depends on, each with its gradients as they arrive: not yet added or reduced.
+
+    ``complete`` is told of each leaf, with its gradients, as soon as no more come.
 
     Raises:
         UsageTypeError: ``result`` needs no gradient, or a backward pass went this way before and did not retain the graph.
@@ -264,7 +269,9 @@ def pull_back(
                 "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
             )
     arrive(result, (result.node, result.output), [_seed(result, gradient)])
+    latest = {id(x): node for node in nodes for x in node.operands}
     for node in nodes:
+        ending = dict.fromkeys(id(x) for x in node.operands if latest[id(x)] is node)
         results = len(node.results) if isinstance(node, OpNode) else 1
         arrived = [pending.pop((id(node), k), []) for k in range(results)]
         if any(arrived):
@@ -272,6 +279,9 @@ def pull_back(
                 arrive(operand, source, gradients)
         if isinstance(node, OpNode) and not retain_graph:
             node.spend()
+        for key in ending:
+            if complete and key in leaves:
+                complete(*leaves[key])
     return list(leaves.values())
 
 

@@ -38,7 +38,7 @@ class Tensor(Pictured):
             floats are float32 here: they are rounded once, when they are reduced.
         sums: of a gradient that was added up in several calls, the sums in float32 before they were rounded.
         requires_grad: whether :meth:`backward` computes a gradient for it.
-        grad: that gradient, in ``gradient_layout``, after :meth:`backward`.
+        grad: that gradient, laid out by the dual layout, or as ``gradient_layout`` says, after :meth:`backward`.
         node: what computed it, when gradients are tracked.
         origin: a number that says where its values come from, the same on all ranks that made the same tensors: which
             one of its kind it was, or the operator and its operands' origins. 0 where nobody compares.
@@ -46,9 +46,9 @@ class Tensor(Pictured):
 
     __slots__ = (
         "__weakref__",
-        "_gradient_layout",
         "_tracked",
         "grad",
+        "gradient_layout",
         "held",
         "meta",
         "name",
@@ -76,7 +76,7 @@ class Tensor(Pictured):
             self._track(True)
         self.name, self.origin = name, origin
         self.grad: Any = None
-        self._gradient_layout: Layout | None = None
+        self.gradient_layout: Layout | None = None
         self.node: Node | None = None
         self.output = 0
         self.sums: list[Any] | None = None
@@ -119,15 +119,6 @@ class Tensor(Pictured):
         self._tracked = bool(wanted)
 
     requires_grad = property(attrgetter("_tracked"), _track)
-
-    @property
-    def gradient_layout(self) -> Layout:
-        """Where :meth:`backward` leaves the gradient: the dual layout, unless another was set."""
-        return self._gradient_layout or self.meta.layout.dual()
-
-    @gradient_layout.setter
-    def gradient_layout(self, layout: Layout | None) -> None:
-        self._gradient_layout = layout
 
     # -- what is known without data -------------------------------------------------------------------
 

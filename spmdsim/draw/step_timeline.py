@@ -1,15 +1,16 @@
 """A whole training step, predicted and measured side by side, as one timeline that ui.perfetto.dev opens.
 
 The measured side is a trace: one process per rank. The predicted side is one process more: the same operators, gradients
-and collectives in the same order, each as long as a machine model says the busiest rank takes, one after the other, since
-nothing overlaps in a step. Every predicted slice has the measured time, too.
+and collectives in the same order, each as long as a machine model says the busiest rank takes, one after the other. Only
+what was begun early runs beside them, one after the other on a line of its own, and holds up what was waited for. Every
+predicted slice has the measured time, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.roofline import forward_work, gradient_work
@@ -33,6 +34,7 @@ class PredictedSlice:
         seconds: predicted; of an operator with its collectives.
         measured: seconds that it took.
         depth: 0, or how many slices it lies in.
+        early: whether it was begun early, and computing went on.
     """
 
     name: str
@@ -41,18 +43,29 @@ class PredictedSlice:
     seconds: float
     measured: float
     depth: int
+    early: bool = False
+
+
+class _Waiting(NamedTuple):
+    """The end of something that was begun early."""
+
+    event: CollectiveEvent
+    start: float
+    seconds: float = 0.0
 
 
 def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
-    """The events of a trace in their order, one after the other, as long as the model says."""
+    """The events of a trace in their order, as long as the model says; those begun early beside the others."""
     found: list[PredictedSlice] = []
-    _lay(_nested(trace), machine, 0.0, 0, found)
+    _lay(_nested(trace), machine, 0.0, 0, found, {})
     return found
 
 
 def _nested(trace: Trace) -> list[tuple[Any, list[Any]]]:
     """Spans and collectives as trees, by their measured times."""
+    early = [one for one in trace.collectives if one.exposed is not None]
     things: list[Any] = [*trace.spans, *trace.collectives]
+    things += [_Waiting(one, one.start + one.seconds) for one in early]
     # Of two that begin at once the longer one is outside.
     things.sort(key=lambda one: (one.start, -one.seconds))
     roots: list[tuple[Any, list[Any]]] = []
@@ -73,15 +86,25 @@ def _lay(
     at: float,
     depth: int,
     found: list[PredictedSlice],
+    under_way: dict[int, float],
 ) -> float:
-    """Put slices one after the other from ``at`` on; returns where they end."""
+    """Put slices one after the other from ``at`` on; returns where they end, and when what is under way does."""
     for one, inner in nodes:
         place = len(found)
-        if isinstance(one, CollectiveEvent):
-            end = at + price_step(one.step, element_type(one.dtype).itemsize, machine)[1]
-            found.append(PredictedSlice(one.collective, "collective", at, end - at, one.seconds, depth))
+        if isinstance(one, _Waiting):
+            end = max(at, under_way.pop(id(one.event), at))
+        elif isinstance(one, CollectiveEvent):
+            early = one.exposed is not None
+            begin = max(at, *under_way.values()) if early and under_way else at
+            end = begin + price_step(one.step, element_type(one.dtype).itemsize, machine)[1]
+            found.append(
+                PredictedSlice(one.collective, "collective", begin, end - begin, one.seconds, depth, early)
+            )
+            if early:
+                under_way[id(one)], end = end, at
         else:
-            end = _lay(inner, machine, at, depth + 1, found) + _computing(one, inner, machine)
+            end = _lay(inner, machine, at, depth + 1, found, under_way)
+            end += _computing(one, inner, machine)
             found.insert(place, PredictedSlice(one.name, "operator", at, end - at, one.seconds, depth))
         at = end
     return at
@@ -122,18 +145,18 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
             "measured us": one.measured * 1e6,
             "measured / predicted": ratio,
         }
-        times = {"ts": one.start * 1e6, "dur": one.seconds * 1e6}
-        events.append(
-            {"ph": "X", "pid": predicted, "tid": 0, "name": one.name, "cat": one.kind, **times, "args": args}
-        )
-    outer = [one for one in slices if not one.depth]
+        times = {"ts": one.start * 1e6, "dur": one.seconds * 1e6, "tid": int(one.early)}
+        events.append({"ph": "X", "pid": predicted, "name": one.name, "cat": one.kind, **times, "args": args})
+    ends = [one.start + one.seconds for one in slices]
+    measured = [one.measured for one in slices if not one.depth and not one.early]
+    measured += [one.exposed or 0.0 for one in traces[0].collectives] if traces else []
     other = document.setdefault("otherData", {})
     other |= {
         "machine": machine.name,
         "certainty": machine.certainty,
         "measured in": world,
-        "predicted seconds": sum(one.seconds for one in outer),
-        "measured seconds": sum(one.measured for one in outer),
+        "predicted seconds": max(ends, default=0.0),
+        "measured seconds": sum(measured),
     }
     return document
 

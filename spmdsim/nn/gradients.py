@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spmdsim.core import Layout
 from spmdsim.core.tape import Pending, added, keep, pull_back, settle
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Parameter
-from spmdsim.nn.together import brought
+from spmdsim.nn.together import Together, brought
 from spmdsim.tensor import Tensor
 
 
@@ -28,19 +29,21 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         raise LayoutError(
             f"backward() starts from one element, but the loss has shape {loss.shape}; sum it first"
         )
-    leaves = pull_back(loss)
-    merged = _bucketed(leaves) if merge else {}
+    together = Together("gradients", early=True)
+
+    def complete(leaf: Tensor, pending: Pending) -> None:
+        if merge and len({id(gradient.meta) for gradient in pending}) == 1:
+            together.add(id(leaf), added(pending), _wanted(leaf))
+
+    leaves = pull_back(loss, complete=complete)
+    shared = together.finish()
     for leaf, pending in leaves:
-        total = merged.get(id(leaf))
-        keep(leaf, settle(pending, leaf.gradient_layout) if total is None else total)
+        total = shared.get(id(leaf))
+        keep(leaf, settle(pending, _wanted(leaf)) if total is None else total)
 
 
-def _bucketed(leaves: Sequence[tuple[Tensor, Pending]]) -> dict[int, Tensor]:
-    """The gradients that share messages, by the identity of their leaves."""
-    found = [leaf for leaf, pending in leaves if len({id(gradient.meta) for gradient in pending}) == 1]
-    alike = {id(leaf) for leaf in found}
-    totals = [(added(pending), leaf.gradient_layout) for leaf, pending in leaves if id(leaf) in alike]
-    return {id(found[number]): total for number, total in brought(totals, "gradients").items()}
+def _wanted(leaf: Tensor) -> Layout:
+    return leaf.gradient_layout or leaf.layout.dual()
 
 
 def global_norm(parameters: Sequence[Parameter]) -> float:

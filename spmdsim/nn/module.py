@@ -76,6 +76,7 @@ class Parameter(Pictured):
     """
 
     _gradient_layout: Callable[[Parameter], Layout] | None = None
+    _coming: Callable[[], Tensor] | None = None
 
     def __init__(
         self,
@@ -95,12 +96,17 @@ class Parameter(Pictured):
     @property
     def tensor(self) -> Tensor | None:
         """The tensor, once materialised."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            writing, programs[:] = programs[:], []  # it belongs to what was done before
+            self.assign(coming())
+            programs[:] = writing
         found: Tensor | None = self.__dict__.get("tensor")
         return found
 
     @tensor.setter
     def tensor(self, tensor: Tensor | None) -> None:
-        self.__dict__["tensor"] = tensor
+        self.__dict__["tensor"], self._coming = tensor, None
         if tensor is not None and self._gradient_layout is not None:
             tensor.gradient_layout = self._gradient_layout(self)
 
@@ -159,6 +165,15 @@ class Parameter(Pictured):
         if programs:
             programs[-1].assigned(self)
 
+    def assign_later(self, coming: Callable[[], Tensor]) -> None:
+        """Take new values when somebody asks for them: until then they may be under way."""
+        self._coming = coming
+
+    def forget_gradient(self) -> None:
+        """Have no gradient; new values that are under way have none."""
+        if self._coming is None and self.tensor is not None:
+            self.value.grad = None
+
 
 class Module(Pictured):
     """Something with parameters and a ``forward``. Attributes that are parameters or modules are found."""
@@ -207,7 +222,7 @@ class Module(Pictured):
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for parameter in self.parameters():
-            parameter.value.grad = None
+            parameter.forget_gradient()
 
 
 class ModuleList(Module):

@@ -18,7 +18,7 @@ from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
-from spmdsim.nn.together import brought
+from spmdsim.nn.together import Together
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
@@ -101,18 +101,29 @@ class Optimiser(Pictured):
         self.count = 0
 
     def step(self) -> None:
-        """One update of all parameters that have a gradient; those split further for it are gathered together."""
+        """One update of all parameters that have a gradient; those split further for it are gathered together.
+
+        Where the world overlaps, buckets of them are gathered while the next are updated, and while what comes after
+        computes: whoever asks for a parameter waits for it.
+        """
         trained = [(p, p.value.grad) for p in self.parameters if p.value.grad is not None]
-        updated = [(self._updated(parameter, gradient), parameter.layout) for parameter, gradient in trained]
-        gathered = brought(updated, "parameters", gather_of)
-        for number, ((parameter, _), (value, _)) in enumerate(zip(trained, updated)):
-            parameter.assign(gathered.get(number, value))
+        together = Together("parameters", gather_of, early=True)
+        updated = []
+        for number, (parameter, gradient) in enumerate(trained):
+            updated.append(self._updated(parameter, gradient))
+            together.add(number, updated[-1], parameter.layout)
+        later = together.leave()
+        gathered = together.finish()
+        for number, ((parameter, _), value) in enumerate(zip(trained, updated)):
+            if number in later:
+                parameter.assign_later(partial(later[number], number))
+            else:
+                parameter.assign(gathered.get(number, value))
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for parameter in self.parameters:
-            if parameter.tensor is not None:
-                parameter.value.grad = None
+            parameter.forget_gradient()
 
     def _updated(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """The parameter's next value, in the layout of its state."""

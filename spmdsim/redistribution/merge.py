@@ -21,7 +21,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout.windowed import Windowed
 from spmdsim.redistribution.planner import cheapest
 
-#: What one rank holds of the tensors of one bucket, at most, unless a single tensor is larger.
+#: What one rank holds of the tensors of one bucket, before a reduction or after a gathering: it is full as soon as it has so much.
 BUCKET_BYTES = 25 * 1024 * 1024
 
 Item = TypeVar("Item")
@@ -165,15 +165,17 @@ def elements_held(src: Layout, shape: Sequence[int]) -> int:
 
 
 def buckets(items: Iterable[tuple[Item, int]], most: int = BUCKET_BYTES) -> list[list[Item]]:
-    """Items with their bytes, in order, as lists of at most ``most`` bytes each.
+    """Items with their bytes, in order, as lists that end with the item that fills ``most`` bytes.
+
+    So who fills them knows at once that one is full, and can send it.
 
     >>> buckets([("a", 10), ("b", 10), ("c", 15), ("d", 40)], most=20)
-    [['a', 'b'], ['c'], ['d']]
+    [['a', 'b'], ['c', 'd']]
     """
     filled: list[list[Item]] = []
-    size = 0
+    size = most
     for item, nbytes in items:
-        if not filled or size + nbytes > most:
+        if size >= most:
             filled.append([])
             size = 0
         filled[-1].append(item)

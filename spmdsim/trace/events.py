@@ -66,6 +66,8 @@ class CollectiveEvent(ShortRepr):
             processes, ``"shared memory"`` where nothing had to be called.
         library: what the library's own algorithm of a reduction moved, where the reduction was left to it and its
             choice of algorithm is known.
+        exposed: of one that was begun early, the seconds that this process spent in beginning it and in waiting for
+            it; the rest of ``seconds`` it computed. None where it waited all the time.
     """
 
     operator: str
@@ -86,6 +88,12 @@ class CollectiveEvent(ShortRepr):
     peers: tuple[tuple[tuple[int, int], ...], ...] | None = None
     way: str = ""
     library: Asked | None = None
+    exposed: float | None = None
+
+    @property
+    def spent(self) -> float:
+        """Seconds in which this process did nothing else."""
+        return self.seconds if self.exposed is None else self.exposed
 
     @property
     def due(self) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """A trace as a timeline: Chrome's JSON format, which ui.perfetto.dev opens.
 
-One process per rank; operators enclose their collectives; arrows go from each sender to its receivers.
+One process per rank; operators enclose their collectives; arrows go from each sender to its receivers. Collectives that
+were begun early have a line of their own below, from when they were begun until they were waited for.
 """
 
 from __future__ import annotations
@@ -29,20 +30,25 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
         but under ``otherData``.
     """
     first = min((one.start for trace in traces for one in (*trace, *trace.spans)), default=0.0)
-    slices: dict[tuple[int, int], tuple[Event, float]] = {}
+    slices: dict[tuple[int, int], tuple[Event, float, int]] = {}
     events: list[dict[str, Any]] = []
     ranks: set[int] = set()
     for trace in traces:
         owned = next((e.ranks for e in trace.collectives), range(1))
         ranks.update(owned)
+        lines = _lines(trace)
         for number, event in enumerate(trace):
             for rank in owned:
                 start = (event.start - first) * 1e6
-                slices[rank, number] = (event, start)
-                events.append(_slice(event, rank, start))
+                slices[rank, number] = (event, start, lines.get(number, 0))
+                events.append(_slice(event, rank, start) | {"tid": lines.get(number, 0)})
     names = [
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
         for rank in sorted(ranks)
+    ]
+    names += [
+        {"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": {"name": "begun early"}}
+        for rank, tid in sorted({(event["pid"], event["tid"]) for event in events if event["tid"]})
     ]
     control = {
         f"rank {next((e.ranks[0] for e in trace.collectives), 0)}": {
@@ -53,6 +59,18 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     }
     document: dict[str, Any] = {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
     return {**document, "otherData": {"control traffic": control}} if control else document
+
+
+def _lines(trace: Trace) -> dict[int, int]:
+    """The lines, from 1 on, of events that were begun early, by their numbers: those of a line do not overlap."""
+    early = [(one.start, n) for n, one in enumerate(trace) if getattr(one, "exposed", None) is not None]
+    ends: list[float] = []
+    found: dict[int, int] = {}
+    for start, number in sorted(early):
+        line = next((k for k, end in enumerate(ends) if end <= start), len(ends))
+        ends[line : line + 1] = [start + trace[number].seconds]
+        found[number] = line + 1
+    return found
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
@@ -78,13 +96,15 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
         "dtype": event.dtype,
         "source": event.source,
     }
+    if event.exposed is not None:
+        args["waited us"] = event.exposed * 1e6
     return {**common, "name": event.collective, "cat": "collective", "args": args}
 
 
-def _arrows(slices: dict[tuple[int, int], tuple[Event, float]]) -> list[dict[str, Any]]:
+def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
     """A start at the beginning of the sender's slice, a finish at the end of the receiver's, per message."""
     arrows: list[dict[str, Any]] = []
-    for (rank, number), (event, start) in slices.items():
+    for (rank, number), (event, start, line) in slices.items():
         if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:
             continue
         for peer, _ in event_pairs(event, rank):
@@ -93,7 +113,7 @@ def _arrows(slices: dict[tuple[int, int], tuple[Event, float]]) -> list[dict[str
                 continue
             if len(arrows) >= 2 * MOST_ARROWS:
                 return arrows
-            common = {"name": "message", "cat": "message", "id": len(arrows) // 2 + 1, "tid": 0}
+            common = {"name": "message", "cat": "message", "id": len(arrows) // 2 + 1, "tid": line}
             arrows.append({**common, "ph": "s", "pid": peer, "ts": sender[1]})
             end = start + event.seconds * 1e6
             arrows.append({**common, "ph": "f", "bp": "e", "pid": rank, "ts": end})

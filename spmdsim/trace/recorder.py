@@ -31,6 +31,8 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 #: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
 open_traces: list[Trace] = recordings
+#: What was begun while somebody records, and not waited for yet.
+under_way: list[Any] = []
 _operators: list[str] = []
 #: The line whose calls are made again now, by a program that was recorded; the last one counts.
 lines_again: list[str | None] = []
@@ -105,8 +107,8 @@ class Trace(Pictured, Sequence[Event]):
 
     @property
     def seconds(self) -> float:
-        """Measured time in collectives, summed."""
-        return sum(event.seconds for event in self.collectives)
+        """Measured time in collectives, summed; of those that were begun early, what computing did not hide."""
+        return sum(event.spent for event in self.collectives)
 
     def table(self) -> str:
         """The events as a table for people."""
@@ -147,12 +149,14 @@ class Trace(Pictured, Sequence[Event]):
 def record() -> Iterator[Trace]:
     """Record every operator and collective that runs inside the ``with`` block, on this process.
 
-    Recordings may be nested: an event goes to all that are open.
+    Recordings may be nested: an event goes to all that are open. What was begun early inside is waited for at the end.
     """
     trace = Trace()
     open_traces.append(trace)
     try:
         yield trace
+        for posted in list(under_way):
+            posted.wait()
     finally:
         open_traces[:] = [other for other in open_traces if other is not trace]
 

@@ -20,6 +20,7 @@ from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
+from spmdsim.worlds.posted import Posting
 from spmdsim.worlds.programs import FastPath as FastPath
 from spmdsim.worlds.programs import Moved, StepProgram, forget
 
@@ -44,7 +45,7 @@ RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
 
 
-class World(world.World):
+class World(Posting, world.World):
     """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
@@ -239,6 +240,8 @@ class World(world.World):
         moved: Moved,
         seconds: float | None = None,
         peers: tuple[Peers, ...] | None = None,
+        source: str | None = None,
+        exposed: float | None = None,
     ) -> None:
         recorder.emit(
             CollectiveEvent(
@@ -254,12 +257,13 @@ class World(world.World):
                 algorithm=algorithm,
                 seconds=time.perf_counter() - start if seconds is None else seconds,
                 start=start,
-                source=recorder.source_line(),
+                source=source or recorder.source_line(),
                 step=step,
                 expected=peers is not None and not self.has_data,
                 peers=peers,
                 way=moved.way,
                 library=moved.library,
+                exposed=exposed,
             )
         )
 

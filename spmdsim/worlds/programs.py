@@ -58,6 +58,13 @@ class Moved(NamedTuple):
     way: str = ""
     library: Asked | None = None
 
+    def and_then(self, more: Moved) -> Moved:
+        """This, and what the same step moved after it."""
+        received, sent = (
+            [a + b for a, b in zip(x, y)] for x, y in ((self.received, more.received), (self.sent, more.sent))
+        )
+        return Moved(received, sent, ", ".join(filter(None, (self.way, more.way))), self.library)
+
 
 def forget(entry: Any) -> None:
     """Give back what a program holds."""

@@ -18,7 +18,7 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import END, Board, column
+from spmdsim.worlds.mpi.board import END, INSIDE, Board, column
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls, Run
 from spmdsim.worlds.mpi.counted import VENDOR
@@ -184,8 +184,10 @@ class Checker:
         """
         for calls in self._calls.values():
             if calls.number != calls.settled:
-                if calls.far:
-                    self._reach(calls)
+                if (
+                    calls.far
+                ):  # what they noted must be known up to this rank's last call: their data may be quicker
+                    self.reach(calls, calls.number - 1, calls.far)
                 self.compare(calls)
 
     def compare(self, calls: Calls) -> None:
@@ -236,14 +238,21 @@ class Checker:
                 self._missing(calls, number, f"did not come within {self.deadline:g} s")
             time.sleep(NAP)
 
-    def _reach(self, calls: Calls) -> None:
-        """Wait until what members on other nodes noted is known up to this rank's last call: their data may be quicker."""
-        number, numbers = calls.number - 1, self.board.numbers
-        numbers[column(calls.start, END, number)] = 0  # as if it were still in it
+    def reach(self, calls: Calls, number: int, places: Sequence[int]) -> None:
+        """Wait until these members have come to a call that this rank began before, in sight of the others.
+
+        Raises:
+            WorldError: they do not before the deadline, or never can.
+        """
+        if calls.came(number, places):
+            return
+        numbers, last = self.board.numbers, column(calls.start, END, calls.number - 1)
+        numbers[last] = 0  # as if it were still in its last one
+        numbers[INSIDE] = self.board.inside(calls.start)
         try:
-            self.wait(calls, number, lambda: calls.came(number, calls.far))
+            self.wait(calls, number, lambda: calls.came(number, places))
         finally:
-            numbers[column(calls.start, END, number)] = time.monotonic_ns()
+            numbers[last] = time.monotonic_ns()
 
     def _missing(self, calls: Calls, number: int, how: str) -> NoReturn:
         calls.told = True

@@ -151,6 +151,26 @@ class Counted(MPI.Intracomm):
             self._exchanged("Alltoallv", _blocks(sendbuf), _blocks(recvbuf))
         super().Alltoallv(sendbuf, recvbuf)
 
+    def Ialltoallv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """A block from each to each, without waiting."""
+        if recorder.open_traces:
+            self._exchanged("Ialltoallv", _blocks(sendbuf), _blocks(recvbuf))
+        return super().Ialltoallv(sendbuf, recvbuf)
+
+    def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """Every rank's block to all others, without waiting."""
+        if recorder.open_traces:
+            others, nbytes = self.rank_size[1] - 1, _nbytes(sendbuf)
+            self.tally.moved("Iallgather", others * nbytes, others * nbytes)
+        return super().Iallgather(sendbuf, recvbuf)
+
+    def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """Every rank's block, which lies in its place, to all others, without waiting."""
+        if recorder.open_traces:
+            (rank, size), blocks = self.rank_size, _blocks(recvbuf)
+            self.tally.moved("Iallgatherv", sum(blocks) - blocks[rank], (size - 1) * blocks[rank])
+        return super().Iallgatherv(sendbuf, recvbuf)
+
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block from each to each, each of a type of its own."""
         if recorder.open_traces:

@@ -113,7 +113,7 @@ def _composed_all(op: str, group: Group, most: int) -> Run:
             landed = rows.reshape(-1)[: size * part].reshape(size, part)
             counts, places = tuple(count for _, count in blocks), tuple(place for place, _ in blocks)
             given = tuple(0 if k == me else count for k, count in enumerate(counts)), places
-            comm.Alltoallv([flat[span], given, kind], [landed, _to_others(part, size, me), kind])
+            comm.Alltoallv([flat[span], given, kind], [landed, to_others(part, size, me), kind])
             fold(op, [flat[mine] if k == me else landed[k] for k in group.order], out=result[mine])
             if length % size:
                 comm.Allgatherv(MPI.IN_PLACE, [result[span], (counts, places), kind])
@@ -143,7 +143,7 @@ def scatter_into(op: str, group: Group, flat: np.ndarray, result: np.ndarray, ch
 
 
 @lru_cache(maxsize=256)
-def _to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Counts and offsets of equal parts for all ranks but this one, which keeps its own where it is."""
     return tuple(part if k != me else 0 for k in range(size)), tuple(k * part for k in range(size))
 
@@ -162,7 +162,7 @@ def reduce_scattered(step: Step, group: Group, dtype: np.dtype, way: Way) -> Run
     return _composed_scatter(op, group, layout, way.most)
 
 
-def _pack(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
+def packed(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
     """The blocks where ``layout.offsets`` says; ``always`` one after the other, and nothing else."""
     if layout.direct and (layout.packed or not always):
         return array.reshape(-1)[: sum(layout.counts)] if always else array
@@ -186,7 +186,7 @@ def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        give, take = number_view(_pack(layout, array, always=True)), number_view(out)
+        give, take = number_view(packed(layout, array, always=True)), number_view(out)
         comm.Reduce_scatter(give, take, counts, native)
         if op == "avg":
             out /= group.size
@@ -220,7 +220,7 @@ def _composed_scatter(op: str, group: Group, layout: Blocks, most: int) -> Run:
 
     def run(array: np.ndarray) -> np.ndarray:
         out = empty(layout.target, array.dtype)
-        _exchange_and_fold(op, group, layout, most, _pack(layout, array).reshape(-1), out.reshape(-1))
+        _exchange_and_fold(op, group, layout, most, packed(layout, array).reshape(-1), out.reshape(-1))
         return out
 
     return run
@@ -243,6 +243,6 @@ def _exchange_and_fold(
         # Offsets count from the first element sent, so that they stay countable in long arrays.
         first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
         given = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
-        comm.Alltoallv([flat[first:], (parts, given), kind], [landed, _to_others(part, size, me), kind])
+        comm.Alltoallv([flat[first:], (parts, given), kind], [landed, to_others(part, size, me), kind])
         terms = [flat[own : own + part] if k == me else landed[k] for k in group.order]
         fold(op, terms, out=result[start : start + part])

@@ -43,6 +43,7 @@ from spmdsim.worlds.mpi.leaving import at_end
 from spmdsim.worlds.mpi.numbered import place_numbered
 from spmdsim.worlds.mpi.phase_messages import scan, send_parts
 from spmdsim.worlds.mpi.place import broadcast, place
+from spmdsim.worlds.mpi.posting import BeginsEarly
 from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
@@ -84,7 +85,7 @@ class RankProgram(StepProgram):
             self.types.pop().Free()
 
 
-class MPIWorld(World):
+class MPIWorld(BeginsEarly, World):
     """The ranks of a communicator, each in its own process.
 
     Args:

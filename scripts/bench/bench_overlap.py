@@ -1,0 +1,177 @@
+"""A training step whose collectives are begun early, beside the same step that waits for each: what is hidden.
+
+Run: mpirun -n 2 python scripts/bench/bench_overlap.py
+
+The network is a transport of its own, since memory that ranks share is no network: a communicator whose calls end only when
+a link of so many bytes per second has moved them, one after the other. Blocking calls sleep until then, the others are not
+done before. ``busy`` is a link that needs as long as the computation, ``slow`` twice as long. Without a limit ranks copy all
+bytes themselves and can hide nothing: worlds of one node wait, unless they are told otherwise as they are here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from mpi4py import MPI
+from paired import paired
+
+import spmdsim.ops as ops
+from spmdsim import Mesh, MPIWorld, Tensor, nn, record
+from spmdsim.nn import together
+from spmdsim.worlds.mpi.counted import Counted
+
+
+class Link:
+    """What this rank receives by, one message after the other."""
+
+    rate = math.inf
+    free = 0.0
+
+    @classmethod
+    def due(cls, nbytes: float) -> float:
+        """When a message that begins now has arrived."""
+        cls.free = max(time.perf_counter(), cls.free) + nbytes / cls.rate
+        return cls.free
+
+
+def sleep_until(due: float) -> None:
+    """Give the processor away until then."""
+    while (left := due - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+class Arriving:
+    """A request that is not done before the link has moved its bytes."""
+
+    def __init__(self, request: MPI.Request, due: float) -> None:
+        self.request, self.due = request, due
+
+    def Test(self) -> bool:
+        """Whether it is done."""
+        return bool(self.request.Test()) and time.perf_counter() >= self.due
+
+    def Wait(self) -> None:
+        """Until it is done."""
+        self.request.Wait()
+        sleep_until(self.due)
+
+
+class Limited(Counted):
+    """A communicator whose data come over the link."""
+
+
+def _limit(name: str, received: Callable[[Any, Any, int], float]) -> None:
+    usual = getattr(Counted, name)
+
+    def call(self: Limited, sendbuf: Any, recvbuf: Any, *more: Any) -> Any:
+        due = Link.due(received(sendbuf, recvbuf, self.Get_size()))
+        result = usual(self, sendbuf, recvbuf, *more)
+        if result is not None:
+            return Arriving(result, due)
+        return sleep_until(due)
+
+    setattr(Limited, name, call)
+
+
+def _blocks(sendbuf: Any, recvbuf: Any, size: int) -> float:
+    return float(sum(recvbuf[1][0]) * recvbuf[2].Get_size())
+
+
+def _gathered(sendbuf: Any, recvbuf: Any, size: int) -> float:
+    array = recvbuf if isinstance(recvbuf, np.ndarray) else recvbuf[0]
+    return float(array.nbytes * (size - 1) / size)
+
+
+for _name in ("Alltoallv", "Ialltoallv"):
+    _limit(_name, _blocks)
+for _name in ("Allgather", "Allgatherv", "Iallgather", "Iallgatherv", "Alltoall"):
+    _limit(_name, _gathered)
+_limit("Allreduce", lambda given, taken, size: 2 * given.nbytes * (size - 1) / size)
+_limit("Reduce_scatter", lambda given, taken, size: taken.nbytes * (size - 1))
+
+
+def world() -> MPIWorld:
+    """A world whose groups talk over the link."""
+    here = MPIWorld()
+    usual = here._comms._create
+    for known, comm in here._comms._made.items():
+        here._comms._made[known] = Limited.of(comm, comm.tally)
+    here._comms._create = lambda ranks: Limited.of(usual(ranks), here._tally)  # type: ignore[method-assign]
+    return here
+
+
+def step_of(here: MPIWorld, layers: int, width: int, rows: int, zero: bool) -> Callable[[bool], None]:
+    """A step of a deep network, data parallel or with a split optimiser."""
+    mesh = Mesh((here.size,), ("dp",))
+    parts: list[Any] = []
+    for _ in range(layers):
+        parts += [nn.Linear(width, width, mesh(None, None), bias=False), ops.relu]
+    model = nn.Sequential(*parts).materialise(here)
+    state = nn.sharded_over("dp") if zero else None
+    optimiser = nn.SGD(model.parameters(), 1e-3, momentum=0.9, state_layout=state)
+    data = np.random.default_rng(0).standard_normal((rows * here.size, width), np.float32)
+    x = Tensor.from_global(data, mesh("dp", None), here)
+
+    def step(overlap: bool) -> None:
+        here.overlap = overlap
+        optimiser.zero_grad()
+        y = model(x)
+        nn.backward(ops.mean(ops.multiply(y, y)))
+        optimiser.step()
+
+    return step
+
+
+def main() -> None:
+    """Print seconds per step and their ratio."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=512, help="of each layer")
+    parser.add_argument("--rows", type=int, default=128, help="of the batch, per rank")
+    parser.add_argument(
+        "--bucket", type=float, default=3.0, help="MiB of gradients in a bucket: 25 is what programs have"
+    )
+    parser.add_argument("--seconds", type=float, default=20.0)
+    args = parser.parse_args()
+    together.BUCKET_BYTES = int(args.bucket * (1 << 20))
+    comm, here = MPI.COMM_WORLD, world()
+    speaks = comm.Get_rank() == 0
+    if speaks:
+        print(
+            f"{args.layers} layers of {args.width}, {args.rows} rows per rank, {here.size} ranks; seconds per step"
+        )
+        print(f"{'':16s}{'network':>20s}{'waiting':>10s}{'early':>10s}{'ratio':>8s}{'hidden':>8s}")
+    for zero in (False, True):
+        step = step_of(here, args.layers, args.width, args.rows, zero)
+        with record() as trace:
+            step(False)
+        nbytes, alone = trace.nbytes(), None
+        for name, times in (("no limit", 0.0), ("busy", 1.0), ("slow", 2.0)):
+            wire = 0.0 if alone is None else times * alone
+            Link.rate = math.inf if alone is None else nbytes / wire
+            ways = {"waiting": partial(step, False), "early": partial(step, True)}
+            found = paired(comm, ways, args.seconds / 3)
+            alone = alone or found["waiting"]
+            hidden = f"{(found['waiting'] - found['early']) / wire:8.0%}" if wire else ""
+            if speaks:
+                what = f"{name}, {Link.rate / 1e6:,.0f} MB/s" if wire else name
+                print(
+                    f"{'split optimiser' if zero else 'data parallel':16s}{what:>20s}{found['waiting']:10.3f}"
+                    f"{found['early']:10.3f}{found['early'] / found['waiting']:8.2f}{hidden}"
+                )
+    here.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Collectives that are begun and waited for later: the same bits as those that are waited for at once.
+
+A reduction is an exchange after which every rank reduces its block in the order of the group, and, for an all_reduce, a
+gathering of the blocks: the way that large ones take anyway. One that MPI would reduce in an order of its own, among more
+than two ranks, is not begun early.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.core.blocks import nested_blocks
+from spmdsim.core.lockstep import contiguous
+from spmdsim.core.mesh import Mesh
+from spmdsim.core.reductions import check_reduce, fold
+from spmdsim.core.step import Step
+from spmdsim.redistribution.ways.tuning import Tuning, tuning
+from spmdsim.redistribution.ways.way import Way, way_of
+from spmdsim.worlds.mpi.check import Call, Check
+from spmdsim.worlds.mpi.counted import VENDOR, Tally
+from spmdsim.worlds.mpi.datatypes import MAX_COUNT, element
+from spmdsim.worlds.mpi.reduce import Group, packed, to_others
+from spmdsim.worlds.pool import empty
+from spmdsim.worlds.posted import Posting, Stages
+from spmdsim.worlds.programs import StepProgram
+
+#: Yields what it waits for next; returns the shard after the step.
+Requests = Generator[MPI.Request, None, np.ndarray]
+Post = Callable[[np.ndarray], Requests]
+
+#: The collectives that may be begun early, and what that is called where ranks compare their calls.
+COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
+BEGUN_EARLY = "calls that do not wait"
+#: The ways of reductions in which ranks add up in the order of the group.
+ORDERED = ("small", "composed", "gathered")
+
+
+class EarlyProgram(StepProgram):
+    """How a step is begun early, and what compares that; forgotten when nothing is under way."""
+
+    def __init__(self, early: Early, post: Post | None, check: Check | None) -> None:
+        self.early, self.post, self.check = early, post, check
+
+    def free(self) -> None:
+        """Wait for what is under way."""
+        self.early.finish()
+
+
+class Early:
+    """What this process begins early, and what of it MPI still works on.
+
+    Args:
+        world: of this process's rank.
+        tally: where calls are counted.
+        tuning: the choices of ways.
+        deadline: seconds that the end of the world waits for what nobody waited for.
+    """
+
+    def __init__(self, world: Any, tally: Tally, tuning: Tuning, deadline: float) -> None:
+        self.world, self.rank, self.cache, self.checker = world, world.rank, world.cache, world._checker
+        self.tally, self.tuning, self.deadline = tally, tuning, deadline
+        self._under_way: list[tuple[MPI.Request, Requests]] = []
+        self._ends = False
+
+    def program(self, step: Step, dtype: np.dtype) -> EarlyProgram:
+        """How a step is begun early, if it can be, and what compares that."""
+        known: EarlyProgram | None = self.cache.get((step, dtype, BEGUN_EARLY))
+        if known is not None:
+            return known
+        post = check = None
+        if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
+            if self.checker is not None:
+                check = self.checker.of(Call.of(step, dtype, BEGUN_EARLY))
+            way = way_of(step, self.rank, dtype, self.tuning, MAX_COUNT)
+            target = step.dst.local_shape(step.shape, self.rank)
+            post = posting(step, self.world._group(step)[1], way, target)
+        made = self.cache[step, dtype, BEGUN_EARLY] = EarlyProgram(self, post, check)
+        return made
+
+    def stages(self, post: Post, check: Check | None, array: np.ndarray) -> Stages:
+        """Begin a step, which is a call to compare, and go on with it, which is none."""
+        self.tally.begin()
+        if not self._ends:
+            self._ends = True
+            atexit.register(self.finish)
+        with nullcontext() if check is None else check.inside():
+            under_way = post(array)
+            request = next(under_way)
+            number = 0 if check is None else check.calls.number - 1
+        while True:
+            self._under_way.append((request, under_way))  # MPI has its buffers, whoever forgets it
+            yield
+            if check is not None:
+                check.checker.reach(check.calls, number, check.calls.others)
+            self.tally.begin()
+            request.Wait()
+            self._under_way = [one for one in self._under_way if one[0] is not request]
+            try:
+                request = next(under_way)
+            except StopIteration as end:
+                return [end.value]
+
+    def proceed(self) -> None:
+        """Let MPI work on it: few libraries have a thread that does."""
+        for request, _ in self._under_way:
+            request.Test()
+
+    def finish(self) -> None:
+        """Wait for what nobody waited for: MPI ends with no call open."""
+        end = time.monotonic() + self.deadline
+        while self._under_way and time.monotonic() < end:
+            self._under_way = [one for one in self._under_way if not one[0].Test()]
+
+
+class BeginsEarly(Posting):
+    """What a world of processes begins early."""
+
+    @cached_property
+    def _early(self) -> Early:
+        world: Any = self
+        return Early(world, world._tally, tuning(VENDOR), world._deadline)
+
+    def _distant(self, mesh: Mesh) -> bool:
+        checker = self._early.checker
+        if checker is None or self._early.rank not in mesh or mesh.size == 1:
+            return False
+        return bool(checker.calls(tuple(sorted(mesh.rank_list))).far)
+
+    def _stages(self, step: Step, shards: list[Any]) -> Stages:
+        self._early.world.check_step(step)
+        array = contiguous(shards[0])
+        program = self._early.program(step, array.dtype)
+        if program.post is None:
+            return (yield from super()._stages(step, shards))
+        return (yield from self._early.stages(program.post, program.check, array))
+
+    def proceed(self) -> None:
+        """Let MPI work on what was begun: few libraries have a thread that does."""
+        self._early.proceed()
+
+
+def posting(step: Step, group: Group, way: Way, target: tuple[int, ...]) -> Post | None:
+    """How a step is begun; None if it is to run at once.
+
+    Args:
+        step: the step.
+        group: the ranks that this one runs it with.
+        way: the way that it takes otherwise.
+        target: the shape of this rank's shard after it.
+    """
+    if way.name == "same" or math.prod(step.shape) > MAX_COUNT:
+        return None
+    if step.collective == "all_gather":
+        even = step.src.ndim == 1 and step.src.is_even(step.shape)
+        return _gathering(group, target) if even else None
+    if way.name not in ORDERED and not (way.name == "native" and group.size == 2):
+        return None
+    if step.collective == "all_reduce":
+        return _reducing_all(str(step.op), group)
+    return _scattering(str(step.op), group, way) if step.collective == "reduce_scatter" else None
+
+
+def _exchanged(
+    group: Group, flat: np.ndarray, counts: tuple[int, ...], places: tuple[int, ...]
+) -> tuple[MPI.Request, np.ndarray]:
+    """Everybody's part of this rank's block, a row of each, but for its own."""
+    size, me, kind = group.size, group.me, element(flat.dtype.itemsize)
+    rows = empty((size, counts[me]), flat.dtype)
+    given = tuple(0 if k == me else count for k, count in enumerate(counts)), places
+    taken = to_others(counts[me], size, me)
+    return group.comm.Ialltoallv([flat, given, kind], [rows.reshape(-1), taken, kind]), rows
+
+
+def _scattering(op: str, group: Group, way: Way) -> Post:
+    layout = way.blocks
+    assert layout is not None
+
+    def post(array: np.ndarray) -> Requests:
+        op_, flat = check_reduce(op, array.dtype), packed(layout, array).reshape(-1)
+        request, rows = _exchanged(group, flat, tuple(layout.counts), tuple(layout.offsets))
+        yield request
+        start, out = layout.offsets[group.me], empty(layout.target, array.dtype)
+        mine = flat[start : start + layout.counts[group.me]]
+        fold(op_, [mine if k == group.me else rows[k] for k in group.order], out=out.reshape(-1))
+        return out
+
+    return post
+
+
+def _reducing_all(op: str, group: Group) -> Post:
+    def post(array: np.ndarray) -> Requests:
+        op_, flat = check_reduce(op, array.dtype), array.reshape(-1)
+        blocks = nested_blocks(flat.size, (group.size,))
+        counts, places = tuple(count for _, count in blocks), tuple(place for place, _ in blocks)
+        request, rows = _exchanged(group, flat, counts, places)
+        yield request
+        out = empty(array.shape, array.dtype)
+        whole, mine = out.reshape(-1), slice(places[group.me], places[group.me] + counts[group.me])
+        fold(op_, [flat[mine] if k == group.me else rows[k] for k in group.order], out=whole[mine])
+        kind = element(array.dtype.itemsize)
+        yield group.comm.Iallgatherv(MPI.IN_PLACE, [whole, (counts, places), kind])
+        return out
+
+    return post
+
+
+def _gathering(group: Group, target: tuple[int, ...]) -> Post:
+    in_order = group.order == tuple(range(group.size))
+
+    def post(array: np.ndarray) -> Requests:
+        out, kind = empty(target, array.dtype), element(array.dtype.itemsize)
+        yield group.comm.Iallgather([array, array.size, kind], [out, array.size, kind])
+        return out if in_order else out.reshape(group.size, -1)[list(group.order)].reshape(target)
+
+    return post
