@@ -94,6 +94,7 @@ def values() -> dict[str, Any]:
         "bad verdict": check(y, np.ones((8, 4), np.float32), depth=3),
         "trace": trace,
         "empty trace": trace[:0],
+        "tuned steps": world.tuning,
         "schedule": ring,
         "tree": schedule_of("broadcast", "binomial", 8),
         "huge schedule": schedule_of("all_reduce", "recursive_doubling", 128),

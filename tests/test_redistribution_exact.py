@@ -303,8 +303,8 @@ def test_the_busiest_sender_is_close_to_the_least_in_whole_elements(size: int) -
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("types", [0, 99])
-def test_what_is_sent_element_by_element_arrives(world, monkeypatch, types: int) -> None:
+@pytest.mark.parametrize("way", ["typed", "packed", "messages"])
+def test_what_is_sent_element_by_element_arrives(world, monkeypatch, way: str) -> None:
     """Two of 7 x 13 hold what two others want: no box is half of that, so each sends rows and a part of one."""
     mesh, shape = Mesh((2, 2), ("a", "b")), (7, 13)
     src, dst = mesh(None, "a"), mesh(None, "b")
@@ -313,7 +313,7 @@ def test_what_is_sent_element_by_element_arrives(world, monkeypatch, types: int)
     step = Step("exchange", (), src, dst, shape)
     assert max(len(pairs(step, rank)) for rank in range(4)) == step_messages(step) == 2
     if not isinstance(world, LockStep):
-        monkeypatch.setattr(world, "tuning", replace(world.tuning, types=types, small_types=0))
+        monkeypatch.setattr(world, "choices", replace(world.choices, first=(way,)))
     whole = np.arange(91).reshape(shape)
     after = Tensor.from_global(whole, src, world).to(dst)
     for rank, shard in zip(world.ranks, after.held):

@@ -42,12 +42,12 @@ WAYS = [
     ("gather", over("all_gather", FLAT("x", None), FLAT(None, None)), "f4", {}),
     ("gather rows", over("all_gather", FLAT(None, "x"), FLAT(None, None)), "i2", {}),
     ("gather rows", over("all_gather", FLAT(None, "x"), FLAT(None, None)), "f4", {"chunk": ((2, 100_000),)}),
-    ("gather typed", over("all_gather", FLAT(None, "x"), FLAT(None, None)), "f4", {"gather_types": 1 << 30}),
+    ("gather typed", over("all_gather", FLAT(None, "x"), FLAT(None, None)), "f4", {"first": ("gather typed",)}),
     ("gather, unpack", over("all_gather", SQUARE("a", "b"), SQUARE(None, None), axes=("a", "b")), "i2", {}),
     ("swap", over("all_to_all", FLAT(None, "x", None), FLAT("x", None, None), shape=(4, 4, 40_000)), "f4", {}),
     ("typed", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {}),
-    ("packed", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {"types": 99, "small_types": 0}),
-    ("packed", over("exchange", SQUARE("a", "b"), FLAT("x", None), axes=()), "f4", {"types": 99}),
+    ("packed", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {"first": ("packed",)}),
+    ("packed", over("exchange", SQUARE("a", "b"), FLAT("x", None), axes=()), "f4", {"first": ("packed",)}),
     ("messages", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {"count": 100_000}),
     ("broadcast", over("exchange", Mesh((1,), ("o",))(None, None), FLAT(None, None), axes=()), "f4", {}),
     ("numbered", replace(over("exchange", FLAT(None, "x"), FLAT(None, "x"), axes=(), shape=(1001, 1000)), to_shape=(1000, 1001)), "f4", {}),
@@ -79,7 +79,7 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
     change = dict(change)
     monkeypatch.setattr(datatypes, "MAX_COUNT", change.pop("count", datatypes.MAX_COUNT))
     tuning = replace(TABLE["Open MPI"], **change)
-    monkeypatch.setattr(world, "tuning", tuning)
+    monkeypatch.setattr(world, "choices", tuning)
     monkeypatch.setattr(pool.pool(), "limit", 0)
     rank, kind = world.rank, np.dtype(dtype)
     shape = step.src.local_shape(step.shape, rank) if rank in step.src.mesh else (0,) * len(step.shape)

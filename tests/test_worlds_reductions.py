@@ -108,16 +108,16 @@ def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
     """Thresholds and chunks made small: all reductions are composed, in several chunks with a rest."""
     import spmdsim.redistribution.ways.tuning as table
 
-    if hasattr(world, "tuning"):
+    if hasattr(world, "choices"):
         small = table.replace(
-            world.tuning,
+            world.choices,
             compose_all_reduce=((2, 0),),
             compose_reduce_scatter=((2, 0),),
             chunk=((2, 64),),
             gather_reduce=0,
             small_block=small_block,
         )
-        monkeypatch.setattr(world, "tuning", small)
+        monkeypatch.setattr(world, "choices", small)
     for mesh in meshes(world.size):
         for step in reducing_steps(mesh, shape, "sum"):
             check(world, step, dtype)

@@ -194,11 +194,13 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
 @pytest.mark.parametrize(
     "choice",
     [
-        {"types": 2, "gather_types": 0, "chunk": ((2, 100),)},
-        {"types": 99, "gather_types": 0, "small_types": 0, "chunk": ((2, 1 << 30),)},
-        {"types": 2, "gather_types": 1 << 30},
+        {"first": ("gather rows", "typed"), "chunk": ((2, 100),)},
+        {"first": ("gather rows", "packed"), "chunk": ((2, 1 << 30),)},
+        {"first": ("gather typed", "typed")},
+        {"first": ("messages", "gather, unpack", "typed")},
+        {"first": ("schedule ring", "schedule pairwise")},
     ],
-    ids=["types and small chunks", "packed and whole", "types for all"],
+    ids=["types and small chunks", "packed and whole", "types for all", "messages", "schedules"],
 )
 def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
     """What is fastest on one MPI library must be right on the others too."""
@@ -206,7 +208,7 @@ def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
         pytest.skip("there is one way without MPI")
     from dataclasses import replace
 
-    monkeypatch.setattr(world, "tuning", replace(world.tuning, **choice))
+    monkeypatch.setattr(world, "choices", replace(world.choices, **choice))
     for mesh in meshes(world.size):
         for shape in ((8, 16), (7, 13)):
             for dtype in ("float32", ml_dtypes.bfloat16):

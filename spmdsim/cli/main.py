@@ -31,6 +31,7 @@ COMMANDS: Registry[str] = Registry(
         "search": "find the best layouts for a network",
         "explore": "write a page to play with: layouts, redistributions, collectives, a search",
         "labs": "labs that grade themselves: list them, copy them, check an answer",
+        "tune": "try the ways in which steps run on this machine, and keep what was found",
         "doctor": "look at MPI, BLAS and this machine, and say what is wrong",
     },
 )

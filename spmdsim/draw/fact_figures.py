@@ -9,6 +9,7 @@ from spmdsim.draw.figures import FactTable, Figure, Part, facts_of, short
 
 if TYPE_CHECKING:
     from spmdsim.core import BoundRule, Rule, Strategy
+    from spmdsim.redistribution.ways.way_trial import TunedSteps
     from spmdsim.tensor.verdict import Verdict
 
 
@@ -100,6 +101,16 @@ def world_figure(world: Any) -> Figure:
     rows.append(("machine that chooses", getattr(machine, "name", None) or "bytes alone"))
     notes = (kinds[name],) if name in kinds else ()
     return Figure(f"{name} of {world.size:,} ranks", (FactTable(("fact", "value"), tuple(rows)),), notes)
+
+
+def tuned_figure(tuned: TunedSteps) -> Figure:
+    """Which ways steps take, and why."""
+    table = FactTable(("step", "ranks", "way", "why"), tuple(tuned.rows), right=(1,))
+    return Figure(
+        f"{len(tuned.steps)} steps with several ways, on {tuned.machine}",
+        (table,),
+        (f"SPMDSIM_TUNE={tuned.mode}",),
+    )
 
 
 def verdict_figure(verdict: Verdict) -> Figure:

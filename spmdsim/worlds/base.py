@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.parts import Parts, PartsStep
     from spmdsim.redistribution.sparse_lookup import RowStep
+    from spmdsim.redistribution.ways.way_trial import TunedSteps
     from spmdsim.worlds.local_lookup import Peers
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
@@ -128,6 +129,21 @@ class World(Posting, world.World):
         """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""
         for key in [key for key in self.cache if isinstance(key[0], (Op, Meta))]:
             del self.cache[key]
+
+    @property
+    def tuning(self) -> TunedSteps:
+        """Which of several ways the steps of this process take, and why: what was tried, and what that took.
+
+        Steps that repeat try their ways under MPI (``SPMDSIM_TUNE``: ``off`` never, ``first`` in their first calls,
+        ``full`` all ways that there are); the numbers are the same whichever way is taken.
+
+        >>> from spmdsim import LockStep
+        >>> print(LockStep(2).tuning)
+        SPMDSIM_TUNE=off, on no machine: nothing is sent in this world
+        """
+        from spmdsim.redistribution.ways.way_trial import TunedSteps
+
+        return TunedSteps()
 
     # -- running ------------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ CASES += [
     variable("SPMDSIM_DEADLINE", "soon", "soon"),
     setting(
         "SPMDSIM_TUNING on one rank",
-        "path = os.path.join(FOLDER, f'tuning-{rank}.json')\nchosen = {'types': 3}\nopen(path, 'w').write(repr({'Open MPI': chosen, 'MPICH': chosen}).replace(chr(39), chr(34)))\nif bad: os.environ['SPMDSIM_TUNING'] = path\n",
+        "path = os.path.join(FOLDER, f'tuning-{rank}.json')\nchosen = {'copy': 3}\nopen(path, 'w').write(repr({'Open MPI': chosen, 'MPICH': chosen}).replace(chr(39), chr(34)))\nif bad: os.environ['SPMDSIM_TUNING'] = path\n",
         "SPMDSIM_TUNING",
     ),
     setting(

@@ -328,13 +328,13 @@ def _tiny_manifest(data: bytes) -> np.ndarray:
 
 def _tunings() -> list[bytes]:
     return [
-        b'{"MPICH": {"compose_all_reduce": [[2, 2097152], [8, 4194304]], "types": 4, "gather_reduce": 65536}}'
+        b'{"MPICH": {"compose_all_reduce": [[2, 2097152], [8, 4194304]], "typed": 4, "gather_reduce": 65536}}'
     ]
 
 
 def _tuned(path: Path) -> Any:
     tuning.cache_clear()
-    return tuning("MPICH", str(path)).types
+    return tuning("MPICH", str(path)).typed
 
 
 def _choices(path: Path) -> Any:
@@ -383,7 +383,7 @@ READERS = (
         lambda p: vars(load_machine(str(p))),
         _machine_numbers, text=True,
     ),
-    Reader("tuning.json", _tunings, _tuned, lambda d: json.loads(d).get("MPICH", {}).get("types"), text=True),
+    Reader("tuning.json", _tunings, _tuned, lambda d: json.loads(d).get("MPICH", {}).get("typed"), text=True),
     Reader("selection.json", _table, _choices, lambda _: None, text=True),
     Reader("ring.goal", _goals, _goal, _goal_counts, text=True),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Which way of a collective is faster on which MPI: measured facts as data.
 
 The figures are medians on one node (2 cores, shared memory) with the MPI wheels; absolute times differ
-elsewhere, so a JSON file measured on the machine at hand, named by ``SPMDSIM_TUNING``, replaces any of them::
+elsewhere, so steps that repeat try their ways (``worlds/mpi/trials.py``), and a JSON file measured on the machine at
+hand, named by ``SPMDSIM_TUNING``, replaces any of the figures, and says which ways were found best there::
 
     {"Open MPI": {"compose_all_reduce": [[2, 2097152], [8, 4194304]], "chunk": [[2, 1048576]]}}
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 from spmdsim.errors import unknown
 from spmdsim.reading import read_json, readable
+from spmdsim.redistribution.ways.wisdom import NOTHING, Wisdom
 
 KIB, MIB = 1024, 1024 * 1024
 NEVER = 1 << 62
@@ -37,9 +39,12 @@ class Tuning:
         gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
             reduced everywhere: one call instead of two.
         small_block: bytes of a block up to which a composed reduce_scatter takes one call, the own block with it.
-        types: ranks from which Alltoallw with subarray types beats packing and Alltoallv.
-        gather_types: bytes of an all_gather's result below which MPI puts its parts in their places, by a type.
-        small_types: bytes of the largest shard below which it does so anyway: packing is many calls of numpy.
+        call: nanoseconds of a call of MPI, and of each message in it.
+        piece: nanoseconds for which numpy is asked to copy a piece.
+        copy: picoseconds in which numpy copies a byte, or MPI moves it.
+        typed: picoseconds in which MPI picks it out of an array by a type.
+        first: ways that are taken wherever they are possible, whatever they take.
+        ways: what was found best by trying, by machine.
     """
 
     compose_all_reduce: Thresholds
@@ -47,9 +52,12 @@ class Tuning:
     chunk: Thresholds
     gather_reduce: int
     small_block: int
-    types: int
-    gather_types: int
-    small_types: int
+    call: int = 1000
+    piece: int = 1200
+    copy: int = 100
+    typed: int = 165
+    first: tuple[str, ...] = ()
+    ways: Wisdom = NOTHING
 
 
 TABLE = {
@@ -59,9 +67,6 @@ TABLE = {
         chunk=((2, 4 * MIB), (4, 2 * MIB)),
         gather_reduce=64 * KIB,
         small_block=256 * KIB,
-        types=4,
-        gather_types=32 * KIB,
-        small_types=256 * KIB,
     ),
     # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
     # there the chunks are few and large.
@@ -71,9 +76,7 @@ TABLE = {
         chunk=((2, 4 * MIB), (4, 64 * MIB)),
         gather_reduce=64 * KIB,
         small_block=256 * KIB,
-        types=NEVER,
-        gather_types=0,
-        small_types=16 * KIB,
+        typed=400,
     ),
 }
 
@@ -122,7 +125,13 @@ def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """A number of bytes or ranks, or thresholds as tuples of two."""
+    """A number, thresholds as tuples of two, names of ways, or what was found by trying them."""
+    if name == "ways":
+        return Wisdom.read(value)
+    if name == "first":
+        if not isinstance(value, list) or not all(isinstance(way, str) for way in value):
+            raise ValueError(f"'first' has {value!r} where a list of names of ways belongs")
+        return tuple(value)
     if isinstance(getattr(TABLE["MPICH"], name), tuple):
         return tuple((_whole(name, ranks), _whole(name, nbytes)) for ranks, nbytes in value)
     return _whole(name, value)

@@ -1,7 +1,8 @@
-"""Which way a rank takes for a step on MPI, and the bytes it needs besides the shards before and after.
+"""The ways in which a rank can run a step on MPI, and the bytes each needs besides the shards before and after.
 
-Pure: it follows from the step, the element type and the tuning, equally on all members of a group where they
-have to agree, so a plan can say without MPI what a step will need. ``worlds/mpi`` runs the way it is told.
+Pure: they follow from the step, the element type and the tuning, equally on all members of a group where they
+have to agree, so a plan can say without MPI what a step will need. The first is what the model says; ``worlds/mpi``
+tries the others where a step repeats. All of them give the same numbers, unless it is asked for more.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
     row_count,
 )
-from spmdsim.redistribution.ways.tuning import Tuning, threshold
+from spmdsim.redistribution.ways.tuning import NEVER, Tuning, threshold
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
+#: The steps that place boxes.
+PLACING = ("all_gather", "all_to_all", "exchange")
 #: Elements that MPI can count in one message (an int).
 MAX_COUNT = 2**31 - 1
 
@@ -48,6 +51,8 @@ class Way:
         blocks: the blocks of a reduce_scatter.
         rows: rows of an all_gather that goes by rows.
         most: rows, or elements of each block, in one chunk of what goes in chunks.
+        chunk: bytes of a chunk, where it goes in more than one.
+        nanoseconds: by the model, as far as ways of one step differ.
     """
 
     name: str
@@ -57,10 +62,29 @@ class Way:
     blocks: Blocks | None = None
     rows: int = 0
     most: int = 0
+    chunk: int = 0
+    nanoseconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """The name, with the chunks where there are any: it tells ways of one step apart."""
+        return f"{self.name} by {self.chunk}" if self.chunk else self.name
 
 
 def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT) -> Way:
-    """The way of one rank.
+    """The way of one rank by the model; see :func:`ways_of`."""
+    return ways_of(step, rank, dtype, tuning, count)[0]
+
+
+def ways_of(
+    step: Step,
+    rank: int,
+    dtype: np.dtype,
+    tuning: Tuning,
+    count: int = MAX_COUNT,
+    reproducible: bool = True,
+) -> tuple[Way, ...]:
+    """The ways of one rank, the best one first by the model.
 
     Args:
         step: the step.
@@ -68,8 +92,26 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
         dtype: type of the elements.
         tuning: the choices for the MPI library.
         count: elements that MPI can count in one message.
+        reproducible: whether those that reduce in another order than the first are left out.
     """
-    if rank not in step.src.mesh and rank not in step.dst.mesh:
+    if has_ways(step) and _takes_part(step, rank):
+        if step.collective in PLACING:
+            return _placing_step(step, rank, dtype, tuning, count)
+        return _reducing(step, rank, dtype, tuning, count, reproducible)
+    return (_only_way(step, rank, dtype, tuning, count),)
+
+
+def has_ways(step: Step) -> bool:
+    """Whether there are several ways of steps of this kind."""
+    return step.to_shape is None and step.collective in (*PLACING, "all_reduce", "reduce_scatter")
+
+
+def _takes_part(step: Step, rank: int) -> bool:
+    return rank in step.src.mesh or rank in step.dst.mesh
+
+
+def _only_way(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
+    if not _takes_part(step, rank):
         return Way("nothing", fresh=False)
     if isinstance(step, HaloStep):
         return Way("halo", _halo(step, rank) * dtype.itemsize)
@@ -79,16 +121,26 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
         return Way("numbered", _numbered(step, rank, dtype.itemsize))
     if step.collective == "reduce_exchange":
         return Way("summed", scratch(step.src, step.dst, step.shape, rank) * dtype.itemsize)
-    if step.collective in ("all_reduce", "reduce_scatter"):
-        return _reducing(step, rank, dtype, tuning, count)
-    if isinstance(step, ScanStep):
-        return _scanning(step, rank, dtype, tuning, count)
+    assert isinstance(step, ScanStep)
+    return _scanning(step, rank, dtype, tuning, count)
+
+
+def _placing_step(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> tuple[Way, ...]:
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
-        return Way("same", fresh=False)
+        return (Way("same", fresh=False),)
     if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
-        return Way("broadcast", fresh=rank != step.src.mesh.rank_at(0), traffic=traffic)
-    return replace(_placing(traffic, dtype.itemsize, tuning, count), traffic=traffic)
+        return (Way("broadcast", fresh=rank != step.src.mesh.rank_at(0), traffic=traffic),)
+    ways = _ranked(_placing(step, traffic, dtype.itemsize, tuning, count), tuning)
+    return tuple(replace(way, traffic=traffic) for way in ways)
+
+
+def _ranked(ways: list[Way], tuning: Tuning) -> list[Way]:
+    """By what is asked for, then by the model; what is as good stays in its order."""
+    first = tuning.first
+    return sorted(
+        ways, key=lambda way: (first.index(way.name) if way.name in first else len(first), way.nanoseconds)
+    )
 
 
 def _is_new(step: Step, rank: int) -> bool:
@@ -113,37 +165,70 @@ def _numbered(step: Step, rank: int, itemsize: int) -> int:
 # -- placing --------------------------------------------------------------------------------------------
 
 
-def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> Way:
-    """The fastest way to place boxes."""
-    size = len(traffic.members)
+def _placing(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Way]:
+    """The ways to place boxes. What they take is said of the largest shard, which all members know."""
+    size, nbytes = len(traffic.members), traffic.largest * itemsize
+    wire = nbytes * tuning.copy / 1000
+    messages = Way("messages", _apart(traffic) * itemsize, nanoseconds=wire + 4 * size * tuning.call)
     if traffic.largest > count or (traffic.gathered is None and size > FEW_RANKS):
-        return Way("messages", _apart(traffic) * itemsize)
+        return [messages]
     if traffic.gathered is not None:
-        return _gathering(traffic, itemsize, tuning)
+        return _gathering(step, traffic, itemsize, tuning)
     if traffic.swapped:
-        return Way("swap")
-    if size >= tuning.types or traffic.largest * itemsize < tuning.small_types:
-        return Way("typed")
+        swap = Way("swap", nanoseconds=wire + tuning.call)
+        return [swap, messages, *_scheduled(step, "pairwise", 3 * wire, size, tuning)]
+    share = (size - 1) / size
+    typed = Way("typed", nanoseconds=wire + size * tuning.call + nbytes * tuning.typed / 1000)
     sides = (
         packed_side(traffic.sends, traffic.source, size),
         packed_side(traffic.receives, traffic.target, size),
     )
-    return Way("packed", sum(0 if side.direct else side.total for side in sides) * itemsize)
+    copies = (2 * share + 1 / size) * nbytes * tuning.copy / 1000
+    packed = Way(
+        "packed",
+        sum(0 if side.direct else side.total for side in sides) * itemsize,
+        nanoseconds=wire + size * tuning.call + copies + (2 * size - 1) * tuning.piece,
+    )
+    messages = replace(messages, nanoseconds=messages.nanoseconds + copies + size * tuning.piece)
+    return [typed, packed, messages]
 
 
-def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> Way:
+def _scheduled(step: Step, algorithm: str, moves: float, size: int, tuning: Tuning) -> list[Way]:
+    """An emulated schedule: vectors are packed and unpacked, and each round is many calls of Python's."""
+    if step.collective == "exchange":
+        return []
+    return [Way(f"schedule {algorithm}", nanoseconds=moves + (size - 1) * 20 * tuning.call)]
+
+
+def _gathering(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Way]:
     assert traffic.gathered is not None
+    size, nbytes = len(traffic.members), traffic.largest * itemsize
+    copy, call = nbytes * tuning.copy / 1000, tuning.call
+    schedules = _scheduled(step, "ring", 3 * copy, size, tuning) if None not in traffic.gathered else []
     if all(index is None or flat_offset(traffic.target, index) is not None for index in traffic.gathered):
-        return Way("gather")
-    rows, size = row_count(traffic), len(traffic.members)
+        gather = Way("gather", nanoseconds=copy + call)
+        return [gather, Way("messages", nanoseconds=copy + 4 * size * call), *schedules]
+    landing = sum(MemberBox(0, index).count for index in traffic.gathered if index is not None) * itemsize
+    types = copy + nbytes * tuning.typed / 1000
+    typed = Way("typed", nanoseconds=types + size * call)
+    unpack = Way("gather, unpack", landing, nanoseconds=2 * copy + call + size * tuning.piece)
+    rows = row_count(traffic)
     if rows is None:
-        landing = sum(MemberBox(0, index).count for index in traffic.gathered if index is not None)
-        return Way("gather, unpack", landing * itemsize)
-    if traffic.largest * itemsize < tuning.gather_types:
-        return Way("gather typed")
+        return [unpack, typed]
     row = size * (math.prod(traffic.source) // rows)
-    most = max(1, min(rows, threshold(tuning.chunk, size) // (row * itemsize)))
-    return Way("gather rows", most * row * itemsize, rows=rows, most=most)
+    found: dict[int, Way] = {}
+    for chunk in _chunks(threshold(tuning.chunk, size)):
+        most = max(1, min(rows, chunk // (row * itemsize)))
+        scratch, parts = most * row * itemsize, -(-rows // most)
+        takes = (2.2 if found else 2) * copy + parts * (call + tuning.piece)
+        one = Way("gather rows", scratch, rows=rows, most=most, nanoseconds=takes)
+        found.setdefault(most, replace(one, chunk=scratch if parts > 1 else 0))
+    return [*found.values(), Way("gather typed", nanoseconds=types + call), typed, *schedules]
+
+
+def _chunks(usual: int) -> tuple[int, ...]:
+    """Bytes of chunks that are tried, the usual ones first: small ones stay in cache, large ones are few."""
+    return (usual, usual // 4, 4 * usual) if usual < NEVER else (usual,)
 
 
 def _halo(step: HaloStep, rank: int) -> int:
@@ -192,15 +277,31 @@ def chunk_elements(chunk: int, itemsize: int, size: int, count: int) -> int:
     return max(min(chunk // itemsize, count) // size, 1)
 
 
-def _reducing(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
+def _reducing(
+    step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int, reproducible: bool
+) -> tuple[Way, ...]:
+    """The tables decide whether MPI's own reduction is taken, since it may add up in another order."""
     members = tuple(sorted(step.group(rank)))
     shape = step.src.local_shape(step.shape, rank)
     if len(members) == 1 or 0 in shape:
-        return Way("same", fresh=False)
+        return (Way("same", fresh=False),)
+    layout = None
     if step.collective == "reduce_scatter":
         layout = blocks(step, members, rank)
-        return replace(_scattering(step.op, dtype, layout, len(members), tuning, count), blocks=layout)
-    return _reducing_all(step.op, dtype, math.prod(shape), len(members), tuning, count)
+        ways = _scattering(step.op, dtype, layout, len(members), tuning, count)
+    else:
+        ways = _reducing_all(step.op, dtype, math.prod(shape), len(members), tuning, count)
+    usual, free = ways[0], not reproducible or _order_free(step.op, dtype, len(members))
+    ways = [way for way in ways if free or (way.name == "native") == (usual.name == "native")]
+    first = tuning.first
+    ways.sort(key=lambda way: first.index(way.name) if way.name in first else len(first))
+    return tuple(replace(way, blocks=layout) for way in ways)
+
+
+def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
+    """Whether a reduction comes to the same in all orders: of two operands, of integers, of the largest."""
+    exact = dtype.kind in "iub" or op in ("max", "min")
+    return (exact and op != "avg") or (size == 2 and (op == "sum" or (op == "prod" and dtype.kind == "f")))
 
 
 def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
@@ -217,30 +318,48 @@ def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count:
     return Way("scan gathered", nbytes * len(order) + wider)
 
 
-def _reducing_all(op: str | None, dtype: np.dtype, held: int, size: int, tuning: Tuning, count: int) -> Way:
+def _reducing_all(
+    op: str | None, dtype: np.dtype, held: int, size: int, tuning: Tuning, count: int
+) -> list[Way]:
+    """The ways, the usual one first."""
     nbytes, wider = held * dtype.itemsize, _wider(op, dtype)
-    if in_library(op, dtype) and nbytes < threshold(tuning.compose_all_reduce, size):
-        return Way("native")
-    if nbytes * size <= tuning.gather_reduce:
-        return Way("gathered", nbytes * size + held * wider)
-    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, min(count, held))
-    return Way("composed", (most + 1) * (size * dtype.itemsize + wider), most=most)
+    library, small = in_library(op, dtype), nbytes * size <= tuning.gather_reduce
+    native, gathered = Way("native"), Way("gathered", nbytes * size + held * wider)
+    composed: dict[int, Way] = {}
+    for chunk in _chunks(threshold(tuning.chunk, size)):
+        most = chunk_elements(chunk, dtype.itemsize, size, min(count, held))
+        scratch, parts = (most + 1) * (size * dtype.itemsize + wider), most * size < held
+        one = Way("composed", scratch, most=most, chunk=most * size * dtype.itemsize if parts else 0)
+        composed.setdefault(one.chunk, one)
+    ways = [gathered, *composed.values()] if small else [*composed.values()]
+    if not library:
+        return ways
+    return [native, *ways] if nbytes < threshold(tuning.compose_all_reduce, size) else [*ways, native]
 
 
 def _scattering(
     op: str | None, dtype: np.dtype, layout: Blocks, size: int, tuning: Tuning, count: int
-) -> Way:
+) -> list[Way]:
+    """The ways, the usual one first."""
     total, mine = sum(layout.counts), math.prod(layout.target)
     nbytes, wider = total * dtype.itemsize, _wider(op, dtype)
-    large = nbytes >= threshold(tuning.compose_reduce_scatter, size)
-    if in_library(op, dtype) and not large and total <= count:
-        return Way("native", 0 if layout.direct and layout.packed else nbytes)
+    ways: dict[int, Way] = {}
+    for chunk in _chunks(threshold(tuning.chunk, size)):
+        most = chunk_elements(chunk, dtype.itemsize, size, count)
+        landing = min(most, mine) * (size * dtype.itemsize + wider) + (0 if layout.direct else nbytes)
+        parts = most < max(layout.counts)
+        one = Way("composed", landing, most=most, chunk=most * size * dtype.itemsize if parts else 0)
+        ways.setdefault(one.chunk, one)
+    found = list(ways.values())
     equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
-    if equal and nbytes <= tuning.small_block * size and not wider:
-        return Way("small", nbytes)
-    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, count)
-    landing = min(most, mine) * (size * dtype.itemsize + wider)
-    return Way("composed", landing + (0 if layout.direct else nbytes), most=most)
+    if equal and not wider and total <= count:
+        small = Way("small", nbytes)
+        found = [small, *found] if nbytes <= tuning.small_block * size else [*found, small]
+    if not in_library(op, dtype) or total > count:
+        return found
+    native = Way("native", 0 if layout.direct and layout.packed else nbytes)
+    large = nbytes >= threshold(tuning.compose_reduce_scatter, size)
+    return [*found, native] if large else [native, *found]
 
 
 def _wider(op: str | None, dtype: np.dtype) -> int:

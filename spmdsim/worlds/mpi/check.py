@@ -342,8 +342,7 @@ class Check:
         number = calls.begin(kind)
         try:
             if calls.new(self.call.digest) or first or checker.mode is True:
-                checker.wait(calls, number, lambda: calls.came(number, calls.others))
-                checker.compare(calls)
+                self.meet()
             yield
         except MPI.Exception:
             checker.compare(calls)
@@ -351,6 +350,12 @@ class Check:
         finally:
             calls.end(number)
         self.compare()
+
+    def meet(self) -> None:
+        """Inside of a call: wait until all others have begun it, too, and compare."""
+        calls, number = self.calls, self.calls.number - 1
+        self.checker.wait(calls, number, lambda: calls.came(number, calls.others))
+        self.checker.compare(calls)
 
     def compare(self) -> None:
         """Compare what was called so far; go on as soon as there is room to note more."""

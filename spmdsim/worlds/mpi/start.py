@@ -35,6 +35,8 @@ VARIABLES = {
     "check": "SPMDSIM_CHECK",
     "deadline": "SPMDSIM_DEADLINE",
     "tuning": "SPMDSIM_TUNING",
+    "tune": "SPMDSIM_TUNE",
+    "reproducible": "SPMDSIM_REPRODUCIBLE",
     "record": "SPMDSIM_RECORD",
 }
 #: Variables that are compared by what they mean, or are a node's own.

@@ -25,7 +25,8 @@ from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import threshold, tuning
-from spmdsim.redistribution.ways.way import Way, way_of
+from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
+from spmdsim.redistribution.ways.way_trial import TunedSteps, reproducible_mode, tune_mode
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.base import World
@@ -50,6 +51,7 @@ from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.start import agreed
 from spmdsim.worlds.mpi.summing import sum_directly
+from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
 from spmdsim.worlds.programs import Moved, StepProgram, forget
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 
@@ -97,6 +99,8 @@ class MPIWorld(BeginsEarly, World):
             ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto``, ``values``).
         deadline: seconds that a call waits for the other ranks before the missing ones are named and the job ends;
             ``SPMDSIM_DEADLINE``, or 60.
+        reproducible: whether reductions keep an order that only their sizes decide. If not, ways that add up in
+            another order are tried, too, where a step repeats. ``SPMDSIM_REPRODUCIBLE`` (``0``, ``1``), or True.
 
     Attributes:
         comm: the communicator.
@@ -104,7 +108,11 @@ class MPIWorld(BeginsEarly, World):
     """
 
     def __init__(
-        self, comm: MPI.Comm | None = None, check: bool | str | None = None, deadline: float | None = None
+        self,
+        comm: MPI.Comm | None = None,
+        check: bool | str | None = None,
+        deadline: float | None = None,
+        reproducible: bool | None = None,
     ) -> None:
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
@@ -122,10 +130,15 @@ class MPIWorld(BeginsEarly, World):
                     "check": lambda: check_mode(check),
                     "deadline": lambda: deadline_seconds() if deadline is None else deadline,
                     "tuning": lambda: tuning(VENDOR),
+                    "tune": tune_mode,
+                    "reproducible": lambda: reproducible_mode(reproducible),
                     "record": record_path,
                 },
             )
-            self.tuning, seconds = settings["tuning"], settings["deadline"]
+            self.choices, seconds = settings["tuning"], settings["deadline"]
+            self.reproducible: bool = settings["reproducible"]
+            machine = common_machine(self._everyone) if self.choices.ways.machines else machine_name()
+            self._trials = Trials(settings["tune"], self.choices.ways, machine)
             self._comms, self._shared = Comms(self._everyone, seconds), Shared()
         mode = settings["check"] if self.size > 1 else False
         self._deadline, self.compares_sources, self.watches_values = seconds, bool(mode), mode == "values"
@@ -243,18 +256,39 @@ class MPIWorld(BeginsEarly, World):
 
     def _derive(self, program: RankProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
         if algorithm is None or algorithm == SHARED:
-            run, program.types = self._program(step, dtype)
+            run = self._program(program, step, dtype)
             return self._shared_way(step, dtype, run) if algorithm == SHARED else run
         if self.rank not in step.src.mesh:
             return _nothing(step, dtype)
+        return self._scheduled(step, algorithm, dtype)
+
+    def _scheduled(self, step: Step, algorithm: str, dtype: np.dtype) -> Run:
         from spmdsim.worlds.emulated import emulation
         from spmdsim.worlds.mpi.messages import run_schedule
 
         part = emulation(step, algorithm, self.rank, dtype)
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
-    def _program(self, step: Step, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
-        way = way_of(step, self.rank, dtype, self.tuning, datatypes.MAX_COUNT)
+    def _program(self, program: RankProgram, step: Step, dtype: np.dtype) -> Run:
+        """The step by its only way, or by those that are tried."""
+        ways = ways_of(step, self.rank, dtype, self.choices, datatypes.MAX_COUNT, self.reproducible)
+
+        def make(way: Way) -> Run:
+            run, types = self._by_way(step, dtype, way)
+            program.types += types
+            return run
+
+        if not has_ways(step) or ways[0].name == "nothing":
+            return make(ways[0])
+        # Of steps that have one way here, too: what is kept must be the same on ranks whose groups differ.
+        some, trial = self._trials.of(step, dtype, ways, members_of(step), program.free)
+        if len(some) == 1:
+            return make(some[0])
+        meet = (lambda: None) if program.check is None else program.check.meet
+        group = step.group(self.rank) if step.axes else members_of(step)
+        return tried(trial, lambda number: make(some[number]), self._comms.of(tuple(sorted(group))), meet)
+
+    def _by_way(self, step: Step, dtype: np.dtype, way: Way) -> tuple[Run, list[MPI.Datatype]]:
         if way.name == "nothing":
             return _nothing(step, dtype), []
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
@@ -283,6 +317,8 @@ class MPIWorld(BeginsEarly, World):
         if way.traffic is None:
             return self._reducing(step, dtype, way), []
         comm = self._comms.of(way.traffic.members)
+        if way.name.startswith("schedule "):
+            return self._scheduled(step, way.name.removeprefix("schedule "), dtype), []
         if way.name == "broadcast":
             root = way.traffic.members.index(step.src.mesh.rank_at(0))
             return broadcast(way.traffic, comm, dtype, root, step.shape), []
@@ -312,6 +348,11 @@ class MPIWorld(BeginsEarly, World):
         return self._moved(step, dtype, None)
 
     @property
+    def tuning(self) -> TunedSteps:
+        """Which ways the steps of this process take, and why; see :attr:`World.tuning`."""
+        return self._trials.table()
+
+    @property
     def control(self) -> dict[str, Asked]:
         """All control traffic of this process in this world so far, by purpose."""
         return dict(self._tally.control)
@@ -325,7 +366,7 @@ class MPIWorld(BeginsEarly, World):
             return otherwise
         if step.collective == "all_gather":
             return gather_shared(group_transfers(step, self.rank), group.comm, dtype, self._shared, otherwise)
-        chunk = threshold(self.tuning.chunk, len(members))
+        chunk = threshold(self.choices.chunk, len(members))
         return reduce_shared(step, group, members, dtype, self._shared, otherwise, chunk)
 
     # -- the control plane ----------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""What ``spmdsim tune`` starts on every rank: a program, or redistributions of square matrices; then findings are kept."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+import numpy as np
+
+from spmdsim.core import Mesh
+from spmdsim.redistribution.ways.way_trial import EACH, ROUNDS
+from spmdsim.tensor import Tensor
+from spmdsim.worlds import World, world
+
+#: Calls in which up to seven ways of a step are tried, even if the trial has to be made longer.
+CALLS = 7 * EACH * ROUNDS
+
+
+def redistribute(here: World, sizes: list[int]) -> None:
+    """Every redistribution of one collective between the layouts of square matrices, over all ranks."""
+    line = Mesh((here.size,), ("x",))
+    rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
+    pending = line(None, None, partial="x")
+    for size in sizes:
+        for source, target in (
+            (rows, columns),
+            (columns, rows),
+            (rows, whole),
+            (columns, whole),
+            (pending, whole),
+            (pending, rows),
+            (pending, columns),
+        ):
+            local = np.ones(source.local_shape((size, size), here.ranks[0]), np.float32)
+            tensor = Tensor.from_local(local, source, here, shape=(size, size))
+            for _ in range(CALLS):
+                tensor.to(target)
+
+
+def main() -> None:
+    """``tuning_job FILE --sizes N...`` or ``tuning_job FILE script args...``."""
+    path, *what = sys.argv[1:]
+    if what[0] == "--sizes":
+        redistribute(world(), [int(text) for text in what[1:]])
+    else:
+        sys.argv = what
+        runpy.run_path(what[0], run_name="__main__")
+    here = world()
+    if here.ranks[0] == 0:
+        here.tuning.save(path)
+        print(f"{len(here.tuning.steps)} steps on {here.size} ranks: {path}")
+
+
+if __name__ == "__main__":
+    main()

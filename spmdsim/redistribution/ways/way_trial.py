@@ -1,0 +1,224 @@
+"""Trying the ways of a step that repeats: which one each call takes, and which one is kept. Pure: no clock, no MPI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spmdsim.core.pictured import Pictured
+from spmdsim.errors import UsageTypeError, unknown
+from spmdsim.redistribution.ways.way import Way
+from spmdsim.redistribution.ways.wisdom import NOTHING, Finding, Wisdom, keep
+
+#: What ``SPMDSIM_TUNE`` may say.
+MODES = ("off", "first", "full")
+#: Ways that the model puts within so many times the best are tried, and at most so many.
+WITHIN, MOST = 2.0, 4
+#: Calls in which they are, one after the other: the first ten calls of a step decide.
+CALLS = 9
+#: How often each way is tried where all of them are.
+EACH = 5
+#: How often a trial is made longer, where one way is best at its best, and another one at its worst.
+ROUNDS = 4
+#: A way is left for another that takes less than this share of its time.
+BETTER = 0.97
+#: Calls after which the ways are tried again, and how many times as many it is the next time.
+AGAIN, RARER = 1000, 4
+
+
+def tune_mode() -> str:
+    """What ``SPMDSIM_TUNE`` says.
+
+    Raises:
+        UsageTypeError: something that it cannot.
+    """
+    mode = os.environ.get("SPMDSIM_TUNE", "") or "first"
+    if mode not in MODES:
+        raise unknown(f"SPMDSIM_TUNE is off, first or full, but it is {mode!r}", mode, MODES)
+    return mode
+
+
+def reproducible_mode(asked: bool | None = None) -> bool:
+    """Whether reductions keep the order that the tables say; what ``SPMDSIM_REPRODUCIBLE`` says if nobody does.
+
+    Raises:
+        UsageTypeError: it is no yes or no.
+    """
+    said = os.environ.get("SPMDSIM_REPRODUCIBLE", "") or "1"
+    found = {"0": False, "1": True}.get(said) if asked is None else asked
+    if not isinstance(found, bool):
+        raise UsageTypeError(
+            f"SPMDSIM_REPRODUCIBLE is 0 or 1, but it is {said!r}"
+            if asked is None
+            else f"reproducible is True or False, but got {asked!r}"
+        )
+    return found
+
+
+def candidates(ways: Sequence[Way], mode: str) -> tuple[Way, ...]:
+    """The ways that are tried.
+
+    Args:
+        ways: all that there are, the best one first by the model.
+        mode: ``"off"`` for the first alone, ``"first"`` for those that the model puts near it, ``"full"`` for all.
+
+    >>> [way.name for way in candidates([Way("a", nanoseconds=5), Way("b", nanoseconds=9), Way("c", nanoseconds=11)], "first")]
+    ['a', 'b']
+    """
+    if mode == "full":
+        return tuple(ways)
+    if mode == "off":
+        return (ways[0],)
+    return tuple(way for way in ways if way.nanoseconds <= WITHIN * ways[0].nanoseconds)[:MOST]
+
+
+class Trial:
+    """What the ranks of a group know of a step whose ways they try; the same on all of them, call by call.
+
+    Args:
+        ways: what they are called, the model's choice first.
+        each: how often each is tried.
+        waiting: calls before that, which the chosen one makes.
+        known: what was found before, if it was: nothing is tried then.
+
+    Attributes:
+        chosen: the number of the way that calls take while nothing is tried.
+        found: what each way took when they were tried last, at best, in microseconds.
+        turn: how many calls of a trial were made.
+
+    >>> trial = Trial(("typed", "packed"), each=2, waiting=0)
+    >>> for took in (90, 50, 80, 60):
+    ...     trial.note(took)
+    >>> trial.over, trial.mine
+    (True, [90, 50, 80, 60])
+    >>> trial.decide(trial.mine)
+    >>> trial.ways[trial.chosen], trial.found, trial.waiting
+    ('packed', (80, 50), 1000)
+    """
+
+    __slots__ = ("again", "chosen", "each", "found", "known", "mine", "rounds", "turn", "waiting", "ways")
+
+    def __init__(self, ways: Sequence[str], each: int, waiting: int, known: Finding | None = None) -> None:
+        self.ways, self.each, self.waiting = tuple(ways), each, waiting
+        self.turn, self.chosen, self.again, self.rounds = 0, 0, AGAIN, 1
+        self.mine: list[float] = []
+        self.found: tuple[float, ...] = ()
+        self.known = known is not None and known.way in self.ways
+        if known is not None and self.known:
+            self.chosen, self.waiting = self.ways.index(known.way), AGAIN
+
+    @property
+    def way(self) -> int:
+        """The way of this call of a trial."""
+        return self.turn % len(self.ways)
+
+    def note(self, took: float) -> None:
+        """A call of the trial took so many microseconds on this rank."""
+        self.mine.append(took)
+        self.turn += 1
+
+    @property
+    def over(self) -> bool:
+        """Whether the ranks have to agree now."""
+        return self.turn >= self.each * len(self.ways) * self.rounds
+
+    def decide(self, slowest: Sequence[float]) -> None:
+        """Keep the best way, by the times of the slowest rank: the earlier choice unless another one is clearly better.
+
+        Where the times contradict each other, since somebody else wanted the machine, the trial goes on.
+        """
+        count = len(self.ways)
+        times = [slowest[k::count] for k in range(count)]
+        self.found = tuple(map(min, times))
+        best = min(range(count), key=self.found.__getitem__)
+        if (
+            best != min(range(count), key=lambda k: sorted(times[k])[len(times[k]) // 2])
+            and self.rounds < ROUNDS
+        ):
+            self.rounds += 1
+            return
+        if self.found[best] < BETTER * self.found[self.chosen]:
+            self.chosen = best
+        self.mine, self.turn, self.rounds, self.known = [], 0, 1, False
+        self.waiting, self.again = self.again, RARER * self.again
+
+
+@dataclass(frozen=True)
+class TunedStep:
+    """A step, and the way that it takes.
+
+    Attributes:
+        step: in words.
+        ranks: of its group.
+        way: the way.
+        microseconds: what each way took that was tried, at best, on the slowest rank.
+        why: why that way.
+    """
+
+    step: str
+    ranks: int
+    way: str
+    microseconds: dict[str, float]
+    why: str
+
+    @staticmethod
+    def of(step: str, ranks: int, trial: Trial) -> TunedStep:
+        """What a trial came to so far."""
+        took, why = dict(zip(trial.ways, trial.found)), "by the model: it was not tried yet"
+        if trial.known:
+            why = "found before: SPMDSIM_TUNING says so"
+        elif took:
+            others = ", ".join(f"{way} {took[way]:.1f}" for way in sorted(took, key=took.__getitem__))
+            why = f"tried, us: {others}"
+        elif trial.turn:
+            why = f"by the model: {trial.turn} tries were made so far"
+        elif len(trial.ways) == 1:
+            why = "by the model: no other comes near it"
+        return TunedStep(step, ranks, trial.ways[trial.chosen], took, why)
+
+
+@dataclass(frozen=True, repr=False)
+class TunedSteps(Pictured):
+    """Which ways the steps of a world take, and why; see :attr:`spmdsim.worlds.World.tuning`.
+
+    Args:
+        steps: those that this process took part in and that have several ways.
+        machine: what they were tried on.
+        mode: what ``SPMDSIM_TUNE`` said.
+        vendor: the MPI library.
+        known: what was found before.
+    """
+
+    steps: tuple[TunedStep, ...] = ()
+    machine: str = "no machine: nothing is sent in this world"
+    mode: str = "off"
+    vendor: str = ""
+    known: Wisdom = NOTHING
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Step, ranks, way and why."""
+        return [(one.step, str(one.ranks), one.way, one.why) for one in self.steps]
+
+    def save(self, path: str | Path) -> None:
+        """Write what was found to a file that ``SPMDSIM_TUNING`` can name; what stands there of other steps stays.
+
+        Args:
+            path: the file. One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
+
+        Raises:
+            InputError: there is something else in the file.
+        """
+        some = {one.step: Finding(one.way, one.microseconds) for one in self.steps if one.microseconds}
+        if self.vendor:
+            keep(path, self.vendor, self.known.merged(Wisdom({self.machine: some} if some else {})))
+
+    def __repr__(self) -> str:
+        return f"TunedSteps({len(self.steps)} steps, SPMDSIM_TUNE={self.mode}, on {self.machine})"
+
+    def __str__(self) -> str:
+        lines = [f"SPMDSIM_TUNE={self.mode}, on {self.machine}"]
+        lines += [f"{step} on {ranks} ranks: {way} ({why})" for step, ranks, way, why in self.rows]
+        return "\n".join(lines)

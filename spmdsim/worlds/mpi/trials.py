@@ -1,0 +1,181 @@
+"""The first calls of a step that repeats try its ways; what all ranks of its group then agree on is kept.
+
+All members of a group make the same calls in the same order, so that each knows from its own which way is whose turn.
+What they know is kept by group, and forgotten at the same call on all of them; what a rank derived from it may be
+forgotten, and derived again, at any time. A call of a trial is compared with the others' before it runs, as a new kind
+of call is.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.bounded import Bounded
+from spmdsim.core.step import Step
+from spmdsim.redistribution.ways.way import Way
+from spmdsim.redistribution.ways.way_trial import CALLS, EACH, Trial, TunedStep, TunedSteps, candidates
+from spmdsim.redistribution.ways.wisdom import NOTHING, Wisdom
+from spmdsim.worlds.mpi.counted import VENDOR, Counted
+from spmdsim.worlds.mpi.fingerprint import Record
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+
+class Kept(NamedTuple):
+    """What is known of a step.
+
+    Args:
+        size: ranks of its group.
+        trial: what the group knows.
+        forgotten: called when it is known no more.
+    """
+
+    size: int
+    trial: Trial
+    forgotten: list[Callable[[], None]]
+
+
+class Trials:
+    """What a world tries, and what came of it.
+
+    Args:
+        mode: ``"off"``, ``"first"`` or ``"full"``.
+        known: what was found before.
+        machine: what ranks run on, the same on all of them.
+    """
+
+    def __init__(self, mode: str, known: Wisdom = NOTHING, machine: str = "") -> None:
+        self.mode, self.known, self.machine = mode, known, machine
+        self._groups: dict[tuple[int, ...], Bounded[tuple[Step, np.dtype], Kept]] = {}
+
+    def of(
+        self,
+        step: Step,
+        dtype: np.dtype,
+        ways: Sequence[Way],
+        members: tuple[int, ...],
+        forgotten: Callable[[], None],
+    ) -> tuple[tuple[Way, ...], Trial]:
+        """The ways of a step that are worth a trial, and what all members know of them.
+
+        Args:
+            step: the step.
+            dtype: type of its elements.
+            ways: all ways.
+            members: the ranks that all make its calls, in the same order as all their others.
+            forgotten: called when nothing is known any more.
+        """
+        group = self._groups.get(members)
+        if group is None:
+            group = self._groups[members] = Bounded(free=lambda kept: [one() for one in kept.forgotten])
+        some, known = candidates(ways, self.mode), None
+        if self.known is not NOTHING and self.mode != "full":
+            known = self.known.of(self.machine, words(step, dtype))
+            if known is not None:
+                some = tuple(way for way in ways if way in some or way.label == known.way)
+        kept = group.get((step, dtype))
+        if kept is None:
+            tries, waiting = (EACH, 0) if self.mode == "full" else (max(2, CALLS // len(some)), 1)
+            trial = Trial([way.label for way in some], tries, waiting, known)
+            kept = group[step, dtype] = Kept(_group_size(step), trial, [])
+        kept.forgotten[:] = [forgotten]
+        return some, kept.trial
+
+    def table(self) -> TunedSteps:
+        """What is chosen now, and why."""
+        rows = [
+            TunedStep.of(words(*key), kept.size, kept.trial)
+            for group in self._groups.values()
+            for key, kept in group.items()
+        ]
+        return TunedSteps(tuple(rows), self.machine, self.mode, VENDOR, self.known)
+
+
+def _group_size(step: Step) -> int:
+    return (
+        step.src.mesh.axis_size(*step.axes)
+        if step.axes
+        else len({*step.src.mesh.rank_list, *step.dst.mesh.rank_list})
+    )
+
+
+def words(step: Step, dtype: np.dtype) -> str:
+    """A step in words, with its meshes: what is found of it holds for others of which they are the same."""
+    meshes = dict.fromkeys((step.src.mesh, step.dst.mesh))
+    return f"{Record.of(step, dtype.name, None)} on {' and '.join(map(str, meshes))}"
+
+
+def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
+    """A step whose calls try the ways, or take the chosen one.
+
+    Args:
+        trial: what is known.
+        make: derives a way by its number.
+        comm: of the ranks that have to take the same way.
+        meet: called inside of a call of a trial: returns when all of its ranks are in it.
+    """
+    made: dict[int, Run] = {}
+
+    def way(number: int) -> Run:
+        if number not in made:
+            made[number] = make(number)
+        return made[number]
+
+    current, usual = trial.chosen, way(trial.chosen)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        nonlocal current, usual
+        waiting = trial.waiting
+        if not waiting:
+            return attempt(array)
+        trial.waiting = waiting - 1
+        if trial.chosen != current:
+            current, usual = trial.chosen, way(trial.chosen)
+        return usual(array)
+
+    def attempt(array: np.ndarray) -> np.ndarray:
+        meet()
+        turn = way(trial.way)
+        comm.Barrier()
+        start = time.perf_counter_ns()
+        result = turn(array)
+        trial.note((time.perf_counter_ns() - start) / 1000)
+        if trial.over:
+            slowest = np.empty(len(trial.mine))
+            comm.agree(np.array(trial.mine), slowest, MPI.MAX)
+            trial.decide(slowest.tolist())
+        return result
+
+    return run
+
+
+@cache
+def machine_name() -> str:
+    """This machine and its MPI in words."""
+    try:
+        said = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        said = None
+    processor = said[1].strip() if said else platform.processor() or platform.machine()
+    version = ".".join(map(str, MPI.get_vendor()[1]))
+    return f"{processor}, {os.cpu_count()} cores, {VENDOR} {version}"
+
+
+def common_machine(comm: Counted) -> str:
+    """The machine's name where all ranks have the same one. Collective."""
+    from spmdsim.sides import number_of
+
+    mine = number_of(machine_name())
+    common = np.empty(2, np.int64)
+    comm.agree(np.array([mine, -mine]), common, MPI.MIN)
+    return machine_name() if common[0] == -common[1] else f"several machines, {VENDOR}"

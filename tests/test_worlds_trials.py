@@ -1,0 +1,286 @@
+"""Steps that repeat try their ways: what is tried, what all ranks agree on, and that no number changes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import run_python
+
+from spmdsim import Mesh, Tensor, record
+from spmdsim.core.step import Step
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.redistribution.ways import way_trial
+from spmdsim.redistribution.ways.tuning import TABLE, tuning
+from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
+from spmdsim.redistribution.ways.way_trial import (
+    AGAIN,
+    BETTER,
+    CALLS,
+    MOST,
+    ROUNDS,
+    Trial,
+    TunedStep,
+    candidates,
+    reproducible_mode,
+    tune_mode,
+)
+from spmdsim.redistribution.ways.wisdom import Finding, Wisdom, keep, stored
+from spmdsim.worlds import LockStep
+
+LINE = Mesh((4,), ("x",))
+
+
+def steps(mesh, shape=(16, 8)):
+    """A step of each kind that has several ways, over all ranks of a mesh and over one axis of it."""
+    first, *rest = mesh.axes
+    everywhere = mesh.axes if len(mesh.axes) > 1 else first
+    whole, rows, columns = mesh(None, None), mesh(everywhere, None), mesh(None, everywhere)
+    for op in ("sum", "avg"):
+        pending = mesh(None, None, partial={first: op})
+        yield Step("all_reduce", (first,), pending, whole, shape, op)
+        yield Step("reduce_scatter", (first,), pending, mesh(None, first), shape, op)
+    yield Step("reduce_scatter", (first,), pending, mesh(first, None), shape, op)
+    yield Step("all_gather", mesh.axes, rows, whole, shape)
+    yield Step("all_gather", mesh.axes, columns, whole, shape)
+    yield Step("all_to_all", mesh.axes, rows, columns, shape)
+    yield Step("exchange", (), rows, columns, shape)
+    for axis in rest:
+        yield Step("all_gather", (axis,), mesh(None, axis), whole, shape)
+
+
+def pieces(world, step, dtype):
+    """Small whole numbers, of which every sum is exact, and others for every rank where they are added up."""
+    rng = np.random.default_rng(5)
+    whole = rng.integers(-9, 9, (world.size, *step.shape)).astype(dtype)
+    return [whole[rank if step.op else 0][step.src.slices(step.shape, rank)] for rank in world.ranks], whole
+
+
+def expected(step, rank, whole):
+    """By numpy, from all ranks' values."""
+    if step.op is None:
+        found = whole[0]
+    else:
+        group = whole[list(step.group(rank))]
+        found = {"sum": group.sum(0), "avg": group.mean(0)}[step.op]
+    return found[step.dst.slices(step.shape, rank)]
+
+
+@pytest.mark.ranks(2, 4, 8)
+@pytest.mark.parametrize("mode", ["first", "full"])
+def test_every_call_of_a_trial_gives_the_same_and_counts_what_it_moves(world, monkeypatch, mode):
+    """Random floats, whose sums depend on the order: not a bit changes while ways are tried, nor afterwards."""
+    if isinstance(world, LockStep):
+        pytest.skip("there is one way without MPI")
+    from spmdsim.worlds import MPIWorld
+    from spmdsim.worlds.mpi import trials
+
+    monkeypatch.setenv("SPMDSIM_TUNE", mode)
+    monkeypatch.setattr(way_trial, "ROUNDS", 1)
+    monkeypatch.setattr(trials, "EACH", 2)
+    rng = np.random.default_rng(world.rank)
+    with MPIWorld(world.comm) as here:
+        meshes = [Mesh((here.size,), ("a",))]
+        if here.size > 2:
+            meshes.append(Mesh((2, here.size // 2), ("a", "b")))
+        for step in (step for mesh in meshes for step in steps(mesh)):
+            array = rng.random(step.src.local_shape(step.shape, here.rank)).astype(np.float32)
+            before = here.tuning.steps
+            first = here.run(step, [array])[0]
+            with record() as trace:
+                for _ in range(14):
+                    np.testing.assert_array_equal(here.run(step, [array])[0], first, str(step), strict=True)
+            assert {event.nbytes == event.due for event in trace.collectives} == {True}, step
+            row = next(row for row in here.tuning.steps if row not in before)
+            assert row.why.startswith(("tried", "by the model: no other")), row
+            control = trace.control.get("agreement")
+            assert (len(row.microseconds) > 1) == (control is not None and control.calls > 0), (row, control)
+            assert set(here.gather_on(step.group(here.rank) or here.ranks, row.way).values()) == {row.way}
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
+def test_all_ways_give_what_numpy_gives(world, dtype):
+    """Each way by itself, also those that add up in another order: of small whole numbers, all sums are exact."""
+    if isinstance(world, LockStep):
+        pytest.skip("there is one way without MPI")
+    seen = set()
+    for step in steps(Mesh((world.size,), ("a",))):
+        if step.op == "avg" and dtype == "int32":
+            continue
+        given, whole = pieces(world, step, dtype)
+        for way in ways_of(step, world.rank, np.dtype(dtype), world.choices, reproducible=False):
+            run, types = world._by_way(step, np.dtype(dtype), way)
+            found = run(np.ascontiguousarray(given[0]))
+            np.testing.assert_array_equal(found, expected(step, world.rank, whole), f"{step} {way.label}")
+            for kind in types:
+                kind.Free()
+            seen.add(way.name)
+    assert {
+        "typed",
+        "packed",
+        "messages",
+        "gather",
+        "gather rows",
+        "gather typed",
+        "schedule ring",
+        "composed",
+    } <= seen
+
+
+def test_ways_that_reduce_in_another_order_are_no_alternative_unless_asked_for():
+    """Of four floats the order counts; of two, of whole numbers and for the largest it does not."""
+    pair = Mesh((2,), ("x",))
+
+    def names(mesh, op, dtype, **options):
+        step = Step("all_reduce", ("x",), mesh(None, partial={"x": op}), mesh(None), (100_000,), op)
+        return {way.name for way in ways_of(step, 0, np.dtype(dtype), TABLE["Open MPI"], **options)}
+
+    assert names(LINE, "sum", "f4") == {"native"}
+    assert names(LINE, "sum", "f4", reproducible=False) == {"native", "composed"}
+    assert names(LINE, "sum", "i4") == names(pair, "sum", "f4") == {"native", "composed"}
+    assert names(pair, "avg", "f4") == {"native"} and names(LINE, "max", "i4") == {"native", "composed"}
+    assert names(LINE, "max", "f4") == names(LINE, "sum", "f2") == {"composed"}
+    assert names(pair, "prod", "c8") == {"native"}
+
+
+@given(st.integers(0, 2), st.integers(2, 5))
+def test_all_members_of_a_group_have_the_same_ways(kind, size):
+    """Whatever a rank's own shard looks like: uneven, empty, contiguous or not."""
+    mesh = Mesh((size,), ("x",))
+    shape = ((7, 5), (3, 1), (4, size * 2))[kind]
+    for step in steps(mesh, shape):
+        for dtype in ("f4", "f2"):
+            found = [ways_of(step, rank, np.dtype(dtype), TABLE["Open MPI"]) for rank in range(size)]
+            assert len({tuple(way.label for way in ways) for ways in found}) == 1, step
+            assert len({tuple(way.nanoseconds for way in ways) for ways in found}) == 1, step
+            assert has_ways(step)
+
+
+def test_what_the_model_puts_far_away_is_tried_only_where_all_are():
+    ways = [Way(f"w{k}", nanoseconds=1 + k / 4) for k in range(8)]
+    assert [way.name for way in candidates(ways, "first")] == ["w0", "w1", "w2", "w3"][:MOST]
+    assert [way.name for way in candidates([ways[0], ways[4], ways[5]], "first")] == ["w0", "w4"]
+    assert len(candidates(ways, "full")) == 8 and candidates(ways, "off") == (ways[0],)
+
+
+@given(st.lists(st.lists(st.floats(1, 1e6), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_a_trial_ends_and_keeps_one_of_the_best(times):
+    trial = Trial([f"w{k}" for k in range(len(times))], 3, 0)
+    calls = 0
+    while not trial.waiting:
+        trial.note(times[trial.way][calls // len(times) % 3])
+        calls += 1
+        if trial.over:
+            trial.decide(trial.mine)
+    assert calls <= 3 * len(times) * ROUNDS and trial.waiting == AGAIN
+    assert trial.found == tuple(map(min, times))
+    assert min(trial.found) >= BETTER * trial.found[trial.chosen] * (1 - 1e-12)
+
+
+def test_a_trial_is_over_within_ten_calls_and_made_longer_where_it_was_disturbed():
+    for count in range(2, MOST + 1):
+        trial = Trial([f"w{k}" for k in range(count)], max(2, CALLS // count), 1)
+        assert 1 + trial.each * count <= 10
+    trial = Trial(("calm", "disturbed"), 2, 0)
+    trial.decide([10, 9, 10, 50])
+    assert trial.waiting == 0 and trial.chosen == 0 and not trial.over
+    trial.decide([10, 9, 10, 50, 10, 9, 10, 9])
+    assert (trial.waiting, trial.ways[trial.chosen]) == (AGAIN, "disturbed")
+    again = trial.again
+    trial.decide([10, 9, 10, 9])
+    assert trial.waiting == again > AGAIN
+    assert "tried, us: disturbed 9.0, calm 10.0" in TunedStep.of("a step", 2, trial).why
+
+
+def test_what_was_found_before_is_not_tried_again():
+    assert Trial(("a", "b"), 2, 1, Finding("b", {})).waiting == AGAIN
+    assert Trial(("a", "b"), 2, 1, Finding("b", {})).chosen == 1
+    assert Trial(("a", "b"), 2, 1, Finding("gone", {})).waiting == 1
+
+
+def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
+    path, here = tmp_path / "here.json", Wisdom({"m": {"s": Finding("a", {"a": 1.0, "b": 2.0})}})
+    path.write_text('{"MPICH": {"chunk": [[2, 64]]}}')
+    keep(path, "MPICH", here)
+    keep(path, "Open MPI", here)
+    keep(path, "MPICH", Wisdom({"m": {"s": Finding("b", {"b": 1.5}), "t": Finding("a", {})}, "n": {}}))
+    assert stored(path)["Open MPI"] == {"ways": here.to_dict()}
+    tuning.cache_clear()
+    found = tuning("MPICH", str(path))
+    assert found.chunk == ((2, 64),) and found.ways.of("m", "s") == Finding("b", {"b": 1.5})
+    assert repr(found.ways) != repr(here) and hash(found.ways) == hash(Wisdom.read(found.ways.to_dict()))
+    assert (
+        run_python("-m", "spmdsim", "tune", "-o", tmp_path / "both.json", "--show", path).stdout.count("m:")
+        == 2
+    )
+
+
+@pytest.mark.parametrize("ways", [3, {"m": 3}, {"m": {"s": 3}}, {"m": {"s": {"way": 3}}}])
+def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, ways):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"MPICH": {"ways": ways}}))
+    tuning.cache_clear()
+    with pytest.raises(InputError, match=r"bad\.json"):
+        tuning("MPICH", str(path))
+
+
+def test_wrong_words_get_the_right_ones(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPMDSIM_TUNE", "ful")
+    with pytest.raises(InputError, match=r"off, first or full, but it is 'ful'.*full"):
+        tune_mode()
+    monkeypatch.setenv("SPMDSIM_REPRODUCIBLE", "perhaps")
+    with pytest.raises(UsageTypeError, match="SPMDSIM_REPRODUCIBLE is 0 or 1, but it is 'perhaps'"):
+        reproducible_mode()
+    assert reproducible_mode(False) is False
+    for options in (["-o", "x.json"], ["-o", tmp_path / "x.json", "no.json"], ["-o", tmp_path, "-n", "2"]):
+        result = run_python("-m", "spmdsim", "tune", *options)
+        assert result.returncode != 0 and len(result.stderr.strip().splitlines()) <= 3, result.stderr
+
+
+JOB = """\
+import os, sys
+import numpy as np
+from spmdsim import Mesh, Tensor, world
+if os.environ.get("ODD") and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+    os.environ["SPMDSIM_TUNING"] = os.environ["ODD"]
+w = world()
+m = Mesh((w.size,), ("x",))
+x = Tensor.from_local(np.ones((64, 32), np.float32), m(None, "x"), w)
+for _ in range(130):
+    x.to(m(None, None))
+if w.rank == 0:
+    print(w.tuning)
+"""
+
+
+def test_a_program_starts_with_what_was_found_and_ranks_with_other_findings_are_told(tmp_path, launcher):
+    (tmp_path / "job.py").write_text(JOB)
+    here, odd = tmp_path / "here.json", tmp_path / "odd.json"
+    tried = run_python("-m", "spmdsim", "tune", "-n", 2, "-o", here, tmp_path / "job.py")
+    assert tried.returncode == 0, tried.stderr
+    (library,) = json.loads(here.read_text()).values()
+    ((_, found),) = library["ways"].items()
+    (one,) = found.values()
+    assert len(one["microseconds"]) >= 4 and one["way"] in one["microseconds"]
+    one["way"] = "typed"
+    here.write_text(json.dumps(dict.fromkeys(TABLE, library)))
+    env = {"SPMDSIM_TUNING": str(here)}
+    known = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", **env)
+    assert "typed (found before: SPMDSIM_TUNING says so)" in known.stdout, known.stderr
+    one["way"] = "gather rows"
+    odd.write_text(json.dumps(dict.fromkeys(TABLE, library)))
+    apart = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", ODD=str(odd), **env)
+    assert apart.returncode != 0
+    told = [line for line in apart.stderr.splitlines() if "tuning (SPMDSIM_TUNING) of ways is" in line]
+    assert len(told) == 1 and "1 steps of 1 machines, checksum" in told[0], apart.stderr
+
+
+def test_lock_step_has_nothing_to_choose():
+    world = LockStep(2)
+    x = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("x",))("x", None), world)
+    x.to(Mesh((2,), ("x",))(None, None))
+    assert world.tuning.steps == () and "nothing is sent" in str(world.tuning)
