@@ -23,7 +23,7 @@ EACH = 5
 #: How often a trial is made longer, where one way is best at its best, and another one at its worst.
 ROUNDS = 4
 #: A way is left for another that takes less than this share of its time.
-BETTER = 0.97
+BETTER = 0.95
 #: Calls after which the ways are tried again, and how many times as many it is the next time.
 AGAIN, RARER = 1000, 4
 
