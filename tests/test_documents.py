@@ -38,6 +38,7 @@ ELSEWHERE = {
     "spmdsim explore": "writes a file, for some seconds: test_explore_page.py",
     "mpirun -n 8 python -m spmdsim run": "the main job: test_cli_run.py",
     "spmdsim launch -n 2 -m spmdsim collective calibrate -o machine.json": "measures a minute: test_cost_calibrate.py",
+    "spmdsim tune -n 2 -n 4 -o here.json": "tries steps for some seconds: test_worlds_trials.py",
 }
 
 
