@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import bench_training
 import numpy as np
 from mpi4py import MPI
-from paired import paired
+from paired import paired, row
 
 from spmdsim import Mesh, MPIWorld, Tensor
 from spmdsim.worlds.mpi.board import AREA, Board
@@ -75,18 +75,16 @@ def main() -> None:
             name: bench_training.mlp(world, *SIZES)["ours"] for name, world in worlds.items()
         },
     }
-    if comm.Get_rank() == 0:
-        print(f"to note a call, in one process: {noting() * 1e6:.2f} us")
-        print(
-            f"{comm.Get_size()} ranks of {MPI.get_vendor()[0]}\n{'':52s}{'compared':>12s}{'not':>12s}{'more':>18s}"
-        )
+    group = "what comparing all calls costs"
+    row(group, "noting a call, in one process", noting() * 1e6, "us", most=1.0)
     for work, ways in rows.items():
         times = paired(comm, ways, 10.0)
-        with_, without = times["compared"], times["not compared"]
-        more = (with_ - without) / CALLS * 1e6
-        text = f"{more:.2f} us per call" if "calls" in work else f"{(with_ / without - 1) * 100:.1f} %"
-        if comm.Get_rank() == 0:
-            print(f"{work:52s}{with_ * 1e3:9.2f} ms{without * 1e3:9.2f} ms{text:>18s}", flush=True)
+        if "calls" in work:
+            more = times.above("compared", "not compared").times(1e6 / CALLS)
+            row(group, work, more, "us", most=1.0, others=times.others)
+        else:
+            ratio = times.ratio("compared", "not compared")
+            row(group, work, ratio, most=1.02, others=times.others)
 
 
 if __name__ == "__main__":

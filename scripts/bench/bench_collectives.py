@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
-from paired import paired, size_text
+from paired import QUICK, oversubscribed, paired, row, size_text
 
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
@@ -55,15 +55,8 @@ def cases(world, count):
 
 
 def main() -> None:
-    largest = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    largest = int(sys.argv[1]) if len(sys.argv) > 1 else 4 if QUICK else 64
     world = MPIWorld()
-    root = world.rank == 0
-    if root:
-        print(f"{world.vendor}, {world.size} ranks; microseconds, median of the slowest rank")
-        print(
-            f"{'collective':<15}{'bytes':>9}{'mpi4py':>11}{'world':>11}{'ratio':>8}{'above us':>10}"
-            f"{'own source':>12}{'ratio':>8}"
-        )
     for nbytes in (n for n in SIZES if n <= largest << 20):
         for name, step, shard, raw in cases(world, nbytes // 4):
             own = world.empty(shard.shape, shard.dtype)
@@ -74,11 +67,30 @@ def main() -> None:
                 "own source": lambda step=step, shard=own: world.run(step, [shard]),
             }
             found = paired(MPI.COMM_WORLD, ways)
-            if root:
-                a, b = found["mpi4py"] * 1e6, found["world"] * 1e6
-                c = found["own source"] * 1e6
-                line = f"{name:<15}{size_text(nbytes):>9}{a:>11.1f}{b:>11.1f}{b / a:>8.2f}{b - a:>10.1f}"
-                print(f"{line}{c:>12.1f}{c / a:>8.2f}", flush=True)
+            case = f"{name}, {size_text(nbytes)}"
+            note = f"mpi4py {found['mpi4py'] * 1e6:.1f} us; from the world's own array {found['own source'] * 1e6:.1f}"
+            if nbytes >= 1 << 18:
+                ratio = found.ratio("world", "mpi4py")
+                row(
+                    "collectives from 256 KiB, of mpi4py",
+                    case,
+                    ratio,
+                    most=1.05,
+                    others=found.others,
+                    note=note,
+                )
+            else:
+                above = found.above("world", "mpi4py").times(1e6)
+                most = 25 if oversubscribed() else 3
+                row(
+                    "collectives below 256 KiB, above mpi4py",
+                    case,
+                    above,
+                    "us",
+                    most=most,
+                    others=found.others,
+                    note=note,
+                )
     world.close()
 
 

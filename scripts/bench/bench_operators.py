@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from mpi4py import MPI
-from paired import paired
+from paired import QUICK, Neighbours, estimate, paired, row
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, world
@@ -89,18 +89,11 @@ def strategies(n: int) -> None:
     }
     single = plain_numpy(n) if rank == 0 else 0.0
     quiet_barrier(comm)
-    if rank == 0:
-        print(f"matmul {n} x {n} float32 on {size} ranks, {MPI.get_vendor()[0]}; milliseconds (median)")
-        print(f"numpy, one process, all cores: {single * 1e3:.1f}")
-        print(f"{'strategy':30s} {'by hand':>10s} {'spmdsim':>10s} {'ratio':>7s} {'of numpy':>9s}")
     for name, (hand, ours) in pairs.items():
         times = paired(comm, {"hand": hand, "ours": ours}, seconds=6.0)
-        if rank == 0:
-            ratio = times["ours"] / times["hand"]
-            print(
-                f"{name:30s} {times['hand'] * 1e3:10.1f} {times['ours'] * 1e3:10.1f} {ratio:7.3f} "
-                f"{times['ours'] / single:9.2f}"
-            )
+        note = f"by hand {times['hand'] * 1e3:.1f} ms; numpy alone on all cores {single * 1e3:.1f}"
+        ratio = times.ratio("ours", "hand")
+        row("matmul, of hand-written", f"{name}, {n} x {n}", ratio, most=1.03, others=times.others, note=note)
 
 
 def quiet_barrier(comm) -> None:
@@ -132,12 +125,14 @@ def overhead() -> None:
         "matmul": (lambda: local @ local, lambda: ops.matmul(a, a)),
     }
     for name, (plain, ours) in calls.items():
-        base, cost = repeated(plain), repeated(ours)
-        if MPI.COMM_WORLD.Get_rank() == 0:
-            print(f"8 x 8 {name}: numpy {base:.2f} us, spmdsim {cost:.2f} us, overhead {cost - base:.2f} us")
+        others, pairs = Neighbours(), [(repeated(plain), repeated(ours)) for _ in range(5)]
+        base, beyond = min(pair[0] for pair in pairs), estimate(ours - 2.5 * plain for plain, ours in pairs)
+        note = f"numpy {base:.2f} us, spmdsim {min(pair[1] for pair in pairs):.2f} us"
+        group = "a repeated small operator, above 2.5 x numpy's own time"
+        row(group, f"8 x 8 {name}", beyond, "us", most=1.0, others=others.cores(), note=note)
 
 
-def repeated(call, rounds: int = 20000) -> float:
+def repeated(call, rounds: int = 4000) -> float:
     for _ in range(1000):
         call()
     best = float("inf")
@@ -158,19 +153,21 @@ def slices() -> None:
     layout.all_bounds((1 << 20, 1 << 20))
     everyone = time.perf_counter() - start
     one = repeated(lambda: layout.bounds((1 << 20, 1 << 20), 777_777))
-    print(f"slices of {mesh.size:,} ranks: {everyone:.3f} s; of one rank: {one:.1f} us")
-    row = Mesh((1024, 1024), ("a", "b"))
-    step = Step("all_gather", ("b",), row(("a", "b"), None), row("a", None), (1 << 21, 8))
-    here, shard = ShapeOnly(row.size), ShapeArray((2, 8), np.dtype("float32"))
-    print(f"a step of {row.size:,} ranks without data: {repeated(lambda: here.run(step, [shard])):.1f} us")
+    row("who holds what", f"all of {mesh.size:,} ranks", everyone, "s")
+    row("who holds what", f"one of {mesh.size:,} ranks", one, "us")
+    line = Mesh((1024, 1024), ("a", "b"))
+    step = Step("all_gather", ("b",), line(("a", "b"), None), line("a", None), (1 << 21, 8))
+    here, shard = ShapeOnly(line.size), ShapeArray((2, 8), np.dtype("float32"))
+    row("a step without data", f"{line.size:,} ranks", repeated(lambda: here.run(step, [shard])), "us")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=4096)
+    parser.add_argument("--size", type=int, nargs="+", default=[1024] if QUICK else [1024, 4096])
     args = parser.parse_args()
     if MPI.COMM_WORLD.Get_size() > 1:
-        strategies(args.size)
+        for size in args.size:
+            strategies(size)
     overhead()
-    if MPI.COMM_WORLD.Get_rank() == 0:
+    if MPI.COMM_WORLD.Get_size() == 1:
         slices()

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
+from paired import QUICK, Estimate, Neighbours, quantile, row
+
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import refine
@@ -98,7 +100,7 @@ def fresh(layout: Layout, mesh: Mesh | None) -> Layout:
 def cold(
     src: Layout, dst: Layout, shape: Shape, machine: CostModel | None, first: bool, repeats: int
 ) -> float:
-    """Milliseconds of one plan, the least of a few."""
+    """Milliseconds of processor time of one plan, the least of a few."""
     pairs, meshes = remembered()
     least = float("inf")
     for _ in range(repeats):
@@ -107,9 +109,9 @@ def cold(
         a, b = fresh(src, None if first else src.mesh), fresh(dst, None if first else dst.mesh)
         if src.mesh == dst.mesh:
             b = fresh(dst, a.mesh)
-        start = time.perf_counter()
+        start = time.thread_time()
         plan(a, b, shape, "float32", machine)
-        least = min(least, time.perf_counter() - start)
+        least = min(least, time.thread_time() - start)
     return least * 1e3
 
 
@@ -135,24 +137,18 @@ def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, L
 
 
 def planner_table(ranks: int, count: int, seed: int, first: bool, repeats: int, worst: int) -> None:
-    """Print median, 95th percentile and maximum per class and machine."""
+    """A row per class and machine with the 99th percentile, and one of all."""
     start = "first in the process" if first else "meshes known"
-    print(f"a plan on {ranks} ranks, {start}: milliseconds, least of {repeats}")
-    print(
-        f"{'pairs':<30}{'':>6}" + "".join(f"{f'{name}: median':>17}{'p95':>7}{'max':>7}" for name in MACHINES)
-    )
-    slow: list[tuple[float, str]] = []
+    group, neighbours, slow = f"a plan on {ranks} ranks, cold, {start}", Neighbours(), []
     for what, pairs in sampled(ranks, count, seed).items():
-        line = f"{what:<30}{len(pairs):>6}"
         for name, machine in MACHINES.items():
-            times = []
-            for src, dst, shape in pairs:
-                times.append(cold(src, dst, shape, machine, first, repeats))
-                slow.append((times[-1], f"{src} -> {dst} {shape} {name}"))
-            times.sort()
-            line += f"{times[len(times) // 2]:>17.3f}{times[int(len(times) * 0.95)]:>7.3f}{times[-1]:>7.3f}"
-        print(line, flush=True)
-    print(f"slowest of all: {max(slow)[0]:.3f} ms")
+            times = [cold(src, dst, shape, machine, first, repeats) for src, dst, shape in pairs]
+            slow += [(t, f"{src} -> {dst} {shape} {name}") for t, (src, dst, shape) in zip(times, pairs)]
+            found = Estimate(quantile(times, 0.5), min(times), max(times))
+            row(f"{group}: median, least and longest", f"{what}, machine {name}", found, "ms")
+    every = [time for time, _ in slow]
+    note = f"{len(slow):,} plans: median {quantile(every, 0.5):.2f}, longest {max(every):.2f} ms"
+    row(group, "99th percentile", quantile(every, 0.99), "ms", most=1.0, others=neighbours.cores(), note=note)
     for seconds, text in sorted(slow, reverse=True)[:worst]:
         print(f"  {seconds:.3f}  {text}")
 
@@ -169,8 +165,7 @@ def exchange_table(repeats: int) -> None:
         "65,535 peers: (x, -) -> (-, -)": (line("x", None), line(None, None)),
         "65,535 peers: (x, -) -> (-, ab)": (line("x", None), mesh(None, both)),
     }
-    print("one rank's transfers among 65,536 ranks: milliseconds")
-    print(f"{'':<46}{'first':>8}{'next':>8}{'as objects':>12}")
+    group, neighbours = "one rank's transfers among 65,536 ranks", Neighbours()
     for name, (src, dst) in cases.items():
         for what in (direct.receives, direct.sends):
             for tables in (grid.grid, grid.grids, grid.cuts):
@@ -178,26 +173,25 @@ def exchange_table(repeats: int) -> None:
             times = []
             for rank in range(1000, 1001 + repeats):
                 gc.collect()
-                start = time.perf_counter()
+                start = time.thread_time()
                 found = what(src, dst, shape, rank)
-                times.append((time.perf_counter() - start) * 1e3)
+                times.append((time.thread_time() - start) * 1e3)
             objects = []
             for _ in range(repeats):
-                start = time.perf_counter()
+                start = time.thread_time()
                 iter(found)
-                objects.append((time.perf_counter() - start) * 1e3)
-            made = min(objects)
-            print(
-                f"{name:<36}{what.__name__:<10}{times[0]:>8.2f}{min(times[1:]):>8.2f}{made:>12.2f}",
-                flush=True,
-            )
+                objects.append((time.thread_time() - start) * 1e3)
+            case, others = f"{name}, {what.__name__}", neighbours.cores()
+            row(group, f"{case}, first", times[0], "ms", others=others)
+            row(group, f"{case}, next", min(times[1:]), "ms", others=others)
+            row(group, f"{case}, as objects", min(objects), "ms", most=20.0, others=others)
 
 
 def main() -> None:
-    """Print both tables."""
+    """Both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--pairs", type=int, default=150, help="pairs per class")
+    parser.add_argument("--pairs", type=int, default=20 if QUICK else 150, help="pairs per class")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--first", action="store_true", help="forget what is known of meshes too")

@@ -23,6 +23,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from paired import QUICK, Neighbours, row
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, world
@@ -147,7 +148,8 @@ def main() -> int:
     )
     parser.add_argument("--machine", help="a machine file; calibrates if left out")
     parser.add_argument("--strategies", type=int, default=12, help="strategies per program (12)")
-    parser.add_argument("--rounds", type=int, default=7, help="how often each runs (7)")
+    parser.add_argument("--rounds", type=int, default=3 if QUICK else 7, help="how often each runs")
+    parser.add_argument("--table", action="store_true", help="print all times")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
     parser.add_argument("--least", type=float, default=0.9, help="least correlation for exit code 0 (0.9)")
     arguments_ = parser.parse_args()
@@ -155,7 +157,6 @@ def main() -> int:
     if not isinstance(here, MPIWorld) or here.size < 2:
         print("bench_prediction.py: error: needs two ranks or more; run it under mpirun", file=sys.stderr)
         return 2
-    speaks = here.comm.Get_rank() == 0
     machine = (
         load_machine(arguments_.machine) if arguments_.machine else measured_machine(here.comm, 16 << 20)
     )
@@ -163,14 +164,17 @@ def main() -> int:
     worst = 1.0
     for name in PROGRAMS:
         found = drawn(name, here.size, machine, arguments_.strategies, arguments_.seed)
+        neighbours = Neighbours(here.comm)
         seconds = measured([step(name, one, here) for one in found], here, arguments_.rounds)
+        others = neighbours.cores()
         predicted = [one.seconds for one in found]
         agreement = correlation(predicted, seconds)
         worst = min(worst, agreement)
-        if speaks:
-            best = seconds[int(np.argmin(predicted))] / min(seconds)
-            print(f"{name}, {len(found)} strategies on {here.size} ranks: rank correlation {agreement:.2f}, "
-                  f"predicted best takes {best:.2f} of the measured best's time")  # fmt: skip
+        best = seconds[int(np.argmin(predicted))] / min(seconds)
+        note = f"{len(found)} strategies; the one predicted best takes {best:.2f} of the best one's time"
+        group = "rank correlation of predicted and measured times"
+        row(group, name, agreement, "", least=arguments_.least, others=others, note=note)
+        if here.rank == 0 and arguments_.table:
             print("  predicted (ms)  measured (ms)")
             for one, took in zip(predicted, seconds):
                 print(f"  {one * 1e3:14.2f}  {took * 1e3:13.2f}")

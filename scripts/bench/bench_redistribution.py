@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
-from paired import paired
+from paired import QUICK, oversubscribed, paired, row
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.tensor import Tensor
@@ -174,34 +174,46 @@ def shared(world: MPIWorld, tensor: Tensor, dst: Layout) -> Tensor:
 
 
 def main() -> None:
-    sizes = [int(text) for text in sys.argv[1:]] or [64, 256, 1024, 2048, 4096]
+    sizes = [int(text) for text in sys.argv[1:]] or ([64, 1024] if QUICK else [64, 256, 1024, 2048, 4096])
     world = MPIWorld()
     comm, p = world.comm, world.size
     mesh = Mesh((2, p // 2), ("a", "b")) if p > 2 and p % 2 == 0 else Mesh((p,), ("a",))
-    if comm.rank == 0:
-        print(f"{world.vendor}, {p} ranks; float32; microseconds, median of the slowest rank")
-        print(
-            f"{'redistribution':<15}{'n':>6}{'hand':>11}{'to':>11}{'ratio':>8}{'above us':>10}  best by hand"
-        )
     for n in sizes:
         hand = Hand(comm, n)
         for name, src, dst, given, ways in cases(mesh, hand):
             tensor = Tensor.from_local(given, src, world)
+            by_hand = list(ways)
             ways["to"] = lambda tensor=tensor, dst=dst: tensor.to(dst)
             if dst == dst.replicated(dst.mesh, 2) and src != dst:
                 ways["shared"] = lambda tensor=tensor, dst=dst: shared(world, tensor, dst)
             found = paired(comm, ways)
-            ours = found.pop("to") * 1e6
-            one_copy = found.pop("shared", None)
-            best = min(found, key=found.__getitem__)
-            if comm.rank == 0:
-                raw = found[best] * 1e6
-                others = ", ".join(f"{k} {v * 1e6:.1f}" for k, v in found.items() if k != best)
-                text = (
-                    f"{name:<15}{n:>6}{raw:>11.1f}{ours:>11.1f}{ours / raw:>8.2f}{ours - raw:>10.1f}  {best}"
+            best = found.best(by_hand)
+            case = f"{name}, {n} x {n}"
+            note = f"by hand: {best} {found[best] * 1e6:.1f} us"
+            if "shared" in found:
+                note += f"; one copy per node {found['shared'] * 1e6:.1f}"
+            if n * n * 4 >= 1 << 18:
+                ratio = found.ratio("to", best)
+                row(
+                    "redistribution from 256 KiB, of the best by hand",
+                    case,
+                    ratio,
+                    most=1.05,
+                    others=found.others,
+                    note=note,
                 )
-                text += f" ({others})" if others else ""
-                print(text + (f"; one copy per node {one_copy * 1e6:.1f}" if one_copy else ""), flush=True)
+            else:
+                above = found.above("to", best).times(1e6)
+                most = 25 if oversubscribed() else 3
+                row(
+                    "redistribution below 256 KiB, above the best by hand",
+                    case,
+                    above,
+                    "us",
+                    most=most,
+                    others=found.others,
+                    note=note,
+                )
     world.close()
 
 

@@ -9,12 +9,12 @@ Run it from the repository: ``python scripts/bench/bench_simulation.py [ranks]``
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from paired import QUICK, row, work_ratio
 
 from spmdsim.simulation import simulate
 
@@ -68,30 +68,24 @@ def bare(size: int) -> list[float]:
     return sums
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Processor time of the faster of two runs."""
-    times = []
-    for _ in range(2):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 def main() -> None:
-    """Time both and print them with their ratio."""
-    size = int(sys.argv[1]) if len(sys.argv) > 1 else 512
+    """Time both in turns."""
+    size = int(sys.argv[1]) if len(sys.argv) > 1 else 256 if QUICK else 512
     messages = 2 * size * (size - 1)
     expected = size * (size - 1) / 2
     report = simulate(lambda comm: ring(comm.rank, comm.size, comm.Send, comm.Recv), size)
     if set(report.results) != {expected} or set(bare(size)) != {expected}:
         raise SystemExit("a ring did not give the sum")
-    ours = seconds(lambda: simulate(lambda comm: ring(comm.rank, comm.size, comm.Send, comm.Recv), size))
-    bound = seconds(lambda: bare(size))
-    print(f"ring all_reduce with Send and Recv, {size} ranks, {messages:,} messages")
-    for name, took in (("simulated", ours), ("bare greenlets", bound)):
-        print(f"{name:<16}{took:>8.2f} s{took / messages * 1e6:>8.2f} us per message")
-    print(f"ratio {ours / bound:.1f}")
+    times = work_ratio(
+        lambda: simulate(lambda comm: ring(comm.rank, comm.size, comm.Send, comm.Recv), size),
+        lambda: bare(size),
+        3 if QUICK else 5,
+    )
+    each, least = times["work"] / messages * 1e6, times["bound"] / messages * 1e6
+    note = f"{each:.2f} us per message, {least:.2f} on bare greenlets"
+    case = f"ring all_reduce by Send and Recv, {size} ranks, {messages:,} messages"
+    ratio = times.ratio("work", "bound")
+    row("simulated messages, of bare greenlets' time", case, ratio, most=3.0, others=times.others, note=note)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,85 @@
-"""Timing two or more ways of the same work side by side: interleaved, in one run, medians of the slowest rank.
+"""What all benches share: ways of the same work timed side by side, and rows in which they say what came out.
 
-On a machine that others use at the same time medians are theirs as much as ours: ``BENCH_STATISTIC=min`` compares
-the best times instead.
+Ways run interleaved in one job. A value is a median over the rounds with its 95 % interval, of the slowest rank; a case
+during which others used the machine is measured again. On a machine that is never quiet ``BENCH_STATISTIC=min`` compares
+the best times instead. ``scripts/bench.sh`` sets the rest: ``BENCH_ROWS`` is the file that rows are added to,
+``BENCH_QUICK=1`` asks for a short run, ``BENCH_BUSY`` says how many cores are kept busy on purpose.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
+import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+#: A short run: fewer cases, and a part of the time for each.
+QUICK = os.environ.get("BENCH_QUICK") == "1"
+#: Cores that others may use before a case counts as disturbed, and how often it is measured again then.
+OTHERS, AGAIN = 0.15, 1 if QUICK else 3
+#: The part of the time that benches ask for.
+PART = 0.2 if QUICK else 1.0
 
 
-def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.5) -> dict[str, float]:
-    """Median (or least) seconds of each way, over rounds in which all ways run in turn.
+class Estimate(NamedTuple):
+    """A median and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Estimate:
+        """In another unit."""
+        return Estimate(*(one * factor for one in self))
+
+
+def estimate(samples: Iterable[float]) -> Estimate:
+    """The median of samples, and the order statistics between which the true one lies in 95 of 100 cases.
+
+    >>> estimate([3.0, 1.0, 2.0])
+    Estimate(value=2.0, low=1.0, high=3.0)
+    """
+    ordered = sorted(samples)
+    reach = round(0.98 * len(ordered) ** 0.5)
+    middle = len(ordered) // 2
+    low, high = max(0, middle - reach), min(len(ordered) - 1, middle + reach)
+    return Estimate(statistics.median(ordered), ordered[low], ordered[high])
+
+
+class Times(dict[str, float]):
+    """Seconds of each way, and what they were in every round.
+
+    Attributes:
+        rounds: by name the seconds of every round, in which all ways ran in turn.
+        others: cores that others used meanwhile.
+    """
+
+    def __init__(self, rounds: dict[str, list[float]], others: float) -> None:
+        pick = min if _least() else statistics.median
+        super().__init__({name: pick(found) for name, found in rounds.items()})
+        self.rounds, self.others = rounds, others
+
+    def best(self, names: Iterable[str]) -> str:
+        """The fastest of some ways."""
+        return min(names, key=self.__getitem__)
+
+    def ratio(self, one: str, other: str) -> Estimate:
+        """One way's time over another's, round by round."""
+        found = estimate(a / b for a, b in zip(self.rounds[one], self.rounds[other]))
+        return found._replace(value=self[one] / self[other]) if _least() else found
+
+    def above(self, one: str, other: str) -> Estimate:
+        """Seconds of one way beyond another's, round by round."""
+        found = estimate(a - b for a, b in zip(self.rounds[one], self.rounds[other]))
+        return found._replace(value=self[one] - self[other]) if _least() else found
+
+
+def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.5) -> Times:
+    """Time ways of the same work over rounds in which all of them run in turn.
 
     Each way runs three times in its turn, and the last run counts: the caches then hold its own buffers, not
     those of the way before it (some ways share theirs).
@@ -23,6 +88,9 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
         comm: an mpi4py communicator; each time is the slowest rank's.
         ways: what to time, by name.
         seconds: about how long to measure each way.
+
+    Returns:
+        Median (or least) seconds by name, with the rounds. Of several attempts the one that others disturbed least.
     """
     import numpy as np
 
@@ -33,29 +101,155 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
         start = time.perf_counter()
         way()
         mine[0] = time.perf_counter() - start
-        comm.Allreduce(mine, slowest, op=_maximum())
+        comm.Allreduce(mine, slowest, op=_operation("MAX"))
         return float(slowest[0])
 
-    for way in ways.values():  # buffers, communicators, types
-        once(way)
-        once(way)
+    for way in ways.values():  # buffers, communicators, types; repeated calls choose their ways
+        for _ in range(10):
+            if once(way) > 0.1 * seconds:
+                break
     longest = max(once(way) for way in ways.values())
-    rounds = int(min(200, max(5, seconds / max(3 * longest, 1e-6))))
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds):
-        first = number % len(ways)
-        for name in (*list(ways)[first:], *list(ways)[:first]):
-            once(ways[name])
-            once(ways[name])
-            times[name].append(once(ways[name]))
-    pick = min if os.environ.get("BENCH_STATISTIC") == "min" else statistics.median
-    return {name: pick(found) for name, found in times.items()}
+    rounds = int(min(200, max(5, PART * seconds / max(3 * longest, 1e-6))))
+    attempts = []
+    for _ in range(1 + AGAIN):
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        neighbours = Neighbours(comm)
+        for number in range(rounds):
+            first = number % len(ways)
+            for name in (*list(ways)[first:], *list(ways)[:first]):
+                once(ways[name])
+                once(ways[name])
+                times[name].append(once(ways[name]))
+        attempts.append(Times(times, neighbours.cores()))
+        if attempts[-1].others <= OTHERS:
+            break
+    return min(attempts, key=lambda one: one.others)
 
 
-def _maximum() -> Any:
-    from mpi4py import MPI
+class Neighbours:
+    """How many cores others use from now on, as Linux counts processor time; 0 elsewhere.
 
-    return MPI.MAX
+    Args:
+        comm: the ranks whose own time does not count, all on this machine; None: this process.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        self._comm = comm
+        self._start = self._now()
+
+    def cores(self) -> float:
+        """The cores since the beginning, the same on all ranks, without those kept busy on purpose."""
+        wall, busy, own = (b - a for a, b in zip(self._start, self._now()))
+        found = (busy - own) / wall - float(os.environ.get("BENCH_BUSY", "0")) if wall > 0 and busy else 0.0
+        return max(0.0, found if self._comm is None else self._comm.bcast(found))
+
+    def _now(self) -> tuple[float, float, float]:
+        own = time.process_time()
+        if self._comm is not None:
+            own = self._comm.allreduce(own)
+        try:
+            with open("/proc/stat", encoding="ascii") as file:
+                user, nice, system, _, _, irq, soft, steal = map(int, file.readline().split()[1:9])
+        except (OSError, ValueError):
+            return time.perf_counter(), 0.0, own
+        busy = (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), busy, own
+
+
+def work_ratio(work: Callable[[], object], bound: Callable[[], object], rounds: int = 5) -> Times:
+    """Processor time of two kinds of work in this process, in turns: ``work`` and ``bound``."""
+    times: dict[str, list[float]] = {"work": [], "bound": []}
+    neighbours = Neighbours()
+    work()
+    bound()
+    for _ in range(rounds):
+        for name, one in (("work", work), ("bound", bound)):
+            start = time.thread_time()
+            one()
+            times[name].append(time.thread_time() - start)
+    return Times(times, neighbours.cores())
+
+
+def row(
+    group: str,
+    case: str,
+    found: Estimate | float,
+    unit: str = "x",
+    *,
+    most: float | None = None,
+    least: float | None = None,
+    others: float = 0.0,
+    note: str = "",
+) -> None:
+    """Say what came out of a case: a line of text, and one of JSON for ``scripts/bench.sh``. Rank 0 speaks.
+
+    Args:
+        group: what is compared with what; cases of a group have one line in the README.
+        case: which of them.
+        found: the value, with its interval if it has one.
+        unit: of the value; ``x`` for a ratio.
+        most: the goal, if it is a largest value.
+        least: the goal, if it is a smallest value.
+        others: cores that others used while it was measured.
+        note: anything else to be said.
+    """
+    if not speaks():
+        return
+    value = found if isinstance(found, Estimate) else Estimate(found, found, found)
+    entry = {
+        "bench": Path(sys.argv[0]).name, "group": group, "case": case, "ranks": _ranks(), "unit": unit,
+        "value": value.value, "low": value.low, "high": value.high, "most": most, "least": least,
+        "others": round(others, 2), "note": note,
+    }  # fmt: skip
+    print(row_text(entry), flush=True)
+    name = os.environ.get("BENCH_ROWS")
+    if name:
+        with open(name, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def passed(entry: dict[str, Any]) -> bool | None:
+    """Whether a row meets its goal; None where it has none."""
+    if entry["most"] is None and entry["least"] is None:
+        return None
+    above = entry["least"] is None or entry["value"] >= entry["least"]
+    return above and (entry["most"] is None or entry["value"] <= entry["most"])
+
+
+def goal_text(entry: dict[str, Any]) -> str:
+    """The goal of a row in words."""
+    words = [f"<= {entry['most']:g}"] if entry["most"] is not None else []
+    return " and ".join(words + ([f">= {entry['least']:g}"] if entry["least"] is not None else []))
+
+
+def row_text(entry: dict[str, Any]) -> str:
+    """A row as a line."""
+    verdict = {True: "pass", False: "FAIL", None: ""}[passed(entry)]
+    interval = f"[{figure(entry['low'])}, {figure(entry['high'])}]" if entry["low"] < entry["high"] else ""
+    said = f"{entry['group']}: {entry['case']}"
+    text = f"{said:<76} {figure(entry['value']):>9} {entry['unit']:<10} {interval:<20} {goal_text(entry):<9} {verdict}"
+    disturbed = f"  disturbed: others used {entry['others']:.1f} cores" if entry["others"] > OTHERS else ""
+    return (text.rstrip() + disturbed + (f"  ({entry['note']})" if entry["note"] else "")).rstrip()
+
+
+def figure(value: float) -> str:
+    """A number with three digits that count.
+
+    >>> figure(1.0449), figure(1234.5), figure(0.0)
+    ('1.04', '1,234', '0.00')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def speaks() -> bool:
+    """Whether this process is the one that prints."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.Get_rank() == 0
+
+
+def oversubscribed() -> bool:
+    """Whether this job has more ranks than this process may use cores."""
+    return _ranks() > len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0])
 
 
 def size_text(nbytes: int) -> str:
@@ -64,3 +258,27 @@ def size_text(nbytes: int) -> str:
         if nbytes >= factor:
             return f"{nbytes / factor:g} {unit}"
     return f"{nbytes} B"
+
+
+def quantile(samples: Sequence[float], part: float) -> float:
+    """The sample below which a part of all lie."""
+    return sorted(samples)[min(len(samples) - 1, int(len(samples) * part))]
+
+
+def _ranks() -> int:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return (
+        mpi.COMM_WORLD.Get_size()
+        if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+        else 1
+    )
+
+
+def _least() -> bool:
+    return os.environ.get("BENCH_STATISTIC") == "min"
+
+
+def _operation(name: str) -> Any:
+    from mpi4py import MPI
+
+    return getattr(MPI, name)

@@ -1,0 +1,87 @@
+"""Lock step with many ranks beside the sum of their local work: the same numpy calls, one rank after the other.
+
+Each rank multiplies its rows, applies ReLU and makes its part of a gradient, which is summed over the ranks. Time is this
+process's, in turns; memory is what a process of its own had resident at most, beyond the operands.
+
+Run: python scripts/bench/bench_lockstep.py [ranks ...]
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from paired import QUICK, row, work_ratio
+
+import spmdsim.ops as ops
+from spmdsim import LockStep, Mesh, Tensor
+
+#: Rows of each rank, and the width of the layer.
+ROWS, WIDTH = 64, 256
+
+
+def works(ranks: int) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:
+    """The work in lock step, and the same by hand."""
+    here, mesh = LockStep(ranks), Mesh((ranks,), ("dp",))
+    rng = np.random.default_rng(0)
+    x = Tensor.from_global(rng.random((ranks * ROWS, WIDTH), np.float32), mesh("dp", None), here)
+    w = Tensor.from_global(rng.random((WIDTH, WIDTH), np.float32), mesh(None, None), here)
+    whole, parts, weight = mesh(None, None), x.shards, w.shards[0]
+
+    def ours() -> np.ndarray:
+        y = ops.relu(ops.matmul(x, w))
+        found: np.ndarray = ops.matmul(ops.swapaxes(x, 0, 1), y).to(whole).shards[0]
+        return found
+
+    def local() -> np.ndarray:
+        products = [part @ weight for part in parts]
+        results = [np.maximum(product, 0) for product in products]
+        del products
+        gradients = [part.T @ result for part, result in zip(parts, results)]
+        total = np.zeros((WIDTH, WIDTH), np.float32)
+        for gradient in gradients:
+            total += gradient
+        return total
+
+    return ours, local
+
+
+def peak(ranks: int, which: int) -> float:
+    """MiB that one of the works takes in a process of its own."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        works(2)[which]()  # code that is loaded once
+        work = works(ranks)[which]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        work()
+        os.write(writing, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        found = float(answer.read()) / 1024
+    os.waitpid(child, 0)
+    return found
+
+
+def main() -> None:
+    """Two rows per number of ranks."""
+    for ranks in [int(text) for text in sys.argv[1:]] or [64, 256, 1024]:
+        peaks = [peak(ranks, which) for which in (0, 1)]
+        ours, local = works(ranks)
+        np.testing.assert_allclose(ours(), local(), rtol=1e-2)
+        times = work_ratio(ours, local, 5 if QUICK else 15)
+        note = f"local work {times['bound'] * 1e3:.1f} ms"
+        group, case = "lock step, of the sum of the local work", f"{ranks:,} ranks"
+        row(group, f"time, {case}", times.ratio("work", "bound"), most=1.3, others=times.others, note=note)
+        note = f"local work {peaks[1]:.0f} MiB"
+        row(group, f"memory, {case}", peaks[0] / peaks[1], most=1.3, note=note)
+
+
+if __name__ == "__main__":
+    main()
