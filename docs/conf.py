@@ -16,7 +16,7 @@ project_copyright = "The spmdsim authors"
 release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["building"]
+exclude_patterns = ["building", "speed"]
 nitpicky = False
 smartquotes = False
 default_role = "code"

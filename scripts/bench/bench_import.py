@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+from paired import estimate, row
+
 PROGRAM = """
 import time
 import numpy
@@ -47,9 +49,8 @@ def main() -> None:
         for _ in range(rounds):
             for name, what in CASES.items():
                 times[name].append(once(what, bytecode))
-    print(f"CPU milliseconds beyond numpy and mpi4py, best and median of {rounds} fresh processes")
     for name, found in times.items():
-        print(f"{name:<26}{min(found) * 1e3:>8.1f}{sorted(found)[rounds // 2] * 1e3:>8.1f}")
+        row("processor time beyond numpy and mpi4py", name, estimate(found).times(1e3), "ms")
 
 
 if __name__ == "__main__":

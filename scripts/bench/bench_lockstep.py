@@ -22,7 +22,7 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor
 
 #: Rows of each rank, and the width of the layer.
-ROWS, WIDTH = 64, 256
+ROWS, WIDTH = 128, 256
 
 
 def works(ranks: int) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:

@@ -9,6 +9,7 @@ import resource
 import sys
 
 import numpy as np
+from paired import row
 
 from spmdsim.core import Mesh
 from spmdsim.tensor import Tensor
@@ -35,11 +36,19 @@ def main() -> None:
     mesh = Mesh((world.size,), ("x",))
     shard = n * n * 4 / world.size / MIB
     world.barrier()
-    lines, before = [], peak()
+    before = peak()
 
     def step(name: str, most: float) -> None:
         found = max(world.gather_objects([peak() - before]))
-        lines.append((name, found, found / shard, most))
+        group = "peak memory of a large matrix, in shards"
+        row(
+            group,
+            f"{name}, {n * n * 4 / (1 << 30):.2f} GiB",
+            found / shard,
+            "",
+            most=most,
+            note=f"{found:.0f} MiB",
+        )
 
     x = Tensor.from_global(numbers, mesh("x", None), world, shape=(n, n), dtype=np.float32)
     step("from a function, S(0)", 2)  # the function's own result, and what it makes on the way
@@ -50,14 +59,6 @@ def main() -> None:
     z = y.to(mesh("x", None))
     step("S(1) -> S(0)", 3)
     del y, z
-    if world.rank == 0:
-        print(f"{world.vendor}, {world.size} ranks, {n} x {n} float32 = {n * n * 4 / (1 << 30):.2f} GiB")
-        print(
-            f"at the start {before:.0f} MiB per rank; a shard has {shard:.0f} MiB, all of it {n * n * 4 / MIB:.0f} MiB"
-        )
-        print(f"{'after':<24}{'peak above start, MiB':>24}{'shards':>9}{'expected':>10}")
-        for name, found, ratio, most in lines:
-            print(f"{name:<24}{found:>24.0f}{ratio:>9.2f}{'<= ' + str(most):>10}")
     world.close()
 
 

@@ -15,6 +15,7 @@ import sys
 os.environ["SPMDSIM_POOL_BYTES"] = "0"
 
 import numpy as np
+from paired import Estimate, row
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
@@ -78,12 +79,15 @@ def main() -> None:
             told = f"{ratios[-1]:6.2f}  {found.peak_nbytes / MIB:6.1f}  {measured / MIB:6.1f} MiB"
             names = ", ".join(step.collective for step in found.steps)
             print(f"{told}  {dtype.name:8} {src} -> {dst}: {names}", flush=True)
-    if world.rank == 0:
-        near = sum(abs(ratio - 1) <= WITHIN for ratio in ratios)
-        print(
-            f"{world.vendor}: predicted over measured peak within {WITHIN:.0%} in {near} of {many} redistributions"
-            f" ({near / many:.0%}), median {np.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
-        )
+    near = sum(abs(ratio - 1) <= WITHIN for ratio in ratios)
+    found = Estimate(float(np.median(ratios)), min(ratios), max(ratios))
+    note = f"within {WITHIN:.0%} in {near} of {many}"
+    row(
+        "peak memory of redistributions, what plans say over what was resident",
+        "median, least, most",
+        found,
+        note=note,
+    )
     world.close()
 
 

@@ -2,7 +2,7 @@
 
     python scripts/bench/bench_search.py [--quick]
 
-Wall seconds of one process; the best of three. The double recursion's columns show that it grows with the number of
+Wall seconds of one process; the best of three. The double recursion's rows show that it grows with the number of
 operators and with the logarithm of the ranks.
 """
 
@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from paired import row
+
 from spmdsim import ops
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.networks import gpt
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.search import search, search_mesh
-from spmdsim.auto_parallel.search_report import text_table
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.imitations.mindspore.double_recursion import double_recursion
@@ -40,15 +41,13 @@ def layers_for(operators: int) -> int:
     return max(1, (operators - len(gpt(0).operators)) // per_layer + 1)
 
 
-def recursion_table(sizes: list[int], ranks: list[int]) -> str:
-    rows = []
+def recursion_table(sizes: list[int], ranks: list[int]) -> None:
     for size in sizes:
         graph = gpt(layers_for(size), 1024, 65536, 512, heads=16, vocab=65536)
         for version in ("r1.0", "2.x"):
-            times = [best(partial(double_recursion, graph, n, version)) for n in ranks]
-            rows.append([str(len(graph.operators)), version, *(f"{t:.3f}" for t in times)])
-    heads = ["operators", "version", *(f"{n} ranks" for n in ranks)]
-    return "double recursion, seconds\n" + text_table(heads, rows, right=range(len(heads)))
+            for n in ranks:
+                case = f"{len(graph.operators):,} operators, {n} ranks, {version}"
+                row("double recursion", case, best(partial(double_recursion, graph, n, version)), "s")
 
 
 def long_program(x: Tensor, w: Tensor) -> Tensor:
@@ -57,28 +56,27 @@ def long_program(x: Tensor, w: Tensor) -> Tensor:
     return x
 
 
-def others(quick: bool) -> str:
-    rows = []
+def others(quick: bool) -> None:
+    group = "searches"
     size = 2000 if quick else 10000
     graph = gpt(layers_for(size), 1024, 65536, 512, heads=16, vocab=65536)
     graph = graph.configure(**{"l0.qkv": {"b": "dp", "n": "tp"}, "l0.fc1": {".1": "dp", "n": "tp"}})
     mesh = Mesh((8192, 8), ("dp", "tp"))
     seconds = best(lambda: propagate(graph, mesh))
-    rows.append([f"propagation, {len(graph.operators)} operators, 65,536 ranks", f"{seconds:.2f}", "5"])
+    row(group, f"propagation, {len(graph.operators)} operators, 65,536 ranks", seconds, "s", most=5)
     stack = gpt(32, 1024, 8, 512, heads=16, vocab=32768)
     settings = Settings(machine=Machine.accelerators(), partial=True, tie=True)
     for shape in ((8,), (2, 4)):
         two = Mesh(shape, ("dp", "tp")[: len(shape)])
         seconds = best(partial(search_mesh, stack, two, settings), 1)
-        rows.append([f"exact optimum, GPT of 32 layers on {two}", f"{seconds:.2f}", "5"])
+        row(group, f"exact optimum, GPT of 32 layers on {two}", seconds, "s", most=5)
     seconds = best(lambda: search(stack, 8, machine=Machine.accelerators()), 1)
-    rows.append(["exact optimum, GPT of 32 layers, all grids of 8 ranks", f"{seconds:.2f}", "5"])
+    row(group, "exact optimum, GPT of 32 layers, all grids of 8 ranks", seconds, "s", most=5)
     large = gpt(96, 12288, 8192, 2048, vocab=51200)
     seconds = best(lambda: search(large, 65536, machine=Machine.accelerators()), 1)
-    rows.append(["exact optimum, GPT of 96 layers, all grids of 65,536 ranks", f"{seconds:.2f}", "-"])
+    row(group, "exact optimum, GPT of 96 layers, all grids of 65,536 ranks", seconds, "s")
     seconds = best(lambda: record_program(long_program, 8, {"x": (256, 256)}, {"w": (256, 256)}))
-    rows.append(["recording 10,000 operators", f"{seconds:.2f}", "2"])
-    return text_table(["what", "seconds", "target"], rows, right=(1, 2))
+    row(group, "recording 10,000 operators", seconds, "s", most=2)
 
 
 def main() -> None:
@@ -86,9 +84,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller graphs")
     args = parser.parse_args()
     sizes = [500, 1000] if args.quick else [1250, 2500, 5000, 10000]
-    print(recursion_table(sizes, [16, 256, 65536]))
-    print()
-    print(others(args.quick))
+    recursion_table(sizes, [16, 256, 65536])
+    others(args.quick)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from paired import row
 
 from spmdsim import LockStep, Mesh, Tensor, matmul
 from spmdsim.core.meta import interned
@@ -53,17 +54,21 @@ def main() -> None:
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     shapes = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
     world, done, number, start = LockStep(2), 0, 0, time.perf_counter()
-    told = 0
+    told, early = 0, 0.0
     print(f"{'operators':>10}{'shapes':>10}{'resident MiB':>14}{'recipes':>9}{'metas':>9}{'us each':>9}")
     while done < total:
         done += run(world, number, shapes)
         number += 1
+        if early == 0.0 and done * 20 >= total * 3:
+            early = resident()
         if done * 20 // total > told:
             told = done * 20 // total
             gc.collect()
             each = (time.perf_counter() - start) / done * 1e6
             print(f"{done:>10,}{min(number, shapes):>10,}{resident():>14.0f}{len(world.cache):>9,}{interned.cache_info().currsize:>9,}{each:>9.0f}",
                   flush=True)  # fmt: skip
+    row("resident memory while shapes keep changing, over that after 3/20", f"{total:,} operators", resident() / early,
+        most=1.15, note=f"{resident():.0f} MiB")  # fmt: skip
     for name, entries in list(cached().items())[:12]:
         print(f"{entries:>10,}  {name}")
 

@@ -1,7 +1,7 @@
 """Training beside the same training by hand: on one rank against numpy, on several against mpi4py and numpy.
 
 Run: python scripts/bench/bench_training.py                   the tutorial's network on one rank
-     mpirun -n 2 python scripts/bench/bench_training.py       a column -> row MLP, and both again
+     mpirun -n 2 python scripts/bench/bench_training.py       a column -> row MLP
      python scripts/bench/bench_training.py --bytes           bytes of one training step on dp x tp ranks, no times
 All ways run interleaved in one job; the ratio to the hand-written way is what counts.
 """
@@ -19,7 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import in_torch
 import numpy as np
 from mpi4py import MPI
-from paired import paired
+from paired import QUICK, Times, paired, row
 
 import spmdsim
 import spmdsim.ops as ops
@@ -195,38 +195,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=1024, help="rows of the MLP's input")
+    parser.add_argument("--rows", type=int, default=256 if QUICK else 1024, help="rows of the MLP's input")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--bytes", action="store_true", help="print bytes of a training step, and no times")
     args = parser.parse_args()
     if args.bytes:
         return print_bytes()
     comm = MPI.COMM_WORLD
-    speaks = comm.Get_rank() == 0
-    alone: dict[str, World] = {"LockStep(1)": LockStep(1), "MPIWorld of one rank": MPIWorld(MPI.COMM_SELF)}
-    for name, here in alone.items():
-        times = paired(MPI.COMM_SELF, network(here, 32), args.seconds)
-        if speaks:
-            print(f"784-512-512-10, batch 32, {name}:")
-            for way, seconds in times.items():
-                ours, compiled = (seconds / times[name] for name in ("spmdsim", "spmdsim, compiled"))
-                print(
-                    f"  {way:22s} {1 / seconds:6.0f} steps/s   spmdsim {ours:.2f} of it, compiled {compiled:.2f}"
-                )
-    size = comm.Get_size()
-    if size == 1:
+    if comm.Get_size() == 1:
+        alone: dict[str, World] = {
+            "LockStep(1)": LockStep(1),
+            "MPIWorld of one rank": MPIWorld(MPI.COMM_SELF),
+        }
+        for name, here in alone.items():
+            alone_rows(name, paired(comm, network(here, 32), args.seconds))
         return
     ways = mlp(world(), args.rows, 1024, 4096)
     ways |= in_torch.mlp(args.rows, 1024, 4096)
     times = paired(comm, ways, args.seconds)
-    if speaks:
-        print(
-            f"MLP 1024 -> 4096 -> 1024, {args.rows} rows, forward + backward on {size} ranks: by hand "
-            f"{times['hand'] * 1e3:.1f} ms, spmdsim {times['ours'] * 1e3:.1f} ms, "
-            f"speed {times['hand'] / times['ours']:.2f} of it"
-        )
-        beside = f"{times['DTensor'] * 1e3:.1f} ms" if "DTensor" in times else in_torch.ABSENT
-        print(f"torch DTensor over gloo: {beside}")
+    group, case = "MLP, forward + backward", f"1024 -> 4096 -> 1024, {args.rows} rows"
+    note = f"by hand {times['hand'] * 1e3:.1f} ms"
+    speed = times.ratio("hand", "ours")
+    row(f"{group}, speed over hand-written", case, speed, least=1.0, others=times.others, note=note)
+    if "DTensor" in times:
+        speed = times.ratio("DTensor", "ours")
+        row(f"{group}, speed over torch DTensor", case, speed, least=1.0, others=times.others)
+
+
+def alone_rows(name: str, times: Times) -> None:
+    """Speeds of the network on one rank."""
+    group, careful = "training on one rank, speed over numpy", "numpy, buffers reused"
+    for way in [way for way in times if way.startswith("spmdsim")]:
+        case, note = f"784-512-512-10, batch 32, {name}, {way}", f"{1 / times[way]:.0f} steps/s"
+        row(group, case, times.ratio("numpy", way), others=times.others, note=note)
+        speed = times.ratio(careful, way)
+        row(f"{group} with kept buffers", case, speed, least=0.95, others=times.others, note=note)
+    if "spmdsim, compiled" in times:
+        speed = times.ratio("spmdsim", "spmdsim, compiled")
+        row("a recorded training step, speed over eager", name, speed, least=1.2, others=times.others)
 
 
 if __name__ == "__main__":

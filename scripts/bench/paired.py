@@ -248,8 +248,8 @@ def speaks() -> bool:
 
 
 def oversubscribed() -> bool:
-    """Whether this job has more ranks than this process may use cores."""
-    return _ranks() > len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0])
+    """Whether this job has more ranks than this machine has cores."""
+    return _ranks() > (os.cpu_count() or 1)
 
 
 def size_text(nbytes: int) -> str:

@@ -124,7 +124,7 @@ class Isolation:
             self._hand_shared_children_over(spec)
         self._names.add(name)
         self._loading = True
-        self.draws_numbers = True  # for all we know
+        self.draws_numbers |= _may_draw_numbers(spec.origin)
         return spec
 
     def _hand_shared_children_over(self, spec: Any) -> None:
@@ -237,6 +237,15 @@ class _WithChildren(_Loader):
         """Load with the children in place."""
         vars(module).update(self._children)
         self._loader.exec_module(module)
+
+
+def _may_draw_numbers(origin: str | None) -> bool:
+    """Whether a module's source mentions random numbers, or cannot be read."""
+    try:
+        with open(str(origin), "rb") as stream:
+            return b"random" in stream.read()
+    except OSError:
+        return True
 
 
 def script_folder(path: str) -> str:
