@@ -19,7 +19,7 @@ from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout.refine import refine
-from spmdsim.redistribution.exchange.direct_reduction import totals
+from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.exchange_volume import busiest
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.lower_bound import (
@@ -219,9 +219,11 @@ class _Finder:
         if max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
             return []
         best = min(one.received for one in others)
+        ends = src, dst, self.shape
+        least = (least_on_average, lower_bound)  # the quick one first
         if (
-            best <= least_on_average(src, dst, self.shape).busiest
-            or max(totals(src, dst, self.shape)[0]) >= best
+            any(best <= bound(*ends).busiest for bound in least)
+            or direct_reduction.most_received(*ends) >= best
         ):
             return []
         return [self._candidate((Step("reduce_exchange", (), src, dst, self.shape, src.reduce_op),), SUMMED)]

@@ -22,6 +22,7 @@ from spmdsim.cost.closed_forms import most_received as most_of_message
 from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
+from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
 from spmdsim.redistribution.exchange.even_pieces import EvenVolume
 from spmdsim.redistribution.exchange.exchange_volume import ExchangeVolume, busiest, exchange_volume
@@ -253,8 +254,14 @@ def busiest_received(steps: Sequence[Step]) -> int:
     sending = [step for step in steps if step.collective not in LOCAL_STEPS]
     one_mesh = len({step.dst.mesh for step in sending}) < 2
     if len(sending) < 2 or (one_mesh and sum(not _alike_on_all(step) for step in sending) < 2):
-        return sum(price_step(step, 1, None)[0] for step in sending)
+        return sum(_busiest_received(step) for step in sending)
     return int(all_received(sending).max())
+
+
+def _busiest_received(step: Step) -> int:
+    if step.collective == "reduce_exchange":
+        return direct_reduction.most_received(step.src, step.dst, step.shape)
+    return price_step(step, 1, None)[0]
 
 
 def all_received(steps: Sequence[Step]) -> np.ndarray:

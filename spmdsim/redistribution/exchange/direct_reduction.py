@@ -163,7 +163,7 @@ def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
 
 def _dealt(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
     """Boxes with their adders, and the receptions of each besides the one that it has if it wants the result."""
-    whole, rest = _in_whole(problem)
+    _, whole, rest = _in_whole(problem)
     for cells, counts, extras, singles in zip(problem.groups, whole, problem.extras.tolist(), rest):
         stops = list(accumulate(counts))
         before = 0
@@ -220,8 +220,14 @@ class Single(NamedTuple):
         self.receptions.clear()
 
 
-def _in_whole(problem: Sums) -> tuple[list[list[int]], list[list[dict[int, int]]]]:
-    """The ranks' shares in whole elements, and what is left over, element by element."""
+def most_received(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
+    """Elements that the busiest rank receives, without saying from whom: the largest of :func:`totals`."""
+    return _in_whole(sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst)))[0]
+
+
+@lru_cache(maxsize=512)
+def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
+    """What the busiest rank receives, the ranks' shares in whole elements, and what is left over, element by element."""
     extras = problem.extras
     limit = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
     best: tuple[int, list[list[int]], list[list[Single]]] | None = None
@@ -242,7 +248,7 @@ def _in_whole(problem: Sums) -> tuple[list[list[int]], list[list[dict[int, int]]
         if best[0] <= limit:
             break
     assert best is not None  # for the type checker
-    return best[1], [[one.receptions or {one.inside[0]: 0} for one in some] for some in best[2]]
+    return best[0], best[1], [[one.receptions or {one.inside[0]: 0} for one in some] for some in best[2]]
 
 
 def _singles(cells: list[SumCell], count: int, ranks: list[int]) -> list[Single]:
