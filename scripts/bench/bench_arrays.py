@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import in_heat
 import numpy as np
-from paired import paired
+from paired import paired, row
 
 from spmdsim import Layout, Mesh, MPIWorld, Tensor, fft, matmul, ops, record
 from spmdsim.local import map_overlap
@@ -225,13 +225,22 @@ def main() -> None:
         title, make = ROWS[name]
         ways = make(here, args.shrink)
         times = paired(here.comm, ways, args.seconds)
-        if here.rank == 0:
-            base = times["by hand"]
-            print(title if args.shrink == 1 else f"{title}, dims divided by {args.shrink}")
-            for way, seconds in times.items():
-                base = times[way] if way.startswith("by hand") else base
-                ratio = seconds / base
-                print(f"  {way:24s} {seconds * 1e3:9.2f} ms {ratio:6.2f} of the time by hand", flush=True)
+        case, base = title if args.shrink == 1 else f"{title}, dims divided by {args.shrink}", "by hand"
+        for way in times:
+            base = way if way.startswith("by hand") else base
+            if way.startswith("spmdsim"):
+                note = f"{base} {times[base] * 1e3:.2f} ms"
+                ratio = times.ratio(way, base)
+                row(
+                    "arrays, of the time by hand",
+                    f"{case}, {way}",
+                    ratio,
+                    most=1.1,
+                    others=times.others,
+                    note=note,
+                )
+        if "Heat" in times:
+            row("arrays, of Heat's time", case, times.ratio("spmdsim", "Heat"), most=1.0, others=times.others)
         for way in [w for w in ways if args.trace and w.startswith("spmdsim")]:
             with record() as trace:
                 ways[way]()
