@@ -28,8 +28,8 @@ from spmdsim.core.route import Route
 from spmdsim.core.strategy import Strategy
 from spmdsim.core.tape import MoveNode, OpNode
 from spmdsim.core.tensor import Tensor, follow
-from spmdsim.core.world import World, performed, programs, recordings
-from spmdsim.errors import RuleError, SpmdError, UsageTypeError, WorldError
+from spmdsim.core.world import ORIGINS, World, performed, programs, recordings
+from spmdsim.errors import RuleError, UsageTypeError, WorldError, context
 
 #: Who sees operator calls, and may say with which strategy they run; the last one counts.
 watchers: list[Any] = []
@@ -232,23 +232,49 @@ def apply(
     if watchers and not seen:
         return _watched(watchers[-1], op, operands_of[-1](op, tensors), params, sharding)
     try:
-        world = tensors[0].world
-        known = params.items() if not op.varying else [p for p in params.items() if p[0] not in op.varying]
-        key = (op, sharding, *map(_meta, tensors), *known)
+        first, last, two = tensors[0], tensors[-1], len(tensors) == 2  # as most operators have
+        world = first.world
+        key = (op, sharding, first.meta, last.meta) if two else (op, sharding, *map(_meta, tensors))
+        if params:
+            key += tuple(
+                [p for p in params.items() if p[0] not in op.varying] if op.varying else params.items()
+            )
     except AttributeError:  # a parameter, an array or a number among them
         return apply(op, operands_of[-1](op, tensors), params, sharding, seen)
-    for tensor in tensors:
-        if tensor.world is not world:
-            raise WorldError(
-                f"operands of {op.name} live in different worlds, {world} and {tensor.world}: make both with the same "
-                "world=, or without one after asking spmdsim.world(N) for enough ranks"
-            )
-    recipe = world.cache.get(key)
+    if last.world is not world or (not two and any(tensor.world is not world for tensor in tensors)):
+        other = next(tensor.world for tensor in tensors if tensor.world is not world)
+        raise WorldError(
+            f"operands of {op.name} live in different worlds, {world} and {other}: make both with the same "
+            "world=, or without one after asking spmdsim.world(N) for enough ranks"
+        )
+    recipe: Recipe | None = world.cache.get(key)
     if recipe is None:
         recipe = world.cache[key] = _derive(op, tensors, params, sharding)
     if recordings:
         return world.recorded(recipe, lambda: _run(recipe, tensors, params))
-    return _run_plain(recipe, tensors, params) if recipe.plain else _run(recipe, tensors, params)
+    if not recipe.plain:
+        return _run(recipe, tensors, params)
+    meta = recipe.outputs[0]
+    if not world.has_data:
+        shards = world.empties(meta)
+    elif len(first.held) == 1:
+        arrays = (first.held[0], last.held[0]) if two else [tensor.held[0] for tensor in tensors]
+        array = recipe.forward(*arrays, **params) if params else recipe.forward(*arrays)
+        shards = [array if array.dtype is meta.held else op.typed(array, meta.held)]
+    else:
+        shards = each(partial(_local, recipe, params, None), *[tensor.held for tensor in tensors])
+    origin = 0
+    if world.compares and two and not op.varying:  # what a world would say, without asking it
+        origin = hash((recipe.number, first.origin, last.origin)) & ORIGINS
+    elif world.compares:
+        origin = world.derived_origin(recipe, tensors, _varied(op, params))
+    result = type(first)(world, meta, shards, False, "", origin)
+    if first._tracked or last._tracked or (not two and any(tensor._tracked for tensor in tensors)):
+        _track(recipe, tensors, [result], params)
+    return result
+
+
+operator.applied[0] = apply
 
 
 def _watched(
@@ -261,30 +287,8 @@ def _watched(
 
 
 def _derive(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Recipe:
-    try:
-        return make_recipe(op, sharding, [t.meta for t in tensors], params, tensors[0].world)
-    except SpmdError as error:
-        error.facts.setdefault("operator", op.name)
-        error.facts.setdefault("operands", ", ".join(repr(t.meta) for t in tensors))
-        raise error from None
-
-
-def _run_plain(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Tensor:
-    world, meta = tensors[0].world, recipe.outputs[0]
-    if not world.has_data:
-        shards = _shapes(world, meta)
-    elif len(tensors[0].held) == 1:
-        array = recipe.forward(*[t.held[0] for t in tensors], **params)
-        shards = [array if array.dtype is meta.held else recipe.op.typed(array, meta.held)]
-    else:
-        shards = each(partial(_local, recipe, params, None), *[t.held for t in tensors])
-    origin = world.derived_origin(recipe, tensors, _varied(recipe.op, params)) if world.compares else 0
-    result = type(tensors[0])(world, meta, shards, origin=origin)
-    for tensor in tensors:
-        if tensor.requires_grad:
-            _track(recipe, tensors, [result], params)
-            break
-    return result
+    with context(operator=op.name, operands=", ".join(repr(tensor.meta) for tensor in tensors)):
+        return make_recipe(op, sharding, [tensor.meta for tensor in tensors], params, tensors[0].world)
 
 
 def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
@@ -335,7 +339,7 @@ def calculated(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[
     if not world.has_data:
         run_shapes(recipe.phases or (), world)
         world.about = 0
-        return [_shapes(world, meta) for meta in recipe.outputs]
+        return [world.empties(meta) for meta in recipe.outputs]
     if not recipe.op.contextual and (recipe.op.together or recipe.phases) is None and all(recipe.active):
         per_rank = each(partial(_local, recipe, params, None), *lists)
     else:
@@ -376,10 +380,6 @@ def _outside(recipe: Recipe) -> Any:
     """What a rank outside the mesh holds: arrays without elements."""
     empty = [np.zeros((0,) * len(meta.shape), meta.held) for meta in recipe.outputs]
     return empty[0] if len(empty) == 1 else tuple(empty)
-
-
-def _shapes(world: Any, meta: Meta) -> list[Any]:
-    return [world.empty(meta.layout.local_shape(meta.shape, rank), meta.held) for rank in world.ranks]
 
 
 def _track(

@@ -32,6 +32,16 @@ RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 #: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
 _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
 
+
+def _load(*call: Any) -> Any:
+    from spmdsim.core.apply import apply
+
+    return apply(*call)
+
+
+#: Who applies operators: :func:`spmdsim.core.apply.apply`, as soon as it is loaded.
+applied: list[Callable[..., Any]] = [_load]
+
 #: How a user may give a strategy: cuts per operand, a layout per operand, or axes per factor.
 Cuts = Sequence[Sequence[int]] | Sequence[int]
 StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | Cuts
@@ -123,16 +133,11 @@ class Op(Pictured):
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.core.apply.apply`. Several results are a tuple: :meth:`results`."""
-        from spmdsim.core.apply import apply
-
-        result: T = apply(self, tensors, params)
-        return result
+        return applied[0](self, tensors, params)  # type: ignore[no-any-return]
 
     def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
         """Apply an operator with several results."""
-        from spmdsim.core.apply import apply
-
-        results: T | tuple[T, ...] = apply(self, tensors, params)
+        results: T | tuple[T, ...] = applied[0](self, tensors, params)
         return results if isinstance(results, tuple) else (results,)
 
     def shard(
@@ -207,10 +212,7 @@ class ShardedOp(ShortRepr):
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator with this strategy."""
-        from spmdsim.core.apply import apply
-
-        result: T = apply(self.op, tensors, params, self)
-        return result
+        return applied[0](self.op, tensors, params, self)  # type: ignore[no-any-return]
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """The strategy meant, for a bound rule.

@@ -110,15 +110,10 @@ class OpNode(Node):
             if recipe.instead is not None and recipe.instead.taken is not None:
                 shards: list[Any] = recipe.instead.pull(recipe, self.operands, dys[0])
             elif not world.has_data:
-                shards = [
-                    m and [world.empty(m.layout.local_shape(m.shape, r), m.held) for r in world.ranks]
-                    for m in metas
-                ]
+                shards = [meta and world.empties(meta) for meta in metas]
             else:
-                given = [dy.held for dy in dys if dy is not None]
-                run = partial(
-                    local_gradients, recipe, world, self.params, [dy is not None for dy in dys], wanted
-                )
+                given, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
+                run = partial(local_gradients, recipe, world, self.params, arrived, wanted)
                 shards = performed(run, *given, *self.values, *(self.saved or ()))
         known = [x for x in (*dys, *self.operands) if x is not None]
         kind, origin = type(known[0]), world.derived_origin
@@ -289,9 +284,8 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
     if gradient is None:
         meta = Meta.of(result.layout.dual(), result.shape, result.dtype)
         world = result.world
-        make = np.ones if world.has_data else world.empty
-        shapes = [meta.layout.local_shape(meta.shape, rank) for rank in world.ranks]
-        ones = type(result)(world, meta, [make(shape, meta.held) for shape in shapes], origin=result.origin)
+        held = [np.ones_like(x) for x in world.empties(meta)] if world.has_data else world.empties(meta)
+        ones = type(result)(world, meta, held, origin=result.origin)
         if programs:
             programs[-1].made(ones)
         return ones

@@ -8,6 +8,7 @@ Next: :mod:`spmdsim.core.operator`.
 
 from __future__ import annotations
 
+import math
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -145,10 +146,7 @@ class Tensor(Pictured):
     @property
     def size(self) -> int:
         """Number of elements of the global tensor."""
-        size = 1
-        for length in self.meta.shape:
-            size *= length
-        return size
+        return math.prod(self.meta.shape)
 
     def __repr__(self) -> str:
         grad = ", requires_grad" if self.requires_grad else ""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Who records: while there is somebody, worlds are told which operators run (:meth:`World.recorded`).
 recordings: list[Any] = []
+#: The bits of an origin; the hash of integers is the same in all processes.
+ORIGINS = (1 << 61) - 1
 #: Who writes down what is calculated, to do it again; the last one counts.
 programs: list[Any] = []
 
@@ -102,6 +104,10 @@ class World(Pictured, ABC):
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """An uninitialised C-ordered array."""
         return np.empty(tuple(shape), dtype)
+
+    def empties(self, meta: Meta) -> list[Any]:
+        """Uninitialised arrays of the owned ranks for a tensor."""
+        return [self.empty(meta.layout.local_shape(meta.shape, rank), meta.held) for rank in self.ranks]
 
     def named(self, operator: str, recipe: Any = None, gradients: int = 0) -> AbstractContextManager[Any]:
         """Steps run inside belong to this operator, while somebody records; its recipe says what it computes."""

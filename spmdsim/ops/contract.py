@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
+from spmdsim.core.apply import apply
 from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, alike, conj
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import SMALLEST, empty
+
+#: Elements of a product that comes from the allocator, which reuses what is small by itself.
+FEW = SMALLEST // 16
 
 
 def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
@@ -27,6 +31,8 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         array: np.ndarray = np.matmul(a, b)
         return array
+    if a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] < FEW:
+        return np.matmul(a, b, out=np.empty((a.shape[0], b.shape[1]), a.dtype))
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
     # A reused buffer spares the page faults of a fresh one, which cost up to the product's own time.
     return np.matmul(a, b, out=empty((*batch, a.shape[-2], b.shape[-1]), a.dtype))
@@ -49,7 +55,9 @@ def _matmul_rule(
 
 
 def _matmul(a: np.ndarray, b: np.ndarray, transpose_a: bool = False, transpose_b: bool = False) -> np.ndarray:
-    return _product(_swap(a, transpose_a), _swap(b, transpose_b))
+    if transpose_a or transpose_b:
+        a, b = _swap(a, transpose_a), _swap(b, transpose_b)
+    return _product(a, b)
 
 
 def _matmul_vjp(
@@ -103,7 +111,7 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
         a, b = alike("matmul", a, b)
     if transpose_a or transpose_b:
         return _matmul_op(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
-    return _matmul_op(a, b)
+    return apply(_matmul_op, (a, b), {})  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=1024)

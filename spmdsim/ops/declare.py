@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
+from spmdsim.core.apply import apply
 from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
@@ -143,7 +144,8 @@ def binary(
                 if isinstance(like, Tensor)
                 else operands(name, (a, b))
             )
-        return op(a, b) if a.meta.dtype is b.meta.dtype else op(*alike(name, a, b))
+        # Without another call in between: it costs as much as a sum of few elements.
+        return apply(op, (a, b) if a.meta.dtype is b.meta.dtype else alike(name, a, b), {})  # type: ignore[no-any-return]
 
     return _named(call, op, function, says or f"numpy.{getattr(function, '__name__', name)}(a, b)", linear)
 

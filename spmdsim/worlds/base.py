@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -15,6 +16,7 @@ from spmdsim.core import world
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
+from spmdsim.core.world import ORIGINS as ORIGINS
 from spmdsim.errors import WorldError
 from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
-#: The bits of an origin; the hash of integers is the same in all processes.
-ORIGINS = (1 << 61) - 1
+_origin = attrgetter("origin")
+
 
 RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
@@ -122,8 +124,9 @@ class World(Posting, world.World):
 
     def derived_origin(self, recipe: Recipe | None, tensors: Sequence[Any], what: int = 0) -> int:
         """Where values come from: the operator with its parameters, applied to these tensors; or these added up."""
-        name = () if recipe is None else (recipe.number, what)
-        return hash((*name, *[tensor.origin for tensor in tensors])) & ORIGINS
+        if recipe is None:
+            return hash((*map(_origin, tensors),)) & ORIGINS
+        return hash((recipe.number + what, *map(_origin, tensors))) & ORIGINS
 
     def invalidate(self) -> None:
         """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""
