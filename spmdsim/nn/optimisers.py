@@ -25,7 +25,7 @@ from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import empty
 
 #: Elements that an update goes through at once.
-BLOCK = 1 << 15
+BLOCK = 1 << 16
 #: From a parameter's layout to that of its optimiser state.
 StateLayout = Callable[[Parameter], Layout]
 
