@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from mpi4py import MPI
-from paired import paired
+from paired import paired, row
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, Tensor, nn, record
@@ -151,7 +151,6 @@ def main() -> None:
         print(
             f"{args.layers} layers of {args.width}, {args.rows} rows per rank, {here.size} ranks; seconds per step"
         )
-        print(f"{'':16s}{'network':>20s}{'waiting':>10s}{'early':>10s}{'ratio':>8s}{'hidden':>8s}")
     for zero in (False, True):
         step = step_of(here, args.layers, args.width, args.rows, zero)
         with record() as trace:
@@ -163,13 +162,11 @@ def main() -> None:
             ways = {"waiting": partial(step, False), "early": partial(step, True)}
             found = paired(comm, ways, args.seconds / 3)
             alone = alone or found["waiting"]
-            hidden = f"{(found['waiting'] - found['early']) / wire:8.0%}" if wire else ""
-            if speaks:
-                what = f"{name}, {Link.rate / 1e6:,.0f} MB/s" if wire else name
-                print(
-                    f"{'split optimiser' if zero else 'data parallel':16s}{what:>20s}{found['waiting']:10.3f}"
-                    f"{found['early']:10.3f}{found['early'] / found['waiting']:8.2f}{hidden}"
-                )
+            hidden = f", {(found['waiting'] - found['early']) / wire:.0%} hidden" if wire else ""
+            case = f"{'split optimiser' if zero else 'data parallel'}, network {name}"
+            note = f"waiting {found['waiting'] * 1e3:.0f} ms{hidden}"
+            group, ratio = "overlapped training steps, of waiting ones' time", found.ratio("early", "waiting")
+            row(group, case, ratio, most=1.02, others=found.others, note=note)
     here.close()
 
 
