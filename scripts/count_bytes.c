@@ -62,6 +62,8 @@ CALL(Comm_dup, (MPI_Comm c, MPI_Comm *n), (c, n), moved(0, 0))
 FORWARD(Allreduce, (const void *s, void *r, COUNT n, MPI_Datatype t, MPI_Op o, MPI_Comm c), (s, r, n, t, o, c), reduced(n, t, c))
 FORWARD(Iallreduce, (const void *s, void *r, COUNT n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *q),
         (s, r, n, t, o, c, q), reduced(n, t, c))
+FORWARD(Iallgather, (const void *s, COUNT m, MPI_Datatype u, void *r, COUNT n, MPI_Datatype t, MPI_Comm c, MPI_Request *q),
+        (s, m, u, r, n, t, c, q), moved(bytes((long long)(ranks(c) - 1) * n, t), bytes((long long)(ranks(c) - 1) * n, t)))
 FORWARD(Reduce_scatter_block, (const void *s, void *r, COUNT n, MPI_Datatype t, MPI_Op o, MPI_Comm c), (s, r, n, t, o, c),
         moved(bytes((long long)(ranks(c) - 1) * n, t), bytes((long long)(ranks(c) - 1) * n, t)))
 FORWARD(Allgather, (const void *s, COUNT m, MPI_Datatype u, void *r, COUNT n, MPI_Datatype t, MPI_Comm c), (s, m, u, r, n, t, c),
@@ -105,12 +107,28 @@ int NAME(MPI_Allgatherv)(const void *s, COUNT m, MPI_Datatype u, void *r, const 
     return NAME(PMPI_Allgatherv)(s, m, u, r, n, d, t, c);
 }
 
+int NAME(MPI_Iallgatherv)(const void *s, COUNT m, MPI_Datatype u, void *r, const COUNT n[], const DISPLACEMENT d[], MPI_Datatype t, MPI_Comm c,
+                          MPI_Request *q) {
+    long long in = 0;
+    OTHERS(c) in += n[k];
+    moved(bytes(in, t), bytes((long long)(ranks(c) - 1) * n[me(c)], t));
+    return NAME(PMPI_Iallgatherv)(s, m, u, r, n, d, t, c, q);
+}
+
 int NAME(MPI_Alltoallv)(const void *s, const COUNT m[], const DISPLACEMENT e[], MPI_Datatype u, void *r, const COUNT n[], const DISPLACEMENT d[],
                   MPI_Datatype t, MPI_Comm c) {
     long long in = 0, out = 0;
     OTHERS(c) in += n[k], out += m[k];
     moved(bytes(in, t), bytes(out, u));
     return NAME(PMPI_Alltoallv)(s, m, e, u, r, n, d, t, c);
+}
+
+int NAME(MPI_Ialltoallv)(const void *s, const COUNT m[], const DISPLACEMENT e[], MPI_Datatype u, void *r, const COUNT n[],
+                         const DISPLACEMENT d[], MPI_Datatype t, MPI_Comm c, MPI_Request *q) {
+    long long in = 0, out = 0;
+    OTHERS(c) in += n[k], out += m[k];
+    moved(bytes(in, t), bytes(out, u));
+    return NAME(PMPI_Ialltoallv)(s, m, e, u, r, n, d, t, c, q);
 }
 
 int NAME(MPI_Alltoallw)(const void *s, const COUNT m[], const DISPLACEMENT e[], const MPI_Datatype u[], void *r, const COUNT n[], const DISPLACEMENT d[],

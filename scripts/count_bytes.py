@@ -292,7 +292,7 @@ def training(world: Any, rng: random.Random) -> None:
     model.materialise(world, seed=1)
     state = nn.sharded_over(mesh.axes[-1]) if rng.random() < 0.6 else None
     optimiser = rng.choice((nn.SGD, nn.Adam))(model.parameters(), 0.1, state_layout=state)
-    x = _tensor(world, rng, mesh, dtype="f4")
+    world.overlap = rng.choice((True, False, None))
     import spmdsim.ops as ops
     from spmdsim import Tensor
 
@@ -304,6 +304,18 @@ def training(world: Any, rng: random.Random) -> None:
     nn.clip(model.parameters(), 0.5)
     optimiser.step()
     loss.item()
+    model.parameters()[0].tensor.full()  # waits for what was begun early
+    world.overlap = None
+
+
+def repeated(world: Any, rng: random.Random) -> None:
+    """A move often enough that its ways are tried."""
+    mesh = _mesh(world, rng, whole=True)
+    x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "f2", "i8")))
+    there, summed = _layout(mesh, 2, rng), x.sum(0)
+    for _ in range(12):
+        x.to(there)
+        summed.to(mesh(None))
 
 
 def emulated(world: Any, rng: random.Random) -> None:
@@ -402,6 +414,7 @@ PROGRAMS: tuple[Callable[[Any, random.Random], None], ...] = (
     product,
     lookup,
     training,
+    repeated,
     emulated,
     shared,
     checkpoint,

@@ -119,8 +119,8 @@ def _cast_to(kind: Any) -> Callable[..., GlobalTensor]:
     return lifted(lambda x: core.cast(x, np.dtype(kind)))
 
 
-#: Functions that are no methods.
-_NO_METHODS = ("cat", "concat", "einsum", "meshgrid", "stack")
+#: Functions that are no methods, or other ones.
+_NO_METHODS = ("cat", "concat", "einsum", "meshgrid", "stack", "where")
 _LIKE = {"reshape": "reshape_as view_as", "expand": "expand_as broadcast_like"}
 
 #: Functions by OneFlow's names.

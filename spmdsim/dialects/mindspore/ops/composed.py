@@ -82,14 +82,14 @@ ROWS: dict[str, Row] = {
         "acos acosh addcmul addmm all any argmin argsort argwhere asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
         "bitwise_xor chunk clamp clip clip_by_value=clamp cosh cumprod cumsum diag diagonal dot erfc expand flip floor_divide "
         "fmod gather_d=gather gather_elements=gather hsplit index_select inner=dot isfinite isinf isnan log10 log2 logical_xor "
-        "logsumexp masked_fill masked_select median mm movedim narrow nonzero outer permute remainder roll round searchsorted "
+        "logsumexp masked_fill masked_select mm movedim narrow nonzero outer permute remainder roll round searchsorted "
         "sign sinh sort swapaxes swapdims=swapaxes t tan tensor_dot=tensordot topk tril triu trunc unbind unstack=unbind "
         "unsqueeze vsplit",
         **_NAMES, axes="dims",
     ),
     **with_names(
         NETWORK,
-        "celu cosine_similarity dense=linear hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish mse_loss l1_loss nll_loss "
+        "celu cosine_similarity dense=linear hardsigmoid hardswish hardtanh logsigmoid mish mse_loss l1_loss nll_loss "
         "normalize pad selu softplus softsign glu binary_cross_entropy binary_cross_entropy_with_logits",
         **_NAMES, logits="input", labels="target", label="target", inputs="input", padding="pad",
         input_x="input",
