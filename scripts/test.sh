@@ -26,9 +26,9 @@ run_tests() { # command…; "no tests" is no failure when the user chose some
     [ $none -lt 2 ]
 }
 
-run_here() { # the tests in one process; all of them on as many cores as there are, each core taking the next
+run_here() { # the tests in one process; all of them in two for each core, since many wait for jobs that they start
     local spread=()
-    [ $# -gt 0 ] || spread=(-n "$(getconf _NPROCESSORS_ONLN)" --dist worksteal)
+    [ $# -gt 0 ] || spread=(-n $((2 * $(getconf _NPROCESSORS_ONLN))) --dist worksteal)
     run_tests "$PYTHON" -m pytest -m "not mpi" --color=$colour ${spread[@]+"${spread[@]}"} "$@"
 }
 

@@ -24,8 +24,16 @@ SEEDS = {
 }
 
 
-#: Files whose tests differ in nothing but the operator: on real ranks each so manyth of them runs, in lock step all.
-SAMPLED = {"test_ops_half.py": 4, "test_dialects_numpy_references.py": 4, "test_ops_strategies.py": 3}
+#: Files whose tests differ in nothing but the operator, the type or the program: on real ranks each so manyth of them
+#: runs, in lock step all.
+SAMPLED = {
+    "test_auto_parallel_run.py": 4,
+    "test_dialects_numpy_references.py": 7,
+    "test_linalg.py": 3,
+    "test_ops_half.py": 4,
+    "test_ops_strategies.py": 4,
+    "test_worlds_reductions.py": 3,
+}
 
 
 def pytest_addoption(pluginmanager):
@@ -35,6 +43,7 @@ def pytest_addoption(pluginmanager):
 
 
 def pytest_configure(config):
+    os.environ.pop("COLUMNS", None)  # what is printed does not depend on the terminal that the tests run in
     config.addinivalue_line("markers", "faults: starts a job of which one rank fails or disagrees")
 
 

@@ -261,12 +261,12 @@ def test_helpers_are_part_of_a_shared_messages_price(layers: int, width: int, fl
 
 
 def test_buckets_fill_up() -> None:
-    """Ten weights of 16 MiB: one message each, as no two fit a bucket; the search counts as the run does."""
+    """Ten weights of 16 MiB: the second one fills a bucket of 25 MiB; of 4 MiB the seventh. The search counts as the run."""
     graph, mesh = mlp(10, 2048, 65536, bias=False), Mesh((8,), ("dp",))
     found = search_mesh(graph, mesh, Settings())
-    assert found.collectives["all_reduce"] == 10 and not found.evaluation.messages
+    assert found.collectives["all_reduce"] == 5
     small = search_mesh(mlp(10, 1024, 65536, bias=False), mesh, Settings())
-    assert [len(message.moves) for message in small.evaluation.messages] == [6, 4]
+    assert [len(message.moves) for message in small.evaluation.messages] == [7, 3]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -234,6 +234,7 @@ ALLOWED = {
     ("auto_parallel/programs/record_program.py", "run_path"): "the user's program, which search records",
     ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",
     ("launch/bootstrap.py", "run_module"): "the same, as a module",
+    ("launch/tuning_job.py", "run_path"): "the user's program, whose steps tune tries",
     ("labs/answers.py", "exec"): "a student's answers, in a limited child process",
     ("labs/answers.py", "compile"): "the same, for its name and lines",
     ("simulation/data/payloads.py", "loads"): "objects that a simulated program sends to itself",
