@@ -51,7 +51,7 @@ class Apart:
             _be_apart(make, from_us, to_us)
         os.close(to_us)
         os.close(from_us)
-        limits.where_else.append(self._where)
+        limits.where_else.add(self)
         self._hear()
 
     def ask(self, *question: Any) -> Any:
@@ -106,7 +106,7 @@ class Apart:
         self.close()
         raise NoAnswer(self._why)
 
-    def _where(self) -> str:
+    def where(self) -> str:
         """Where the code is that does not end; it has a moment to say so."""
         if not self._process:
             return ""

@@ -20,7 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
+from weakref import WeakSet
 
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import launched
@@ -122,8 +123,8 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
 _memory = 0  # the limit of this process in bytes
 current = Limits(0, 0, 0)
 """The limits of this process."""
-where_else: list[Callable[[], str]] = []
-"""Who else knows where the user's code is, if it runs in another process."""
+where_else: WeakSet[Any] = WeakSet()
+"""Who else knows where the user's code is, if it runs in another process; they go when nobody needs them."""
 
 
 def memory_words() -> str:
@@ -247,7 +248,7 @@ def _limit(limits: Limits, report: int, word: str) -> None:
     current = limits
 
     def over(_: int, frame: FrameType | None) -> None:
-        place = next(filter(None, (where() for where in where_else)), "") or users_place(frame)
+        place = next(filter(None, (one.where() for one in where_else)), "") or users_place(frame)
         with suppress(RuntimeError):  # it may be printing just now
             sys.stdout.flush()
         os.write(report, f"{word} at {place}\n".encode())
