@@ -28,11 +28,17 @@ SEEDS = {
 #: runs, in lock step all.
 SAMPLED = {
     "test_auto_parallel_run.py": 4,
+    "test_dialects_next_lines.py": 3,
     "test_dialects_numpy_references.py": 7,
     "test_linalg.py": 3,
-    "test_ops_half.py": 4,
-    "test_ops_strategies.py": 4,
-    "test_worlds_reductions.py": 3,
+    "test_ops_choices.py": 2,
+    "test_ops_half.py": 7,
+    "test_ops_owned_rows.py": 2,
+    "test_ops_pending.py": 2,
+    "test_ops_strategies.py": 7,
+    "test_redistribution_oneflow.py": 2,
+    "test_worlds_reductions.py": 4,
+    "test_worlds_rows.py": 3,
 }
 
 
