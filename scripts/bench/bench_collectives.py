@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
-from paired import QUICK, oversubscribed, paired, row, size_text
+from paired import QUICK, beside_hand, paired, size_text
 
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
@@ -69,28 +69,7 @@ def main() -> None:
             found = paired(MPI.COMM_WORLD, ways)
             case = f"{name}, {size_text(nbytes)}"
             note = f"mpi4py {found['mpi4py'] * 1e6:.1f} us; from the world's own array {found['own source'] * 1e6:.1f}"
-            if nbytes >= 1 << 18:
-                ratio = found.ratio("world", "mpi4py")
-                row(
-                    "collectives from 256 KiB, of mpi4py",
-                    case,
-                    ratio,
-                    most=1.05,
-                    others=found.others,
-                    note=note,
-                )
-            else:
-                above = found.above("world", "mpi4py").times(1e6)
-                most = 25 if oversubscribed() else 3
-                row(
-                    "collectives below 256 KiB, above mpi4py",
-                    case,
-                    above,
-                    "us",
-                    most=most,
-                    others=found.others,
-                    note=note,
-                )
+            beside_hand("collectives", "mpi4py", case, found, ("world", "mpi4py"), nbytes, note)
     world.close()
 
 

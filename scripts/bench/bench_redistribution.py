@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
-from paired import QUICK, oversubscribed, paired, row
+from paired import QUICK, beside_hand, paired
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.tensor import Tensor
@@ -192,28 +192,7 @@ def main() -> None:
             note = f"by hand: {best} {found[best] * 1e6:.1f} us"
             if "shared" in found:
                 note += f"; one copy per node {found['shared'] * 1e6:.1f}"
-            if n * n * 4 >= 1 << 18:
-                ratio = found.ratio("to", best)
-                row(
-                    "redistribution from 256 KiB, of the best by hand",
-                    case,
-                    ratio,
-                    most=1.05,
-                    others=found.others,
-                    note=note,
-                )
-            else:
-                above = found.above("to", best).times(1e6)
-                most = 25 if oversubscribed() else 3
-                row(
-                    "redistribution below 256 KiB, above the best by hand",
-                    case,
-                    above,
-                    "us",
-                    most=most,
-                    others=found.others,
-                    note=note,
-                )
+            beside_hand("redistribution", "the best by hand", case, found, ("to", best), n * n * 4, note)
     world.close()
 
 

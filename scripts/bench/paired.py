@@ -208,6 +208,34 @@ def row(
             file.write(json.dumps(entry) + "\n")
 
 
+def beside_hand(
+    what: str, by: str, case: str, found: Times, ways: tuple[str, str], nbytes: int, note: str
+) -> None:
+    """A row of a collective beside the same by hand: a ratio from 256 KiB on, and microseconds above it below that.
+
+    Args:
+        what: what is moved.
+        by: whose way it is compared with.
+        case: which case.
+        found: the seconds of all ways.
+        ways: the names of ours and of the other one.
+        nbytes: of the tensor.
+        note: anything else to be said.
+    """
+    if nbytes >= 1 << 18:
+        row(
+            f"{what} from 256 KiB, of {by}",
+            case,
+            found.ratio(*ways),
+            most=1.05,
+            others=found.others,
+            note=note,
+        )
+    else:
+        above, most = found.above(*ways).times(1e6), 25 if oversubscribed() else 3
+        row(f"{what} below 256 KiB, above {by}", case, above, "us", most=most, others=found.others, note=note)
+
+
 def passed(entry: dict[str, Any]) -> bool | None:
     """Whether a row meets its goal; None where it has none."""
     if entry["most"] is None and entry["least"] is None:

@@ -120,7 +120,7 @@ class Canvas:
         kinds = f' class="{kind}"' if kind else ""
         anchors = f' text-anchor="{anchor}"' if anchor != "start" else ""
         colours = f' style="fill:{colour}"' if colour else ""
-        told = f"<title>{escape(title)}</title>" if title else ""
+        told = _said(title)
         self.parts.append(
             f'<text x="{number(x)}" y="{number(y)}"{kinds}{anchors}{colours}>{told}{escape(words)}</text>'
         )
@@ -138,7 +138,7 @@ class Canvas:
         """A box with lines of words in its middle; filled if it has an index."""
         self.reach(x + width, y + height)
         box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
-        told = f"<title>{escape(title)}</title>" if title else ""
+        told = _said(title)
         letters = ""
         if index is None:
             self.parts.append(f'<g>{told}<rect class="open" {box}/>')
@@ -156,7 +156,7 @@ class Canvas:
     def bar(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
         """A filled box without words of its own."""
         self.reach(x + width, y + height)
-        told = f"<title>{escape(title)}</title>" if title else ""
+        told = _said(title)
         self.parts.append(
             f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0.5))}" height="{number(height)}"'
             f' fill="{fill}">{told}</rect>'
@@ -175,7 +175,7 @@ class Canvas:
     ) -> None:
         """A line; ``extra`` are attributes such as a colour or dashes, ``bend`` is how far its middle is off."""
         self.reach(max(x1, x2), max(y1, y2))
-        told = f"<title>{escape(title)}</title>" if title else ""
+        told = _said(title)
         way = "L"
         if bend:
             far = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
@@ -188,7 +188,7 @@ class Canvas:
         """One side of a box: its corners, its fill, and how much darker it is, from 0 to 1."""
         self.reach(max(x for x, _ in corners), max(y for _, y in corners))
         points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
-        told = f"<title>{escape(title)}</title>" if title else ""
+        told = _said(title)
         self.parts.append(
             f'<g stroke="var(--ground)">{told}<polygon points="{points}" fill="{fill_of(index)[0]}"/>'
             f'<polygon points="{points}" fill="#000" fill-opacity="{shade:g}"/></g>'
@@ -215,13 +215,18 @@ class Canvas:
         ]
         points = "".join(f"L{number(x)} {number(y)}" for x, y in head)
         ink = colour or "var(--ink)"
-        told = f"<title>{escape(title)}</title>" if title else ""
+        told = _said(title)
         dashes = ' stroke-dasharray="5 3"' if dashed else ""
         self.parts.append(
             f'<g class="arrow" stroke="{ink}" fill="{ink}">{told}<path fill="none" stroke-width="{wide}"{dashes} '
             f'd="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"/>'
             f'<path stroke="none" d="M{number(x2)} {number(y2)}{points}z"/></g>'
         )
+
+
+def _said(title: str) -> str:
+    """What a shape says to a reader who points at it, or hears it read."""
+    return f"<title>{escape(title)}</title>" if title else ""
 
 
 def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
