@@ -21,6 +21,7 @@ LEFT_OF = {
     "ending": ("errors", "launcher", "sides"),
     "reading": ("errors",),
     "bounded": (),
+    "pictured": (),  # may be imported by all
     "registry": ("errors",),
     "core": ("errors",),
     "layout": ("errors", "reading", "core"),

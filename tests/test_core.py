@@ -16,7 +16,7 @@ from pathlib import Path
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        known = ("spmdsim.core", "spmdsim.errors", "spmdsim._version", "spmdsim.launcher")
+        known = ("spmdsim.core", "spmdsim.errors", "spmdsim._version", "spmdsim.launcher", "spmdsim.pictured")
         if name.startswith("spmdsim.") and not name.startswith(known) or name.startswith("mpi4py"):
             raise ImportError(f"{name} is no part of core")
 
@@ -152,7 +152,7 @@ ORDER = (
 
 def test_core_says_what_comes_next_and_stays_small():
     texts = {path.name: path.read_text() for path in CORE.glob("*.py")}
-    assert sum(len(text.splitlines()) for text in texts.values()) <= 3925
+    assert sum(len(text.splitlines()) for text in texts.values()) <= 3735
     for name, following in itertools.pairwise(ORDER):
         assert f"Next: :mod:`spmdsim.core.{following}`" in texts[f"{name}.py"], name
     assert "This is the last file" in texts["tape.py"]

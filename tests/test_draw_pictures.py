@@ -17,13 +17,13 @@ from pictured_values import MESH, values
 
 from spmdsim import LockStep, Mesh, Tensor, plan, show
 from spmdsim.cli.main import main
-from spmdsim.core.pictured import Pictured
 from spmdsim.cost import Machine, parse_topology
 from spmdsim.draw.canvas import FILLS, INKS, MOST_BYTES, STYLE
 from spmdsim.draw.figures import DRAWN, Figure, figure_of, html_of, svg_of
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.draw.topology_figures import positions
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.pictured import Pictured
 from spmdsim.trace.last_calls import LastCall, document, write
 
 PUBLIC = (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from layout_cases import cases, held
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, split_block
-from spmdsim.core.blocks import nested_block_arrays, nested_blocks
 from spmdsim.errors import LayoutError
+from spmdsim.layout.blocks import all_bounds, nested_block_arrays, nested_blocks
 
 
 @st.composite
@@ -71,7 +71,7 @@ def test_bounds_equal_cutting_lists_axis_by_axis(case):
 @given(layouts())
 def test_all_bounds_equal_bounds_of_each_rank(case):
     layout, shape = case
-    everything = layout.all_bounds(shape)
+    everything = all_bounds(layout, shape)
     assert everything.shape == (layout.mesh.size, len(shape), 2)
     for position, rank in enumerate(layout.mesh.rank_list):
         assert tuple(map(tuple, everything[position].tolist())) == layout.bounds(shape, rank)

@@ -84,12 +84,6 @@ def test_broadcast_dims_have_no_factor():
     assert bound.output_shapes == ((8, 5, 48),)
 
 
-def test_the_transposed_rule_sums_what_an_operand_lacks():
-    rule = Rule.parse("b m k, k n -> b m n")
-    assert str(rule.transpose(1)) == "b m n, b m k, k n -> k n"
-    assert rule.transpose(1).reduced == ("b", "m")
-
-
 def test_flops_count_multiplications_and_additions():
     assert bind(Rule.parse("m k, k n -> m n"), ((4, 5), (5, 6))).flops == 2 * 4 * 5 * 6
     assert bind(Rule.parse("..., ... -> ..."), ((4, 5), (5,))).flops == 20

@@ -188,7 +188,3 @@ def test_axes_beyond_the_size_of_a_dim_split_it_all_the_same():
     bound = bind(MATMUL, ((2, 8), (8, 8)))
     strategy = bound.infer([SQUARE(("x", "y"), None), SQUARE(None, None)])
     assert dict(strategy.splits)["m"] == ("x", "y")
-
-
-def test_compound_dims_are_written_in_parentheses():
-    assert str(Rule.parse("(a b) c, c -> a b").transpose(0)) == "a b, (a b) c, c -> (a b) c"

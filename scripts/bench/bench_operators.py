@@ -21,6 +21,7 @@ from paired import QUICK, Neighbours, estimate, paired, row
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, world
 from spmdsim.core.step import Step
+from spmdsim.layout.blocks import all_bounds
 from spmdsim.worlds import ShapeArray, ShapeOnly
 
 NUMPY = """
@@ -148,9 +149,9 @@ def slices() -> None:
     """Deriving who holds what on a mesh of a million ranks."""
     mesh = Mesh((64, 128, 128), ("x", "y", "z"))
     layout = mesh("x", ("z", "y"))
-    layout.all_bounds((4096, 4096))
+    all_bounds(layout, (4096, 4096))
     start = time.perf_counter()
-    layout.all_bounds((1 << 20, 1 << 20))
+    all_bounds(layout, (1 << 20, 1 << 20))
     everyone = time.perf_counter() - start
     one = repeated(lambda: layout.bounds((1 << 20, 1 << 20), 777_777))
     row("who holds what", f"all of {mesh.size:,} ranks", everyone, "s")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import element_type, is_float
+from spmdsim.pictured import Pictured
 
 NAMES = (
     "bool",

@@ -12,8 +12,8 @@ from spmdsim.array_api.dtypes import KINDS, NAMES, dtype_of
 from spmdsim.array_api.dtypes import finfo as finfo
 from spmdsim.array_api.dtypes import iinfo as iinfo
 from spmdsim.array_api.dtypes import isdtype as isdtype
-from spmdsim.core.pictured import Pictured
 from spmdsim.layout.element_type import promoted
+from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import DEVICE, asarray, check_device
 

@@ -13,7 +13,7 @@ from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.solvers.pareto import pareto_filter, solutions
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Mesh
-from spmdsim.core.pictured import ShortRepr
+from spmdsim.pictured import ShortRepr
 
 
 @dataclass(frozen=True, repr=False)

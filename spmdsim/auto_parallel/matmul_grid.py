@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Layout, Mesh, Rule, Strategy
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
+from spmdsim.pictured import Pictured
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
 

@@ -10,8 +10,8 @@ from spmdsim.auto_parallel.execute import ByteCount, compare_bytes, run
 from spmdsim.auto_parallel.programs.record_program import shape_and_dtype
 from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.search_result import SearchResult
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import SpmdError
+from spmdsim.pictured import ShortRepr
 from spmdsim.tensor.check import check
 from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
 from spmdsim.tensor.watch import Watcher, watching

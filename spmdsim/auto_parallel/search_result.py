@@ -18,10 +18,10 @@ from spmdsim.auto_parallel.optimum import model_on, optimum, solve
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import InputError
+from spmdsim.pictured import ShortRepr
 from spmdsim.reading import read_json, readable
 
 FORMAT = "spmdsim strategy 1"

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.core.pictured import ShortRepr
+from spmdsim.pictured import ShortRepr
 
 
 @dataclass(frozen=True)

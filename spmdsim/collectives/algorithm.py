@@ -14,8 +14,8 @@ from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.instructions import Instruction, Rounds
 from spmdsim.collectives.partition import BALANCED
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
-from spmdsim.core.pictured import Pictured, ShortRepr
 from spmdsim.errors import InputError, NoAnswer, ScheduleError, unknown
+from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.registry import Registry, place_of
 
 

@@ -14,8 +14,8 @@ from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instru
 from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.round_table import RoundTable, collector_paused
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import InputError, ScheduleError
+from spmdsim.pictured import ShortRepr
 
 Ints = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from spmdsim.collectives.bounds import CostBound, lower_bound, score
 from spmdsim.collectives.counts import Counts, count
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import ScheduleVerdict, verify
-from spmdsim.core.pictured import ShortRepr
+from spmdsim.pictured import ShortRepr
 
 
 @dataclass(frozen=True, repr=False)

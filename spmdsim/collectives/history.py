@@ -12,7 +12,7 @@ from spmdsim.collectives.round_table import RoundTable, ScheduleFinding
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.symbols import Symbols, members
 from spmdsim.collectives.verification import SymbolicRun
-from spmdsim.core.pictured import ShortRepr
+from spmdsim.pictured import ShortRepr
 
 
 class RoundMessage(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from spmdsim.core.blocks import block_sizes, largest_block
+from spmdsim.core.layout import largest_block
 from spmdsim.errors import ScheduleError
+from spmdsim.layout.blocks import block_sizes
 
 BALANCED = "balanced"
 CEILING = "ceiling"

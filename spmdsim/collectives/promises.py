@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spmdsim.collectives.instructions import Chunks
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import ScheduleError, SpmdError, unknown
+from spmdsim.pictured import Pictured
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from spmdsim.collectives.algorithm import Algorithm, algorithm
 from spmdsim.collectives.instructions import Chunks, Instruction
 from spmdsim.collectives.partition import chunk_sizes
 from spmdsim.collectives.promises import Collective
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import ScheduleError
+from spmdsim.pictured import ShortRepr
 
 
 @dataclass(frozen=True, repr=False)

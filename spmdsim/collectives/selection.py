@@ -12,8 +12,8 @@ from typing import Any
 from spmdsim.collectives.algorithm import Algorithm, library_algorithm
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.promises import collective
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError, unknown
+from spmdsim.pictured import Pictured
 from spmdsim.reading import read_json, readable
 
 TABLES, KIND = Path(__file__).with_name("selection.json"), "tables of MPI libraries' choices"

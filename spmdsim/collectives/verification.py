@@ -16,8 +16,8 @@ from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, collector_paused
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.symbols import Symbols, Tree, members
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import ScheduleError
+from spmdsim.pictured import ShortRepr
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,9 +14,9 @@ from spmdsim.bounded import Bounded
 from spmdsim.compiled.note_taker import NoteTaker
 from spmdsim.compiled.replay import Replay
 from spmdsim.core.apply import guards, watchers
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError
+from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
 from spmdsim.trace import recorder
 

@@ -13,10 +13,10 @@ from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimise
 from spmdsim.compiled.one_rank import on_one_rank
 from spmdsim.compiled.sole import sole
 from spmdsim.core.meta import Meta
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history
 from spmdsim.nn.optimisers import Optimiser
+from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
 from spmdsim.trace import recorder

@@ -1,9 +1,8 @@
 """Where tensors live and what operators mean for it (pure): meshes, layouts, rules, strategies."""
 
 from spmdsim.core.bind import bind
-from spmdsim.core.blocks import split_block
 from spmdsim.core.bound import BoundRule
-from spmdsim.core.layout import Bounds, Layout
+from spmdsim.core.layout import Bounds, Layout, split_block
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 from spmdsim.core.rule import ELEMENTS, FUNCTIONS, PASSES, Rule, Term

@@ -10,10 +10,10 @@ from functools import cached_property
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.rule import Rule, Term
 from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError
+from spmdsim.pictured import ShortRepr
 
 Shape = tuple[int, ...]
 

@@ -12,18 +12,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
-from spmdsim.core.blocks import largest_block, split_block
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 from spmdsim.errors import LayoutError, UsageTypeError, unknown
-
-if TYPE_CHECKING:
-    import numpy as np
+from spmdsim.pictured import Pictured
 
 Bounds = tuple[tuple[int, int], ...]
+
+
+def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any]:
+    """Start and size of block ``index`` when ``[start, start+size)`` is cut into balanced ``parts``.
+
+    Numbers, or arrays of them that broadcast.
+
+    >>> [split_block(0, 7, 3, i) for i in range(3)]
+    [(0, 3), (3, 2), (5, 2)]
+    """
+    base, extra = size // parts, size % parts
+    longer = index < extra
+    return start + index * base + extra + (index - extra) * longer, base + longer
+
+
+def largest_block(size: int, parts: int) -> int:
+    """Elements of the largest block, which is the first; nested cuts into as many parts have it too.
+
+    >>> largest_block(7, 3), largest_block(largest_block(7, 2), 2), largest_block(7, 4)
+    (3, 2, 2)
+    """
+    return -(-size // parts)
 
 
 class Layout(Pictured):
@@ -219,25 +237,6 @@ class Layout(Pictured):
         (2, 3)
         """
         return tuple(largest_block(size, parts) for size, parts in zip(shape, self.parts))
-
-    def all_bounds(self, shape: Sequence[int]) -> np.ndarray:
-        """Bounds of all ranks at once: an int64 array ``[mesh position, dim, start|stop]``.
-
-        Vectorised: a mesh of a million ranks takes a fraction of a second.
-        """
-        import numpy as np
-
-        self.check_shape(shape)
-        mesh = self.mesh
-        places = np.indices(mesh.shape, sparse=True)
-        out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
-        for dim, (size, entry) in enumerate(zip(shape, self.dims)):
-            start, length = 0, size
-            for axis in entry:
-                place = places[mesh.axis_index(axis)]
-                start, length = split_block(start, length, mesh.size_of[axis], place)
-            out[..., dim, 0], out[..., dim, 1] = start, start + length
-        return out.reshape(mesh.size, len(shape), 2)
 
     def shard_number(self, rank: int) -> int:
         """Which distinct piece the rank holds, counted with dim 0 and the first axis of a tuple as major."""

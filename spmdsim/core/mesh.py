@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout

@@ -17,10 +17,10 @@ from spmdsim.core.bind import bind
 from spmdsim.core.bound import BoundRule
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.pictured import Pictured, ShortRepr
 from spmdsim.core.rule import Rule
 from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError, context
+from spmdsim.pictured import Pictured, ShortRepr
 
 if TYPE_CHECKING:
     from spmdsim.core.tensor import Tensor

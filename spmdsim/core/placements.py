@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import LayoutError, UsageTypeError, unknown
+from spmdsim.pictured import Pictured
 
 #: Reductions that a pending (partial) value may wait for.
 REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")

@@ -89,25 +89,6 @@ def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) ->
     return out
 
 
-def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
-    """What :func:`fold` makes of all contributions, or, of a part of them, what :func:`add_on` completes."""
-    return fold(op if complete or op != "avg" else "sum", parts)
-
-
-def add_on(op: str, before: np.ndarray, own: np.ndarray, count: int | None) -> np.ndarray:
-    """Two sums of contributions added up; ``count`` contributions if these are all."""
-    total = fold("sum" if op == "avg" else op, [before, own])
-    return (total / count).astype(total.dtype) if op == "avg" and count is not None else total
-
-
-def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """For each of equally shaped arrays, the reduction of those before it; of none, the reduction's identity."""
-    found = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
-    for part in parts[:-1]:
-        found.append(fold(op, [found[-1], part]) if len(found) > 1 else part)
-    return found
-
-
 def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
     """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
     run = partial(each, lambda array: array if array.dtype == dtype else array.astype(dtype, order="C"))

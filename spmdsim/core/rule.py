@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import RuleError
+from spmdsim.pictured import ShortRepr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,18 +149,6 @@ class Rule(ShortRepr):
         """
         return _typed(self, operands, result)
 
-    def transpose(self, operand: int) -> Rule:
-        """The rule of the gradient of an operand: result gradients and operands in, that operand out.
-
-        Every factor the operand lacks is summed: this is where all backward reductions come from.
-
-        >>> print(Rule.parse("m k, k n -> m n").transpose(1))
-        m n, m k, k n -> k n
-        """
-        inputs = (*self.outputs, *self.inputs)
-        text = f"{', '.join(map(_text, inputs))} -> {_text(self.inputs[operand])}"
-        return Rule(text, inputs, (self.inputs[operand],), whole=self.whole, order=self.order)
-
     def __str__(self) -> str:
         return self.text
 
@@ -261,7 +249,3 @@ def _term(part: str, text: str) -> Term:
 
 def _members(term: Term) -> set[str]:
     return {factor for dim in term for factor in dim}
-
-
-def _text(term: Term) -> str:
-    return " ".join("1" if not d else d[0] if len(d) == 1 else f"({' '.join(d)})" for d in term)

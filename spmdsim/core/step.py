@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from spmdsim.core.blocks import split_block
-from spmdsim.core.layout import Bounds, Layout
-from spmdsim.core.pictured import ShortRepr
+from spmdsim.core.layout import Bounds, Layout, split_block
+from spmdsim.pictured import ShortRepr
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.pictured import Pictured
+from spmdsim.pictured import Pictured
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from spmdsim.core import elements
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.reductions import identity, in_type
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
+from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.route import Route

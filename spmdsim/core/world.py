@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core.mesh import MOST_RANKS, Mesh
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.route import Route, cheapest_strategy, shortest_route
 from spmdsim.core.step import EXCHANGES, STEP_COLLECTIVES, Step
 from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.bound import BoundRule

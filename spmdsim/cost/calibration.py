@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import median
 
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import InputError
+from spmdsim.pictured import ShortRepr
 
 Sample = tuple[float, float]
 """Bytes of one message (or of one reduction) and the seconds it took."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.core.blocks import largest_block
+from spmdsim.core.layout import largest_block
 from spmdsim.core.step import reduction_elements
 from spmdsim.errors import unknown
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp, log
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
+from spmdsim.pictured import Pictured
 
 
 @dataclass(frozen=True)

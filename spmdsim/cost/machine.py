@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.closed_forms import message_bytes, textbook_seconds
 from spmdsim.cost.cost_model import CostModel
 from spmdsim.cost.curves import Link, MeasuredTable, Measurement, Piece, Rate, at_size, scaled
 from spmdsim.errors import InputError, unknown
+from spmdsim.pictured import ShortRepr
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
 from spmdsim.collectives.bounds import lower_bound
-from spmdsim.core.blocks import largest_block
-from spmdsim.core.pictured import Pictured, ShortRepr
+from spmdsim.core.layout import largest_block
 from spmdsim.cost.closed_forms import closed_form, most_received
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
@@ -21,6 +20,7 @@ from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
 from spmdsim.cost.pricing import price
 from spmdsim.errors import InputError, unknown
+from spmdsim.pictured import Pictured, ShortRepr
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
 _AFFORDABLE = 300_000

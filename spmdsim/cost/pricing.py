@@ -15,12 +15,12 @@ import numpy as np
 
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.rank_program import INPUT, program_for
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.closed_forms import closed_form
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.networks.congestion import round_seconds
 from spmdsim.cost.networks.link_load import LinkLoad, link_loads
 from spmdsim.cost.networks.topology import Topology
+from spmdsim.pictured import ShortRepr
 
 #: Ranks times rounds above which a closed form is preferred to going through the rounds.
 _CLOSED_FORM_ABOVE = 50_000

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
-from spmdsim.core.blocks import largest_block
 from spmdsim.core.bound import elements, members
-from spmdsim.core.pictured import Pictured
+from spmdsim.core.layout import largest_block
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.pictured import Pictured
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from math import prod
 
 from spmdsim.collectives.algorithm import Algorithm
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
+from spmdsim.pictured import Pictured
 
 Shape = tuple[int, ...]
 

@@ -18,9 +18,9 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
 
-from spmdsim.core.blocks import nested_blocks
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
+from spmdsim.layout.blocks import nested_blocks
 
 #: Per axis of a mesh the axes of the common mesh it is the merge of, major first.
 Factors = dict[str, tuple[str, ...]]

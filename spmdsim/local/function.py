@@ -17,12 +17,12 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Layout, Mesh, Rule, elements
 from spmdsim.core.bound import Shape, common_mesh
 from spmdsim.core.operator import Context
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
 from spmdsim.layout.element_type import is_half, promoted
 from spmdsim.local.collectives import abstract
 from spmdsim.local.operator import LocalOp
 from spmdsim.local.turns import together
+from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand, operands

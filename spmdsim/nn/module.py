@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient
+from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.random import normal_block, uniform_block
 from spmdsim.tensor.sources import Described

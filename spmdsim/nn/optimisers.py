@@ -12,13 +12,13 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.meta import Meta
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.reductions import in_type
 from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.module import Parameter
 from spmdsim.nn.together import Together
+from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS

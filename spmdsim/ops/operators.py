@@ -8,8 +8,8 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.core.operator import Op
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import SpmdError, UsageTypeError, two_names
+from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import RuleSource, ShardedOp, StrategyLike

@@ -18,6 +18,7 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
+from spmdsim.layout.blocks import all_bounds
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
 
 #: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
@@ -158,7 +159,7 @@ def _pieces(
     problem = piece_numbers(layout.mesh, kept).tolist()
     ranks = ranks_of(layout.mesh).rank.tolist()
     boxes: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}
-    for position, box in enumerate(layout.all_bounds(shape).tolist()):
+    for position, box in enumerate(all_bounds(layout, shape).tolist()):
         if all(start < stop for start, stop in box):
             key = problem[position], tuple([(start, stop) for start, stop in box])
             boxes.setdefault(key, []).append((ranks[position], position))

@@ -54,6 +54,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.layout.blocks import all_bounds
 from spmdsim.redistribution.adders import sums
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
 
@@ -123,7 +124,7 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Recept
     terms = contributions(src, dst)
     new = tuple(axis for axis in dst.partial_axes if axis not in kept)
     here = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
-    want, have = dst.all_bounds(shape), src.all_bounds(shape)[here]
+    want, have = all_bounds(dst, shape), all_bounds(src, shape)[here]
     own = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
     held = np.where(here < 0, 0, np.maximum(own, 0).prod(axis=1))
     wanted = (want[..., 1] - want[..., 0]).prod(axis=1)

@@ -15,10 +15,10 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from spmdsim.core import Layout
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout.refine import refine
+from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.exchange_volume import busiest
 from spmdsim.redistribution.exchange.grid import Ends

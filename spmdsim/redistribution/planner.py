@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
@@ -24,6 +23,7 @@ from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.sizes import integers
 from spmdsim.layout.windowed import Windowed
+from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.plan_candidates import Candidate, candidates, endpoints, priced

@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.bounded import Bounded
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.blocks import largest_block
+from spmdsim.core.layout import largest_block
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
 from spmdsim.cost.closed_forms import most_received as most_of_message
 from spmdsim.cost.closed_forms import textbook_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from spmdsim.core.blocks import split_block
+from spmdsim.core.layout import split_block
 from spmdsim.core.step import LOCAL_STEPS, RECEIVED_ELSEWHERE, Step, overlap, volume
 from spmdsim.redistribution.exclusive_scan import ScanStep, scan_sent
 from spmdsim.redistribution.halo import HaloStep, elements, sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.core.pictured import ShortRepr
+from spmdsim.pictured import ShortRepr
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core.pictured import ShortRepr
+from spmdsim.pictured import ShortRepr
 from spmdsim.tensor.rounding import unit_roundoff
 
 #: Rounding errors add up like a random walk; eight standard deviations leave no honest result outside.

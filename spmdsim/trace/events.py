@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from spmdsim.core.bound import BoundRule
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.core.strategy import Strategy
 from spmdsim.layout.element_type import element_type
+from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN
 from spmdsim.redistribution.step_counts import reduced_block, sent_nbytes
 

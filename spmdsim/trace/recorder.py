@@ -15,9 +15,9 @@ from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.core.world import programs, recordings
+from spmdsim.pictured import Pictured
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
 from spmdsim.trace.source_lines import cell, in_words
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spmdsim.core.lockstep import contiguous
-from spmdsim.core.reductions import check_reduce, identity
+from spmdsim.core.reductions import check_reduce, fold, identity
 from spmdsim.core.step import Index, Step, within
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.halo import HaloPiece, HaloStep
@@ -98,3 +98,22 @@ def filling(step: Step, rank: int, dtype: np.dtype) -> Filling:
     keeps = op == "avg" or all(coords[axis] == 0 for axis in copies)
     index = None if source == target else within(source, target)
     return Filling(op, tuple(stop - start for start, stop in target), index, keeps, scale)
+
+
+def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
+    """What :func:`fold` makes of all contributions, or, of a part of them, what :func:`add_on` completes."""
+    return fold(op if complete or op != "avg" else "sum", parts)
+
+
+def add_on(op: str, before: np.ndarray, own: np.ndarray, count: int | None) -> np.ndarray:
+    """Two sums of contributions added up; ``count`` contributions if these are all."""
+    total = fold("sum" if op == "avg" else op, [before, own])
+    return (total / count).astype(total.dtype) if op == "avg" and count is not None else total
+
+
+def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """For each of equally shaped arrays, the reduction of those before it; of none, the reduction's identity."""
+    found = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
+    for part in parts[:-1]:
+        found.append(fold(op, [found[-1], part]) if len(found) > 1 else part)
+    return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.core import lockstep
 from spmdsim.core.lockstep import Program, Shards, contiguous
-from spmdsim.core.reductions import add_on, add_up, check_reduce, scanned
+from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import Step, within
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
@@ -18,7 +18,7 @@ from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import RANKS_VARIABLE, World
 from spmdsim.worlds.local_lookup import Peers, return_all_rows, run_all_rows
-from spmdsim.worlds.local_steps import assembled, filling
+from spmdsim.worlds.local_steps import add_on, add_up, assembled, filling, scanned
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.reshaping import reshaping
 

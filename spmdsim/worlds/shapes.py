@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
+from spmdsim.pictured import Pictured
 from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World

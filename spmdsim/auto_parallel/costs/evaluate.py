@@ -19,9 +19,9 @@ from spmdsim.auto_parallel.costs.work import work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
 from spmdsim.redistribution.price import price_step
 

@@ -8,7 +8,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.costs.work import saves
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
-from spmdsim.core.pictured import Pictured
+from spmdsim.pictured import Pictured
 from spmdsim.redistribution.price import largest
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError
+from spmdsim.pictured import ShortRepr
 
 
 @dataclass(frozen=True, repr=False)

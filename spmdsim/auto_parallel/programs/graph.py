@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Rule, bind
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import context, unknown
+from spmdsim.pictured import ShortRepr
 
 Shape = tuple[int, ...]
 

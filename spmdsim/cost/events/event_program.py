@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import ScheduleError
+from spmdsim.pictured import Pictured
 
 SEND, RECV, CALC = 0, 1, 2
 KIND_NAMES = ("send", "recv", "calc")

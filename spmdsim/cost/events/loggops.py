@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from spmdsim.core.pictured import Pictured, ShortRepr
 from spmdsim.cost.events.event_program import RECV, SEND, EventProgram
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import ScheduleError
+from spmdsim.pictured import Pictured, ShortRepr
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.collectives import Instruction, Schedule
 from spmdsim.collectives.formula import evaluate
-from spmdsim.core.blocks import largest_block, split_block
+from spmdsim.core.layout import largest_block, split_block
 from spmdsim.cost.networks.topology import Floats, Ints
 from spmdsim.errors import InputError
 

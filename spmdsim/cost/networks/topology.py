@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError
+from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.cost.networks.torus import Torus

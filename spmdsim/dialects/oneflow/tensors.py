@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 
 from spmdsim.core import Bounds, Layout
-from spmdsim.core.blocks import block_sizes
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
 from spmdsim.errors import LayoutError
+from spmdsim.layout.blocks import block_sizes
 
 SbpLike = Sbp | str | Sequence[Sbp | str]
 

@@ -13,7 +13,7 @@ from operator import mul, sub
 from typing import NamedTuple
 
 from spmdsim.core import Mesh
-from spmdsim.core.blocks import nested_blocks
+from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.exchange.even_pieces import senders
 from spmdsim.redistribution.exchange.grid import Ends, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.shares import apart

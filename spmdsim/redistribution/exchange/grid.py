@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.blocks import nested_block_arrays, nested_blocks
+from spmdsim.layout.blocks import nested_block_arrays, nested_blocks
 
 #: The axes that split each dim, major first.
 Entries = tuple[tuple[str, ...], ...]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from spmdsim.core import Bounds, Mesh
-from spmdsim.core.blocks import nested_blocks
 from spmdsim.core.step import overlap, volume
+from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.exchange.grid import Ends, Entries, piece_numbers, ranks_of
 from spmdsim.redistribution.exchange.transfer_columns import Transfer
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import UsageTypeError, unknown
+from spmdsim.pictured import Pictured
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.redistribution.ways.wisdom import NOTHING, Finding, Wisdom, keep
 

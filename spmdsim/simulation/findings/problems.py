@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.core.pictured import ShortRepr
 from spmdsim.errors import WorldError
+from spmdsim.pictured import ShortRepr
 from spmdsim.simulation.findings.places import ProgramPlace
 
 if TYPE_CHECKING:

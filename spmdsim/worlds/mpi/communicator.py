@@ -26,8 +26,8 @@ from spmdsim.collectives.partition import cut
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.rank_program import compile_program
 from spmdsim.collectives.selection import choose, libraries
-from spmdsim.core.pictured import Pictured
 from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
+from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed
 from spmdsim.worlds.mpi.buffers import Buffer, buffer_of
 from spmdsim.worlds.mpi.check import DEADLINE, deadline_seconds

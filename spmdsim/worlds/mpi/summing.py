@@ -9,9 +9,10 @@ from math import prod
 import numpy as np
 
 from spmdsim.core import Bounds
-from spmdsim.core.reductions import add_on, add_up, check_reduce
+from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import Step, within
 from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
+from spmdsim.worlds.local_steps import add_on, add_up
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element
 from spmdsim.worlds.pool import empty
