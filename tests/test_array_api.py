@@ -169,7 +169,11 @@ _add(
 for _name in ["tril", "triu"]:
     _add(_name, *[lambda xp, a, n=_name, k=k: getattr(xp, n)(a(WHOLE), k=k) for k in (-1, 0, 2)])
 
-_add("astype", lambda xp, a: xp.astype(a(WHOLE), xp.float32), lambda xp, a: xp.astype(a(TRUTH), xp.int8))
+for _x, _type in itertools.product(
+    (WHOLE, TRUTH), ("bool", "int8", "uint64", "float32", "float64", "complex128")
+):
+    _add("astype", lambda xp, a, x=_x, t=_type: xp.astype(a(x), getattr(xp, t)))
+    _add("asarray", lambda xp, a, x=_x, t=_type: xp.asarray(a(x), dtype=getattr(xp, t)))
 _add("broadcast_arrays", lambda xp, a: xp.broadcast_arrays(a(ROW), a(WHOLE))[0])
 _add("broadcast_to", lambda xp, a: xp.broadcast_to(a(ROW), (3, 4)))
 _add(

@@ -142,6 +142,28 @@ def test_found_strategies_run_as_predicted(world, case, machine):
         np.testing.assert_allclose(tensors[name].grad.full(), wanted, rtol=2e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name", ["cumulative_sum", "sort"])
+def test_collectives_in_the_middle_of_operators_are_predicted(world, name):
+    """Forward and backward; where data decide how much goes where, what evenly spread values would bring."""
+
+    def program(x, w):
+        return ops.sum(getattr(ops, name)(ops.exp(ops.multiply(x, w)), 0))
+
+    shapes = {"x": (256, 1), "w": (1,)}
+    machine = Machine("free messages", alpha=0.0, beta=0.0, flops=1e6)
+    found = search(program, 4, inputs={"x": shapes["x"]}, parameters={"w": shapes["w"]}, machine=machine)
+    (inner,) = (n for n in found.graph.operators if n.kind in ("scan", "sort"))
+    assert found.choice.strategies[inner.index].splits, "the dim is split: there is nothing else to split"
+    with record() as trace:
+        run(program, found, world, arguments(shapes))
+    for rank in world.ranks:
+        rows = {row.operator: row for row in compare_bytes(found, trace, rank)}
+        assert all(row.agree for row in rows.values()) and (rows[inner.name].predicted or name != "sort")
+    counted = {n: count for n, count in trace.counts().items() if n not in ("slice", "fill", "reshape")}
+    assert counted == found.collectives and len(counted) > 1
+
+
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("case", ["network", "experts"])
 def test_programs_of_bfloat16_move_the_bytes_that_were_predicted(world, case):

@@ -16,6 +16,7 @@ from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, Strategy
 from spmdsim.cost import Machine
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
+from spmdsim.linalg.lu import _solve_op as lu_solve_op
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose
 
@@ -272,6 +273,18 @@ def test_only_strategies_that_may_win_are_planned_for(monkeypatch):
                     len(module._moves(bound, one, operands, [np.dtype("float32")] * 2)) for one in options
                 )
                 assert 0 < len(planned) < moves / 2, machine
+
+
+def test_collectives_in_the_middle_of_an_operator_are_priced():
+    """Equations whose rows are split take 16 collectives, so one gathering of the matrix is less."""
+    mesh, operands = Mesh((4,), ("x",)), [(64, 64), (64, 4)]
+    layouts = [mesh("x", None), mesh(None, "x")]
+    machine, kinds = Machine("priced", alpha=1e-5, beta=1e-9, flops=1e12), [np.dtype("f8")] * 2
+    bound, unpriced = (lu_solve_op.bind(operands, {}, given) for given in (kinds, None))
+    counts = [len(bound.steps(Strategy.of(mesh, {factor: "x"}))) for factor in "mk"]
+    assert counts == [16, 0]
+    assert choose(bound, layouts, kinds, machine).axes == {"k": ("x",)}
+    assert choose(unpriced, layouts, kinds, machine).axes == {"m": ("x",)}
 
 
 def test_a_product_whose_small_operand_is_copied_keeps_its_large_one():

@@ -15,7 +15,9 @@ from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.core import Layout
 from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.errors import InputError, unknown
+from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
+from spmdsim.redistribution.parts import PartsStep
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import Watcher, watching
 
@@ -226,6 +228,8 @@ def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
         total[_owner(answer, move)] += move.times * answer.moves.plan(*move.priced).nbytes(rank)
     for message in answer.evaluation.messages:
         total[TOGETHER] += message.nbytes(rank)
+    for inner in answer.evaluation.inner:
+        total[inner.operator or ""] += inner.nbytes(rank)
     return total
 
 
@@ -249,6 +253,9 @@ def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCou
         if rank in event.ranks:
             place = event.ranks.index(rank)
             counted[event.operator] += event.nbytes[place]
+            if isinstance(event.step, PartsStep):  # where data decide, nothing but an expectation is planned
+                expected = event.step.nbytes(rank, element_type(event.dtype).itemsize)
+                other_way[event.operator] += event.planned[place] - expected
             other_way[event.operator] += event.due[place] - event.planned[place]
     names = [o.name for o in answer.graph.operators]
     order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]

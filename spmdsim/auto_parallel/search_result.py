@@ -91,6 +91,7 @@ class SearchResult(ShortRepr):
         """Bytes the first rank receives in one step."""
         rank = self.mesh.rank_at(0)
         together = sum(m.nbytes(rank) for m in self.evaluation.messages)
+        together += sum(one.nbytes(rank) for one in self.evaluation.inner)
         return together + sum(
             move.times * self.moves.plan(*move.priced).nbytes(rank) for move in self.evaluation.alone
         )
@@ -102,10 +103,10 @@ class SearchResult(ShortRepr):
         for move in self.evaluation.alone:
             for name in self.collectives_of(move):
                 counts[name] = counts.get(name, 0) + move.times
-        for message in self.evaluation.messages:
-            for step in message.steps:
-                if step.collective not in LOCAL_STEPS:
-                    counts[step.collective] = counts.get(step.collective, 0) + 1
+        together = [step for message in self.evaluation.messages for step in message.steps]
+        for step in (*together, *(one.step for one in self.evaluation.inner)):
+            if step.collective not in LOCAL_STEPS:
+                counts[step.collective] = counts.get(step.collective, 0) + 1
         return counts
 
     @cached_property

@@ -82,7 +82,7 @@ class Recipe:
     forward: Callable[..., Any]
     vjp: Callable[..., Any] | None
     instead: Any = None
-    phases: tuple[Phase, ...] | None = None
+    phases: Sequence[Phase] | None = None
     _contexts: dict[int, Context] = field(default_factory=dict)
 
     def context(self, rank: int) -> Context:
@@ -127,9 +127,6 @@ def make_recipe(
         world.gathers_whole(op.name, bound, metas, plans)
     dtype = op.result_dtype(dtypes, params)
     layouts = bound.output_layouts(strategy)
-    if op.steps is not None:  # its own reductions are done on the way
-        passed = [(axis, reduction) for axis, _, reduction in strategy.passed]
-        layouts = tuple(layout.with_partial(passed) for layout in layouts)
     each = dtype if isinstance(dtype, tuple) else (dtype,) * len(layouts)
     outputs = tuple(Meta.of(*facts) for facts in zip(layouts, bound.output_shapes, each))
     out = None if sharding is None else sharding.out_strategy
@@ -139,7 +136,7 @@ def make_recipe(
     active = tuple(rank in strategy.mesh for rank in world.ranks)
     inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
     moves = any(p is not None for p in (*plans, *finals)) or instead is not None
-    phases = None if op.steps is None else tuple(op.steps(bound, strategy, inputs, **params))
+    phases = bound.steps(strategy)
     plain = not moves and not op.contextual and all(active) and len(outputs) == 1 and phases is None
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)

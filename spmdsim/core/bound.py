@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
@@ -154,6 +155,10 @@ class BoundRule(ShortRepr):
             Layout(strategy.mesh, _axes(term, strategy), partial)
             for term, partial in zip(self.inputs, passed)
         )
+
+    def steps(self, strategy: Strategy) -> Sequence[tuple[Any, Any]] | None:
+        """The collectives in the middle of the local function, each with its element type, if it is made for such."""
+        return None
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """The layout the results come out with, pending reductions included."""

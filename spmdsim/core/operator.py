@@ -104,10 +104,6 @@ class Op(Pictured):
         varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
         moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
             not become float32 for it.
-        steps: the collectives in the middle of the local function, in order, each with its element type:
-            ``(bound, strategy, inputs, **params) -> ((step, dtype), ...)``. The local function is a generator then: it
-            yields what its rank gives to each step and is sent what it gets; see :mod:`spmdsim.core.phases`. Its
-            results are complete.
         adjoint: the gradient as operators on global tensors, ``(dys, operands, results, **params) -> gradients``,
             where a local function of shards cannot say it.
     """
@@ -122,7 +118,6 @@ class Op(Pictured):
     saves_result: bool = False
     varying: tuple[str, ...] = ()
     moves: bool = False
-    steps: Callable[..., Sequence[tuple[Any, np.dtype]]] | None = None
     adjoint: Callable[..., Sequence[Any]] | None = None
     together: Callable[..., Mapping[int, Any]] | None = None
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.linalg.tall import adjoint
 from spmdsim.linalg.whole import hermitian, square
 from spmdsim.ops.operators import of_tensors
@@ -76,7 +77,7 @@ def _adjoint(dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequenc
     return (_gradient_op(results[0].to(layout), dys[0].to(layout)),)
 
 
-cholesky_op = Op(
+cholesky_op = SteppedOp(
     "cholesky", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True
 )
 

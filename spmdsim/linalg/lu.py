@@ -16,6 +16,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, promoted
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.linalg.cholesky import panels_of
 from spmdsim.linalg.tall import adjoint
 from spmdsim.linalg.whole import in_fractions, inv_op, solve_op, square
@@ -23,7 +24,7 @@ from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.shape import reshape
-from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import as_operand
 
 
@@ -114,7 +115,7 @@ def _adjoint(
     return -1 * matmul(side, adjoint(results[0])), side
 
 
-_solve_op = Op(
+_solve_op = SteppedOp(
     "lu_solve",
     Rule.parse("m n, m k -> m k", whole="n", work="passes"),
     _forward,
@@ -130,9 +131,10 @@ def _split(a: Tensor) -> bool:
 
 
 def lu_solve(a: Tensor, b: Tensor) -> Tensor:
-    """``x`` of ``a x = b`` for a matrix that is split, whose rows are then, and right sides ``[n, k]``."""
-    dims = a.layout.reduced.canonical.dims
-    return _solve_op(a.to(a.layout.mesh((*dims[0], *dims[1]), None)) if dims[1] else a, b)
+    """``x`` of ``a x = b`` for a matrix that is split, whose rows are then, and right sides ``[n, k]``, which follow."""
+    mesh, rows = a.layout.mesh, a.layout.reduced.canonical.split_axes
+    columns = b.layout.dims[1] if b.layout.mesh == mesh else ()
+    return _solve_op(a.to(mesh(rows, None)), b.to(mesh(rows, [axis for axis in columns if axis not in rows])))
 
 
 @of_tensors

@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.linalg.whole import hermitian, in_fractions, svd_op
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.elementwise import add
@@ -112,7 +113,7 @@ def _complete_rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
 
 
 _complete_op = Op("qr_complete", _complete_rule, _complete)
-qr_op = Op("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True)
+qr_op = SteppedOp("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True)
 
 
 def _by_rows(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
 from spmdsim.ops.shape import broadcast_to
@@ -60,7 +61,7 @@ def _put_forward(
     return np.asarray(np.moveaxis(found.reshape(*others, x.shape[dim]), -1, dim), order="C")
 
 
-_put_op = Op(
+_put_op = SteppedOp(
     "put_along",
     lambda shape, ids, dim: along_rule(shape, dim, "{}, {} -> {}"),
     _put_forward,

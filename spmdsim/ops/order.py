@@ -13,6 +13,7 @@ from spmdsim.core.reductions import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import reshape
@@ -35,7 +36,7 @@ def _steps(
     op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int | None
 ) -> Sequence[Any]:
     """The extreme of all ranks, and the first place where it is, if a dim that is gone along is split."""
-    (layout,), (x,) = bound.output_layouts(strategy), inputs
+    (layout,), (x,) = BoundRule.output_layouts(bound, strategy), inputs
     axes = [axis for axis, _ in layout.partial if layout.mesh.axis_size(axis) > 1]
     if not axes:
         return ()
@@ -76,7 +77,7 @@ def _place(context: Context, own: np.ndarray, sizes: Sequence[int], dims: tuple[
 
 
 def _extreme(name: str, op: str) -> Op:
-    return Op(
+    return SteppedOp(
         name,
         _rule,
         lambda context, x, dim: _forward(op, context, x, dim),

@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.along import take_along_axis
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim
@@ -118,7 +119,7 @@ def _adjoint(
     return (_place_op.shard(axes)(dy, results[1], dim=dim, size=x.shape[dim]),)
 
 
-_topk_op = Op(
+_topk_op = SteppedOp(
     "topk",
     lambda shape, dim, k, largest: _kept_rule(shape, dim, k, 2),
     _forward,

@@ -12,6 +12,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.reductions import identity
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.array_functions import conjugate
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import divide, equal, multiply, subtract, where
@@ -19,7 +20,7 @@ from spmdsim.ops.functions import logical_and, logical_not
 from spmdsim.ops.operators import operator
 from spmdsim.ops.slicing import concat, slice_
 from spmdsim.redistribution.exclusive_scan import scan_step
-from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 
 #: The factor along which an operator of this kind goes.
@@ -112,7 +113,7 @@ def _linear_in_sums(shape: tuple[int, ...], dim: int, op: str, backward: bool) -
     return along_rule(shape, dim, linear="each" if op == "sum" else "none")
 
 
-_scan_op = Op(
+_scan_op = SteppedOp(
     "scan", _linear_in_sums, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True
 )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.along import put_along
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import subtract
@@ -17,7 +18,7 @@ from spmdsim.ops.scans import ALONG, cumulative_sum
 from spmdsim.ops.selecting import flattened, nonzero, select
 from spmdsim.ops.shape import reshape
 from spmdsim.ops.sorting import sort, sort_with_indices, split_axes
-from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.joined import needs_values
 
 
@@ -88,8 +89,8 @@ def _following(context: Context, x: np.ndarray, last: int) -> Generator[np.ndarr
 
 
 _rule = Rule.parse(f"{ALONG} -> {ALONG}")
-_starts_op = Op("starts", _rule, _starts, dtype=boolean, steps=_steps, contextual=True, moves=True)
-_following_op = Op("following", _rule, _following, steps=_steps, contextual=True, moves=True)
+_starts_op = SteppedOp("starts", _rule, _starts, dtype=boolean, steps=_steps, contextual=True, moves=True)
+_following_op = SteppedOp("following", _rule, _following, steps=_steps, contextual=True, moves=True)
 
 
 def _flat(name: str, x: Tensor) -> Tensor:

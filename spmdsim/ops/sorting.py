@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
 from spmdsim.ops.selection import Sampling, between, comparable, cuts, sampling
 from spmdsim.redistribution.parts import Parts, one_array, parts_step
-from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor import Context, Tensor
 
 #: What a sort may give: the values in order, and where they were.
 VALUES, INDICES = "values", "indices"
@@ -180,7 +181,7 @@ def _adjoint(
     return (None if dys[0] is None else put_along(dys[0], results[-1], dim),)
 
 
-_sort_op = Op(
+_sort_op = SteppedOp(
     "sort",
     _rule,
     _forward,

@@ -1,8 +1,8 @@
 """The cheapest strategy of one operator for operands that already live somewhere.
 
-All strategies are priced: the plans that bring the operands where they are wanted, the computation, and the plan that
-would complete a result left pending. "Most split wins" and "cheapest input move wins" both lose to this. A quick lower
-bound of that price comes first, so that only the strategies that may win are planned for.
+All strategies are priced: the plans that bring the operands where they are wanted, the computation with the collectives
+in its middle, and the plan that would complete a result left pending. "Most split wins" and "cheapest input move wins"
+both lose to this. A quick lower bound of that price comes first, so that only the strategies that may win are planned for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.redistribution.planner import plan
-from spmdsim.redistribution.price import price_step
+from spmdsim.redistribution.price import price_step, steps_seconds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,8 @@ def _choose(
     for number, strategy in enumerate(_candidates(bound, layouts)):
         moves = _moves(bound, strategy, layouts, dtypes)
         least = [
-            forward_work(bound, strategy, itemsizes).seconds(machine or Machine.laptop()),
+            forward_work(bound, strategy, itemsizes).seconds(machine or Machine.laptop())
+            + steps_seconds(bound.steps(strategy) or (), machine or Machine.laptop()),
             *(least_seconds(*move, machine) for move in moves),
         ]
         options.append((sum(least), number, least, moves, strategy))

@@ -7,7 +7,7 @@ held by few ranks for many are priced by the senders.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -32,6 +32,7 @@ from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exclusive_scan import ScanStep
 from spmdsim.redistribution.halo import HaloStep, all_halo_received
 from spmdsim.redistribution.halo import busiest as busiest_in_halo
+from spmdsim.redistribution.parts import PartsStep
 from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step_counts import sent_nbytes
 
@@ -129,9 +130,15 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
         volume, messages = busiest_in_halo(step)
         prices = Prices(machine, step.src.mesh)
         return received, prices.seconds("exchange", members, volume * itemsize, step.axes, messages)
-    if isinstance(step, ScanStep):  # as many rounds as messages pass on what the ranks before hold
+    if isinstance(step, (PartsStep, ScanStep)):  # a scan's rounds pass on what the ranks before hold
         return received, model.seconds("exchange", members, received * itemsize, messages=step_messages(step))
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
+
+
+def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> float:
+    """Modelled seconds of the collectives in the middle of a local function, each with the type of its elements."""
+    model = machine.model if isinstance(machine, Restricted) else machine
+    return sum(price_step(step, dtype.itemsize, model)[1] for step, dtype, *_ in steps)
 
 
 def step_messages(step: Step) -> int:
@@ -234,6 +241,8 @@ def most_received(step: Step) -> int:
     biggest = largest(step.dst, shape)
     if isinstance(step, ScanStep):
         return biggest if members > 1 else 0
+    if isinstance(step, PartsStep):
+        return step.nbytes(mesh.rank_at(0), 1)
     if step.collective in ("all_reduce", "reduce_scatter"):
         return int(reduction_elements(step.collective, members, biggest))
     if step.src.is_even(shape) and step.dst.is_even(shape):

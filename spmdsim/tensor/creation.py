@@ -315,15 +315,16 @@ def asarray(
     """
     check_device(device)
     kind = None if dtype is None else number_type(dtype, "a tensor cannot have")
-    same = isinstance(obj, Tensor) and kind in (None, obj.dtype) and layout in (None, obj.layout)
-    if copy is False and not same:
+    # numpy's float64 equals None.
+    typed = isinstance(obj, Tensor) and (kind is None or kind == obj.dtype)
+    if copy is False and not (typed and layout in (None, obj.layout)):
         raise InputError(
             "asarray takes its pieces out of what it is given: without a copy it takes tensors only"
         )
     if isinstance(obj, Tensor):
         moved = obj if layout is None else obj.to(layout)
         # In place, a tensor becomes another value; a copy does not.
-        if kind in (None, obj.dtype):
+        if typed:
             return moved if moved is not obj or not copy else _again(obj)
         from importlib import import_module
 

@@ -23,7 +23,7 @@ from spmdsim.auto_parallel.batch import batch_factors, splitting_batch
 from spmdsim.auto_parallel.costs.gradient_messages import SharedMessages
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.costs.work import kept_when_recomputing, saves, work_seconds
+from spmdsim.auto_parallel.costs.work import inner_steps, kept_when_recomputing, saves, work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem
 from spmdsim.auto_parallel.storage_layouts import StorageLayouts
@@ -31,7 +31,7 @@ from spmdsim.auto_parallel.strategy_candidates import configured_strategy, mesh_
 from spmdsim.auto_parallel.strategy_choice import States, StorageStates, StrategyChoice, states_of
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.price import largest
+from spmdsim.redistribution.price import largest, steps_seconds
 
 
 class ChoiceModel:
@@ -263,6 +263,7 @@ class ChoiceModel:
             machine = self.moves.machine
             rows = [
                 work_seconds(operator, s, sizes, gradients, machine, settings.recompute)
+                + steps_seconds(inner_steps(operator, s, gradients, settings.recompute), machine)
                 for s in states.strategies
             ]
             # The least memory decides between strategies that take the same time.

@@ -15,7 +15,7 @@ from functools import cached_property
 from spmdsim.auto_parallel.costs.gradient_messages import shared
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, moved_itemsize
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.costs.work import work_seconds
+from spmdsim.auto_parallel.costs.work import InnerStep, inner_steps, work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
@@ -23,7 +23,7 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
-from spmdsim.redistribution.price import price_step
+from spmdsim.redistribution.price import price_step, steps_seconds
 
 #: Why a tensor moves.
 PHASES = ("forward", "backward", "gradient")
@@ -209,11 +209,13 @@ class Evaluation(ShortRepr):
         operators: per operator; a parameter's gradient is counted at the parameter's first reader.
         moves: the redistributions with their seconds; of a shared message, each has its part.
         messages: which gradients share messages.
+        inner: the collectives in the middle of operators.
     """
 
     operators: list[OperatorSeconds]
     moves: list[tuple[Move, float]]
     messages: tuple[GradientMessage, ...] = ()
+    inner: tuple[InnerStep, ...] = ()
 
     @cached_property
     def alone(self) -> tuple[Move, ...]:
@@ -231,14 +233,16 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     """Seconds of every operator and redistribution."""
     graph = choice.graph
     machine = settings.machine
-    costs = []
+    costs, inner = [], list[InnerStep]()
     for operator in graph.operators:
         inputs = [graph.values[i] for i in operator.inputs]
         gradients = [graph.brings_gradient(v, operator.index) for v in inputs]
         sizes = [v.itemsize for v in inputs]
         strategy = choice.strategies[operator.index]
         seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
-        costs.append(OperatorSeconds(seconds))
+        steps = inner_steps(operator, strategy, gradients, settings.recompute)
+        costs.append(OperatorSeconds(seconds, steps_seconds(steps, machine)))
+        inner += steps
     moves = moves_of(choice, settings)
     messages = messages_of(moves, settings)
     parts: dict[int, float] = {}
@@ -254,4 +258,4 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
         cost = costs[owner]
         setattr(cost, move.phase, getattr(cost, move.phase) + seconds)
         priced.append((move, seconds))
-    return Evaluation(costs, priced, messages)
+    return Evaluation(costs, priced, messages, tuple(inner))
